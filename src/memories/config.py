@@ -1,0 +1,227 @@
+"""Settings: a flag before the environment before `.env` before `config.toml` before the default."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memories import validate
+from memories.errors import ConfigError, InvalidInput
+from memories.models import SHARED
+
+
+class Setting(NamedTuple):
+    """One setting: its name in `Config` and `config.toml`, its variable, its default, and what it is for."""
+
+    name: str
+    variable: str
+    default: Any
+    parse: Callable[[str], Any]
+    purpose: str
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Every setting, and where each came from.
+
+    Attributes:
+        sources: For each setting: `flag`, `environment`, `.env`, the path of `config.toml`, or `default`.
+    """
+
+    home: Path
+    store: str
+    namespace: str
+    format: str
+    embedder: str
+    default_limit: int
+    min_confidence: float
+    decay_half_life_hours: float
+    reinforce_on_retrieval: bool
+    count_accesses: bool
+    chromadb_host: str
+    chromadb_port: int
+    collection_name: str
+    sources: Mapping[str, str]
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+            raise ValueError(f"must be a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def _unit(text: str) -> float:
+    try:
+        return validate.unit(float(text), "it")
+    except (ValueError, InvalidInput):
+        raise ValueError("must be a number from 0 to 1") from None
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = -1.0
+    if not 0 < hours < 1e9:
+        raise ValueError("must be a number of hours greater than 0")
+    return hours
+
+
+def _yes_or_no(text: str) -> bool:
+    known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if text.lower() not in known:
+        raise ValueError("must be true or false")
+    return known[text.lower()]
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"must be {', '.join(words[:-1])} or {words[-1]}")
+        return text.lower()
+
+    return parse
+
+
+def _namespace(text: str) -> str:
+    try:
+        return validate.namespace(text)
+    except InvalidInput as exc:
+        raise ValueError(f"is refused: {exc}") from None
+
+
+def _collection(text: str) -> str:
+    if not (3 <= len(text) <= 100 and text[0].isalnum() and text.replace("-", "").replace("_", "").isalnum()):
+        raise ValueError("must be 3 to 100 letters, digits, - and _")
+    return text
+
+
+SETTINGS = (
+    Setting("home", "MEMORY_HOME", None, lambda text: Path(text).expanduser().absolute(), "folder of the store"),
+    Setting("store", "MEMORY_STORE", None, str, "where memories are kept, a URL such as sqlite:///path"),
+    Setting("namespace", "MEMORY_NAMESPACE", SHARED, _namespace, "the pool to write to and read from"),
+    Setting("format", "MEMORY_FORMAT", "auto", _one_of("auto", "json", "text"), "auto: text on a terminal, else JSON"),
+    Setting("embedder", "EMBEDDER", "minilm", str, "what makes vectors: minilm, or none to go by words alone"),
+    Setting("default_limit", "DEFAULT_LIMIT", 10, _whole(1, validate.MAX_LIMIT), "how many results at most"),
+    Setting("min_confidence", "MIN_CONFIDENCE", 0.3, _unit, "search leaves out what is less current, 0 to 1"),
+    Setting("decay_half_life_hours", "DECAY_HALF_LIFE_HOURS", 720.0, _hours, "hours until decaying memories reach 0"),
+    Setting("reinforce_on_retrieval", "REINFORCE_ON_RETRIEVAL", False, _yes_or_no, "being found resets the decay"),
+    Setting("count_accesses", "COUNT_ACCESSES", True, _yes_or_no, "count how often a memory is read"),
+    Setting("chromadb_host", "CHROMADB_HOST", "localhost", str, "host of a Chroma server; setting it selects Chroma"),
+    Setting("chromadb_port", "CHROMADB_PORT", 8000, _whole(1, 65535), "port of a Chroma server"),
+    Setting("collection_name", "COLLECTION_NAME", "memories", _collection, "name of the file, or of the collection"),
+)
+
+
+def load_config(
+    flags: Mapping[str, str | None] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Config:
+    """Gather the settings.
+
+    Args:
+        flags: Settings by name, as text; None values count as not given.
+        environment: Instead of the process's own.
+        folder: Where `.env` is looked for, never in its parents; the working directory by default.
+
+    Raises:
+        ConfigError: A setting is not acceptable; the message says which one and where it came from.
+    """
+    environment = os.environ if environment is None else environment
+    layers: list[tuple[str, Mapping[str, Any]]] = [
+        ("flag", {name: value for name, value in (flags or {}).items() if value is not None}),
+        ("environment", _by_name(environment)),
+        (".env", _by_name(_dotenv((folder or Path.cwd()) / ".env"))),
+    ]
+    home, source = _first(SETTINGS[0], layers)
+    file = (home if home else _platform_folder("config")) / "config.toml"
+    layers.append((str(file), _toml(file)))
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for setting in SETTINGS:
+        values[setting.name], sources[setting.name] = _first(setting, layers)
+    values["home"] = home or values["home"] or _platform_folder("data")
+    sources["home"] = source if home else sources["home"]
+    if values["store"] is None:
+        values["store"], sources["store"] = _default_store(values, sources)
+    return Config(**values, sources=sources)
+
+
+def _default_store(values: Mapping[str, Any], sources: Mapping[str, str]) -> tuple[str, str]:
+    """Return the store that follows from other settings: Chroma if its host or port is set, else a file."""
+    for name in ("chromadb_host", "chromadb_port"):
+        if sources[name] != "default":
+            return f"chroma://{values['chromadb_host']}:{values['chromadb_port']}", sources[name]
+    return f"sqlite:///{values['home'] / values['collection_name']}.db", "default"
+
+
+def _by_name(variables: Mapping[str, str]) -> dict[str, str]:
+    return {setting.name: variables[setting.variable] for setting in SETTINGS if setting.variable in variables}
+
+
+def _first(setting: Setting, layers: list[tuple[str, Mapping[str, Any]]]) -> tuple[Any, str]:
+    """Return the value of a setting from the first layer that has it, and that layer's name."""
+    for source, values in layers:
+        if setting.name not in values:
+            continue
+        text = str(values[setting.name]).strip()
+        named = setting.name if source not in ("environment", ".env") else setting.variable
+        if not text:
+            raise ConfigError(f"{named} ({source}) is set but empty; give it a value or unset it")
+        try:
+            return setting.parse(text), source
+        except ValueError as exc:
+            raise ConfigError(f'{named} ({source}) {exc}, not "{text[:60]}"') from None
+    return setting.default, "default"
+
+
+def _dotenv(file: Path) -> dict[str, str]:
+    if not file.is_file():
+        return {}
+    from dotenv import dotenv_values  # 20 ms, so only where there is such a file
+
+    try:
+        return {name: value for name, value in dotenv_values(file).items() if value is not None}
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"cannot read {file}: {exc}") from exc
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    import tomllib
+
+    try:
+        text = file.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+        raise ConfigError(f"cannot read {file}: {exc}") from exc
+    names = {setting.name for setting in SETTINGS}
+    for name in values:
+        if name not in names:
+            line = next((at for at, found in enumerate(text.splitlines(), 1) if found.strip().startswith(name)), 1)
+            raise ConfigError(f'{file}:{line}: there is no setting "{name}"; `memory config` lists them')
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
+
+
+def _platform_folder(kind: str) -> Path:
+    """Return the platform's folder for an application's data or configuration, as platformdirs names it.
+
+    Computed here because importing platformdirs would cost every command 15 ms.
+    """
+    home = Path.home()
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return (Path(local) if local else home / "AppData" / "Local") / "memories" / "memories"
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support" / "memories"
+    variable, fallback = {"data": ("XDG_DATA_HOME", ".local/share"), "config": ("XDG_CONFIG_HOME", ".config")}[kind]
+    base = os.environ.get(variable, "").strip()
+    return (Path(base) if base else home / fallback) / "memories"

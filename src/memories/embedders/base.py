@@ -1,0 +1,52 @@
+"""What an embedder is: text in, unit vectors out, in a space with a name."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What makes two vectors comparable: they have the same model and the same length.
+
+    Attributes:
+        model: Names the model, its revision and its quantization; vectors of two models are never compared.
+        dimension: The length of a vector.
+        floor: The similarity below which an answer that shares no word with the question is taken for noise. It is
+            measured for each model (`docs/benchmarks.md`), since models differ in how far apart they hold strangers.
+        weight: How much similarity counts beside words in a score; it makes up for how narrow the model's range is.
+        duplicate: The similarity from which two statements may say the same; measured for each model too.
+    """
+
+    model: str
+    dimension: int
+    floor: float
+    weight: float
+    duplicate: float
+
+
+class Embedder(Protocol):
+    """Turns text into vectors.
+
+    Rules for every implementation:
+    - Creating one is cheap: what is heavy is loaded by the first `embed`.
+    - The same text gives the same vector, whatever was embedded before it or beside it.
+    - It may be used from several threads.
+    - It raises `EmbedderError`, and never returns a vector that it did not compute.
+    """
+
+    @property
+    def space(self) -> Space:
+        """The space of its vectors; known without loading the model."""
+        ...
+
+    def embed(self, text: str) -> "NDArray[np.float32]":
+        """Return the vectors of a text: shape (windows, dimension), float32, each of unit length.
+
+        A text that is longer than the model can read is cut into windows; a short one has a single window. The best
+        of them counts when the text is compared.
+        """
+        ...

@@ -1,0 +1,32 @@
+"""An embedder for tests: no model, instant, deterministic; texts are similar as far as they share words."""
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from memories.embedders.base import Space
+from memories.text import STOP_WORDS, index_text
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class FakeEmbedder:
+    """Hashes words into a bag: the same words give the same vector, no common word gives a similarity near 0."""
+
+    space = Space(model="fake/1", dimension=64, floor=0.5, weight=3.0, duplicate=0.9)
+
+    def embed(self, text: str) -> "NDArray[np.float32]":
+        """Return one vector, shape (1, 64)."""
+        import numpy as np
+
+        vector = np.zeros(self.space.dimension, dtype=np.float32)
+        words = index_text(text).split()
+        for word in [word for word in words if word not in STOP_WORDS] or words or [text]:
+            digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest()
+            for at, sign in zip(digest[:4], digest[4:], strict=True):
+                vector[at % self.space.dimension] += 1.0 if sign % 2 else -1.0
+        length = float(np.linalg.norm(vector))
+        if length == 0.0:
+            vector[0], length = 1.0, 1.0
+        return (vector / length)[np.newaxis, :]

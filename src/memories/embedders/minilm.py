@@ -1,0 +1,72 @@
+"""all-MiniLM-L6-v2 as int8 ONNX, from the package's own files: the default embedder, local and free."""
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memories.embedders.base import Space
+from memories.errors import EmbedderError
+from memories.text import normal_form
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_WEIGHTS = Path(__file__).parent / "weights"
+_NAME = "all-MiniLM-L6-v2"
+_CLS, _SEP = 101, 102
+
+WINDOW_TOKENS = 254  # with [CLS] and [SEP] the 256 that the model was made for
+WINDOW_STEP = 222  # windows overlap by 32 tokens, so that no sentence is seen only in halves
+MAX_WINDOWS = 32  # about 7,000 tokens; the words of a longer text are all indexed
+
+
+class MiniLM:
+    """The packaged all-MiniLM-L6-v2: 384 dimensions, English, about 1.5 ms for a short text on one core."""
+
+    space = Space(model="all-MiniLM-L6-v2/int8/1", dimension=384, floor=0.30, weight=3.0, duplicate=0.86)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loaded: tuple[Any, Any] | None = None
+
+    def embed(self, text: str) -> "NDArray[np.float32]":
+        """Return the vectors of a text, shape (windows, 384); see `Embedder.embed`.
+
+        Raises:
+            EmbedderError: The packaged model can't be read.
+        """
+        import numpy as np
+
+        tokenizer, session = self._load()
+        ids = tokenizer.encode(normal_form(text), add_special_tokens=False).ids
+        starts = range(0, max(1, len(ids) - WINDOW_TOKENS + WINDOW_STEP), WINDOW_STEP)[:MAX_WINDOWS]
+        windows = [np.array([[_CLS, *ids[at : at + WINDOW_TOKENS], _SEP]], dtype=np.int64) for at in starts]
+        # One window per run: dynamic int8 scales over everything in a run, and vectors must not depend on neighbours.
+        return np.concatenate([session.run(None, {"input_ids": window})[0] for window in windows])
+
+    def _load(self) -> tuple[Any, Any]:
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = _load_model()
+            return self._loaded
+
+
+def _load_model() -> tuple[Any, Any]:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads cost 8 ms where the work takes 0.2 ms
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 3
+    try:
+        tokenizer = Tokenizer.from_file(str(_WEIGHTS / f"{_NAME}.tokenizer.json"))
+        model = str(_WEIGHTS / f"{_NAME}.int8.onnx")
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as exc:
+        raise EmbedderError(f"cannot load {_NAME} from {_WEIGHTS}: {exc}; install memories again") from exc
+    return tokenizer, session

@@ -1,0 +1,45 @@
+"""Ids of memories: UUIDv7, so that their order is the order of creation."""
+
+import os
+import re
+from datetime import datetime
+
+from memories.errors import InvalidInput
+from memories.times import to_millis
+
+MIN_PREFIX = 8
+ID_LENGTH = 36
+_HEX = re.compile(r"[0-9a-f]{8,32}")
+_MAX_MILLIS = (1 << 48) - 1
+
+
+def new_id(created_at: datetime) -> str:
+    """Return a UUIDv7 (RFC 9562, section 5.7): 48 bits of milliseconds, 74 random bits, version and variant.
+
+    Args:
+        created_at: The time that it carries; times before 1970 count as 1970.
+    """
+    millis = min(max(to_millis(created_at), 0), _MAX_MILLIS)
+    random = int.from_bytes(os.urandom(10))
+    value = millis << 80 | 0x7 << 76 | (random >> 62 & 0xFFF) << 64 | 0b10 << 62 | random & ((1 << 62) - 1)
+    return _hyphenated(f"{value:032x}")
+
+
+def parse_id(text: str) -> str:
+    """Return an id, or a prefix of one, in its canonical form.
+
+    Raises:
+        InvalidInput: It cannot be one.
+    """
+    text = text.strip().lower()
+    bare = text.replace("-", "")
+    if len(text) > ID_LENGTH or not _HEX.fullmatch(bare):
+        shown = text if len(text) <= 40 else text[:40] + "…"
+        raise InvalidInput(
+            f'"{shown}" is not a memory id; give it as it was printed, or its first {MIN_PREFIX} or more digits'
+        )
+    return _hyphenated(bare)
+
+
+def _hyphenated(digits: str) -> str:
+    return "-".join(filter(None, (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])))

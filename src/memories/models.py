@@ -1,0 +1,325 @@
+"""The values that pass between modules: what a user sees (Memory, Hit, …) and what a store keeps (Record, Filter)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SHARED = "shared"
+KNOWN_TAGS = ("agent", "personality", "project", "type", "global")
+
+
+class DecayPolicy(StrEnum):
+    """How confidence ages: never, from when it was written, or from when it was last reinforced."""
+
+    STABLE = "stable"
+    CONTEXTUAL = "contextual"
+    REINFORCEABLE = "reinforceable"
+
+
+# --- what a user sees ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A statement worth keeping, as its latest version says it.
+
+    Attributes:
+        id: A UUIDv7.
+        namespace: The pool that it lives in.
+        content: The statement.
+        tags: Free `key=value` pairs; `agent`, `personality`, `project`, `type` and `global` are known ones.
+        decay_policy: How its confidence ages.
+        confidence: How current it is, 0 to 1, computed when asked.
+        base_confidence: How sure its writer was, 0 to 1.
+        created_at: When its first version was written.
+        updated_at: When its latest version was written.
+        last_reinforced_at: When it was last reinforced, if ever.
+        version: The number of its latest version, which is also how many there are.
+        key: The address under which it can be written again, if it has one.
+        supersedes: The id of the memory that it replaced.
+        superseded_by: The id of the memory that replaced it; it is then no longer found by a search.
+        deleted: Whether it was deleted (it can be restored).
+        access_count: How often it was read; approximate.
+    """
+
+    id: str
+    namespace: str
+    content: str
+    tags: Mapping[str, str]
+    decay_policy: DecayPolicy
+    confidence: float
+    base_confidence: float
+    created_at: datetime
+    updated_at: datetime
+    last_reinforced_at: datetime | None
+    version: int
+    key: str | None
+    supersedes: str | None
+    superseded_by: str | None
+    deleted: bool
+    access_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a memory: what it said from `created_at` until `ended_at`.
+
+    Attributes:
+        operation: What wrote it: `create`, `update` or `restore`.
+        ended_at: When it stopped being the current one, if it did.
+        ended_by: What ended it: `update`, `delete` or `supersede`.
+    """
+
+    version: int
+    content: str
+    tags: Mapping[str, str]
+    operation: str
+    created_at: datetime
+    ended_at: datetime | None
+    ended_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Every version of a memory, oldest first, and the memories before and after it in its chain."""
+
+    id: str
+    versions: tuple[Version, ...]
+    supersedes: str | None
+    superseded_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Similar:
+    """An existing memory that says nearly the same; `difference` is what it says differently, if anything."""
+
+    id: str
+    content: str
+    similarity: float
+    difference: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """What became of a `create`.
+
+    Attributes:
+        stored: Whether anything was stored.
+        memory: The memory that now holds the statement; None if it was refused as a duplicate.
+        duplicates: The memories that say the same, if it was refused.
+        similar_to: Memories that are alike and differ in a number, a date, a name, …: it may replace one of them.
+    """
+
+    stored: bool
+    memory: Memory | None
+    duplicates: tuple[Similar, ...] = ()
+    similar_to: tuple[Similar, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A memory to be written; see `Memories.create` for the fields."""
+
+    content: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    decay: str = DecayPolicy.STABLE
+    key: str | None = None
+    supersedes: str | None = None
+    confidence: float = 1.0
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A memory that answers a query.
+
+    Attributes:
+        memory: The memory.
+        score: What hits are ordered by, 0 to 1; comparable only within one search.
+        similarity: The cosine of its embedding and the query's, 0 to 1; None in keyword-only mode.
+    """
+
+    memory: Memory
+    score: float
+    similarity: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """One candidate of a search, with the numbers that decided.
+
+    Attributes:
+        id: The memory.
+        content: What it says.
+        score: Its final score.
+        features: Name and value of each part of the score.
+        dropped: Why it is not among the hits; empty for a hit.
+    """
+
+    id: str
+    content: str
+    score: float
+    features: Mapping[str, float | int | None]
+    dropped: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The hits of a search together with every candidate that was considered."""
+
+    hits: tuple[Hit, ...]
+    considered: tuple[Considered, ...]
+    terms: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of a listing; pass `next_cursor` on to get the next one, None at the end."""
+
+    memories: tuple[Memory, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How the memory is: where it lies and what it holds, as far as the caller's namespaces reach."""
+
+    store: str
+    collection: str
+    namespace: str
+    namespaces_read: tuple[str, ...]
+    memory_count: int
+    deleted_count: int
+    without_vector_count: int
+    embedder: str
+    store_model: str | None
+    schema_version: int | None
+    size_bytes: int
+
+
+# --- what a store keeps --------------------------------------------------------------------------------------------
+
+
+class Collection(StrEnum):
+    """The two kinds of records: versions of memories, turns of conversations."""
+
+    MEMORY = "memory"
+    HISTORY = "history"
+
+
+class Ref(NamedTuple):
+    """The address of a record: its position (version or turn index) in its group (memory or conversation)."""
+
+    collection: Collection
+    namespace: str
+    group: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a store keeps: a version of a memory, or a turn of a conversation.
+
+    Attributes:
+        ref: Where it stands.
+        text: What it says.
+        created_at: When it was written.
+        ended_at: When it stopped being current. None while it is live.
+        ended_by: What ended it: `update`, `delete` or `supersede`.
+        key: A name that only one live record of a collection and namespace has.
+        labels: Pairs that can be filtered by and counted.
+        fields: Other values, JSON scalars only; not filtered by.
+        vectors: Shape (windows, dimension), float32, unit length; None when it has not been embedded. Only written:
+            a store keeps them in a coarser form and does not give them back.
+        accesses: How often it was read; approximate, and ignored when a record is appended.
+    """
+
+    ref: Ref
+    text: str
+    created_at: datetime
+    ended_at: datetime | None = None
+    ended_by: str | None = None
+    key: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    vectors: "NDArray[np.float32] | None" = None
+    accesses: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which records are meant; all conditions hold together.
+
+    Attributes:
+        collection: Memories or turns.
+        namespaces: At least one; records of no other are ever touched.
+        labels: Pairs that a record must have.
+        since: Written at this time or later.
+        until: Written at this time or earlier.
+        state: `live` records, `ended` ones, or `any`.
+        ended_by: Only records that this ended.
+        as_of: The records that were live at this time; `state` is then not looked at.
+        group: One memory or conversation, by its full name or, with `prefix`, by how its name begins.
+        prefix: Whether `group` is only the beginning of a name.
+        key: The live record that has this key.
+    """
+
+    collection: Collection
+    namespaces: tuple[str, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    since: datetime | None = None
+    until: datetime | None = None
+    state: Literal["live", "ended", "any"] = "live"
+    ended_by: str | None = None
+    as_of: datetime | None = None
+    group: str | None = None
+    prefix: bool = False
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A record that may answer a query.
+
+    Attributes:
+        record: The record, without its vectors.
+        similarity: The cosine of its best window and the query, -1 to 1; None if there was no query vector or the
+            record has no vector.
+        words: How well its words match, BM25, larger is better; 0.0 if no term matches.
+    """
+
+    record: Record
+    similarity: float | None
+    words: float
+
+
+class Patch(NamedTuple):
+    """A change of a record's metadata; its text, labels and vectors never change.
+
+    Attributes:
+        ref: Which record.
+        ended_at: Its new end; None leaves it or makes it live again.
+        ended_by: What ended it.
+        fields: Values to set; a value of None removes the field.
+    """
+
+    ref: Ref
+    ended_at: datetime | None
+    ended_by: str | None
+    fields: Mapping[str, Any]
+
+
+class StoreInfo(NamedTuple):
+    """What a store says about itself; `schema_version` and `model` are None where it has none yet."""
+
+    url: str
+    schema_version: int | None
+    model: str | None
+    size_bytes: int
+    without_vector_count: int

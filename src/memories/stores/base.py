@@ -1,0 +1,128 @@
+"""What a store is: it keeps whole records and finds candidates; it decides nothing."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+from memories.models import Candidate, Filter, Patch, Record, Ref, StoreInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Store(Protocol):
+    """Keeps records in two collections, `memory` and `history`, each divided into namespaces.
+
+    Rules for every backend; `tests/stores/contract.py` checks them:
+
+    - *Isolation.* A filter and a ref name their namespaces, and nothing outside of these is read, counted, changed or
+      hinted at. There is no "all".
+    - *Durability.* When a method that writes has returned, or the transaction around it has ended, a crash of the
+      process, of the machine or of its power does not undo it.
+    - *Atomicity.* A method that writes does all of it or nothing.
+    - *Order.* Positions in a group are unique: the second writer of a position gets `Conflict`, and so does the
+      second live record with one key.
+    - *Scores.* A similarity is a cosine, within 0.01 of the exact one. A word score is BM25 over the terms of
+      `memories.text`, larger is better, 0 if no term matches.
+    - *Vectors* of two models are never compared: the store remembers the space of its first vector and raises
+      `EmbedderMismatch` for any other, on writes and on searches.
+    - *Threads and processes* may use one store at once. A store that cannot bear that says so here: (none).
+    - *Opening* costs little and writes nothing; a store that does not exist yet reads as empty.
+    - *Errors* are those of `memories.errors`: `Conflict`, `StoreBusy`, `StoreDamaged`, `SchemaTooNew`,
+      `EmbedderMismatch`, else `StoreError`. A driver's own exception never comes through.
+    """
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Make what is read and written inside one step that no other writer comes between.
+
+        It ends with success or undoes everything. Transactions nest; the outermost one counts. A backend without
+        transactions says so, and what it can't keep the service heals when it reads: (none yet).
+
+        Raises:
+            StoreBusy: Another process held the store for too long.
+        """
+        ...
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Add new records with their words and vectors.
+
+        Raises:
+            Conflict: A position or a key is taken; nothing was added.
+            EmbedderMismatch: The vectors are of another space than those in the store.
+        """
+        ...
+
+    def patch(self, patches: Sequence[Patch]) -> None:
+        """Change the end and the fields of records; refs that don't exist are left out."""
+        ...
+
+    def touch(self, refs: Sequence[Ref]) -> None:
+        """Count one access for each record. A statistic: a store that is busy or read-only may leave it."""
+        ...
+
+    def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
+        """Remove records for good: afterwards no byte of their text, words or vectors is in the store's files.
+
+        Not inside a transaction: it rewrites files.
+
+        Returns:
+            Other files that may still hold them, such as snapshots taken before a migration.
+
+        Raises:
+            StoreBusy: A reader kept the old pages from being overwritten; the records are gone for every reader, and
+                calling again finishes the erasure.
+        """
+        ...
+
+    def scan(
+        self, where: Filter, *, limit: int, after: tuple[str, int] | None = None, newest_first: bool = False
+    ) -> list[Record]:
+        """Return records in the order of group and position, which for memories is the order of creation.
+
+        Args:
+            where: Which records.
+            limit: At most so many.
+            after: Continue behind this group and position, in the direction of the scan.
+            newest_first: Scan backwards.
+        """
+        ...
+
+    def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
+        """Return the different (namespace, group) of the records, at most `limit`, in order."""
+        ...
+
+    def candidates(
+        self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
+    ) -> list[Candidate]:
+        """Return the records that may answer a query: the best by vector together with the best by words.
+
+        Args:
+            where: Which records.
+            vector: The query, shape (dimension,), unit length; None to go by words alone.
+            terms: From `memories.text.query_terms`: words, and phrases of several words; any of them may match.
+            k: So many of the best by vector and so many of the best by words, at most 2k in all.
+
+        Returns:
+            Each with its similarity (also those found by words) and its word score, in no order.
+
+        Raises:
+            EmbedderMismatch: The vector is of another space than those in the store.
+        """
+        ...
+
+    def count(self, where: Filter) -> int:
+        """Return how many records there are."""
+        ...
+
+    def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
+        """Return how many records have each label key, or, given a key, each of its values."""
+        ...
+
+    def info(self, where: Filter) -> StoreInfo:
+        """Return what the store says about itself; it reads from the disk, so it also shows that the store answers."""
+        ...
+
+    def close(self) -> None:
+        """Release what is held. The store must not be used afterwards."""
+        ...

@@ -1,0 +1,385 @@
+"""The SQLite store: records, words and vectors of one machine in one file, for many processes at once."""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from memories.embedders.base import Space
+from memories.errors import Conflict, EmbedderMismatch, StoreBusy, StoreDamaged, StoreError
+from memories.models import Candidate, Collection, Filter, Patch, Record, Ref, StoreInfo
+from memories.stores.sqlite_file import SQLiteFile
+from memories.stores.sqlite_query import (
+    Condition,
+    condition,
+    decode_group,
+    encode_group,
+    fetch,
+    fetch_value,
+    order_key,
+    pools,
+)
+from memories.text import index_text
+from memories.times import from_millis, to_millis
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from memories.stores.sqlite_vectors import VectorIndex
+
+_READ = """
+SELECT r.seq, p.collection, p.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, r.key, r.labels,
+       r.fields, r.sha, r.text, coalesce(a.count, 0)
+FROM record r JOIN pool p ON p.id = r.pool LEFT JOIN access a ON a.seq = r.seq
+"""
+_FIND = """
+SELECT r.seq FROM pool p JOIN record r ON r.pool = p.id
+WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
+"""
+# In a store of more rows than this, words that very many rows have are left out of a search: ranking costs time for
+# every row that matches, and such words tell the least.
+_RANK_ALL_ROWS = 20_000
+_RANK_AT_MOST = 8_000
+
+
+class SQLiteStore:
+    """Implements `Store` on one SQLite file; every rule of the protocol holds, several processes included."""
+
+    def __init__(self, path: Path, space: Space | None) -> None:
+        """Prepare; nothing is opened or written yet.
+
+        Args:
+            path: The file.
+            space: The space of the vectors that will be written and searched; None in keyword-only mode.
+        """
+        self._file = SQLiteFile(path)
+        self._space = space
+        self._index: VectorIndex | None = None
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See `Store.transaction`."""
+        with self._file.write():
+            yield
+
+    def append(self, records: Sequence[Record]) -> None:
+        """See `Store.append`."""
+        with self._file.write() as db:
+            embedded = False
+            for record in records:
+                seq = _insert(db, record)
+                if record.vectors is not None:
+                    self._claim_space(db)
+                    self._vectors().insert(db, seq, record.vectors)
+                    embedded = True
+            if embedded:
+                self._vectors().seal(db)
+
+    def patch(self, patches: Sequence[Patch]) -> None:
+        """See `Store.patch`."""
+        with self._file.write() as db:
+            for patch in patches:
+                seq = _seq(db, patch.ref)
+                if seq is None:
+                    continue
+                stored = fetch_value(db, "SELECT fields FROM record WHERE seq = ?", (seq,))
+                fields = {**json.loads(stored or "{}"), **patch.fields}
+                ended = None if patch.ended_at is None else to_millis(patch.ended_at)
+                db.execute(
+                    "UPDATE record SET ended_at = ?, ended_by = ?, fields = ? WHERE seq = ?",
+                    (ended, patch.ended_by, _to_json(fields), seq),
+                )
+
+    def touch(self, refs: Sequence[Ref]) -> None:
+        """See `Store.touch`."""
+        with contextlib.suppress(StoreBusy), self._file.write(wait_seconds=0) as db:
+            for ref in refs:
+                seq = _seq(db, ref)
+                if seq is not None:
+                    db.execute(
+                        "INSERT INTO access (seq, count) VALUES (?, 1) "
+                        "ON CONFLICT (seq) DO UPDATE SET count = count + 1",
+                        (seq,),
+                    )
+
+    def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
+        """See `Store.remove`."""
+        with self._file.write() as db:
+            for ref in refs:
+                seq = _seq(db, ref)
+                if seq is not None:
+                    self._remove(db, seq)
+            db.execute("DELETE FROM label WHERE id NOT IN (SELECT label FROM record_label)")
+            db.execute("INSERT INTO words (words) VALUES ('optimize')")  # rewrites the index without what was deleted
+        self._file.erase_free_pages()
+        return self._file.snapshots()
+
+    def _remove(self, db: apsw.Connection, seq: int) -> None:
+        if fetch(db, "SELECT 1 FROM vector WHERE seq = ?", (seq,)):
+            self._vectors().remove(db, seq)
+        for table, column in (("words", "rowid"), ("record_label", "seq"), ("access", "seq"), ("record", "seq")):
+            db.execute(f"DELETE FROM {table} WHERE {column} = ?", (seq,))
+
+    def _claim_space(self, db: apsw.Connection) -> None:
+        """Check that vectors of our space may go in; the first one decides for the store."""
+        space = self._require_space()
+        stored = _stored_space(db)
+        if stored is None:
+            db.execute(
+                "INSERT INTO meta (name, value) VALUES ('model', ?), ('dimension', ?)", (space.model, space.dimension)
+            )
+        elif stored != (space.model, space.dimension):
+            raise EmbedderMismatch(
+                f"this store's vectors were made by {stored[0]} ({stored[1]} dimensions) and the embedder is "
+                f"{space.model} ({space.dimension}); set EMBEDDER to the one it was made with, or use another store"
+            )
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def scan(
+        self, where: Filter, *, limit: int, after: tuple[str, int] | None = None, newest_first: bool = False
+    ) -> list[Record]:
+        """See `Store.scan`."""
+        direction, sign = ("DESC", "<") if newest_first else ("ASC", ">")
+        found: list[tuple[Any, ...]] = []
+        with self._file.read() as db:
+            for pool in pools(db, where):
+                sql, values = condition(where, [pool])
+                if after is not None:
+                    sql += f" AND (r.grp, r.position) {sign} (?, ?)"
+                    values += (encode_group(after[0]), after[1])
+                order = f"ORDER BY r.grp {direction}, r.position {direction} LIMIT ?"
+                found += fetch(db, f"{_READ} WHERE {sql} {order}", (*values, limit))
+            found.sort(key=lambda row: order_key(row[3], row[4]), reverse=newest_first)
+            return self._records(db, found[:limit])
+
+    def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
+        """See `Store.groups`."""
+        with self._file.read() as db:
+            matching = condition(where, pools(db, where))
+            rows = fetch(
+                db,
+                "SELECT DISTINCT p.namespace, r.grp FROM record r JOIN pool p ON p.id = r.pool "
+                f"WHERE {matching.sql} ORDER BY r.grp, p.namespace LIMIT ?",
+                (*matching.values, limit),
+            )
+            return [(namespace, decode_group(group)) for namespace, group in rows]
+
+    def count(self, where: Filter) -> int:
+        """See `Store.count`."""
+        with self._file.read() as db:
+            matching = condition(where, pools(db, where))
+            return int(fetch_value(db, f"SELECT count(*) FROM record r WHERE {matching.sql}", matching.values))
+
+    def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
+        """See `Store.labels`."""
+        column, wanted = ("l.key", "1") if key is None else ("l.value", "l.key = ?")
+        with self._file.read() as db:
+            matching = condition(where, pools(db, where))
+            rows = fetch(
+                db,
+                f"SELECT {column}, count(*) FROM label l JOIN record_label m ON m.label = l.id "
+                f"JOIN record r ON r.seq = m.seq WHERE {wanted} AND {matching.sql} GROUP BY 1 ORDER BY 1",
+                (*([] if key is None else [key]), *matching.values),
+            )
+            return dict(rows)
+
+    def candidates(
+        self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
+    ) -> list[Candidate]:
+        """See `Store.candidates`."""
+        with self._file.read() as db:
+            matching = condition(where, pools(db, where))
+            words = _best_by_words(db, matching, terms, k)
+            similar: dict[int, float] = {}
+            if vector is not None and self._comparable(db):
+                similar = self._vectors().best(db, matching, vector, k)
+                only_words = [seq for seq in words if seq not in similar]
+                similar |= self._vectors().exact(db, only_words, vector, rotated=False)
+            seqs = json.dumps(list({**words, **similar}))
+            rows = fetch(db, f"{_READ} WHERE r.seq IN (SELECT value FROM json_each(?))", (seqs,))
+            records = self._records(db, rows)
+            return [
+                Candidate(record, similar.get(row[0]), words.get(row[0], 0.0))
+                for row, record in zip(rows, records, strict=True)
+            ]
+
+    def info(self, where: Filter) -> StoreInfo:
+        """See `Store.info`."""
+        with self._file.read() as db:
+            version = fetch_value(db, "PRAGMA user_version")
+            stored = _stored_space(db)
+            matching = condition(where, pools(db, where))
+            without = fetch_value(
+                db,
+                f"SELECT count(*) FROM record r WHERE {matching.sql} AND r.seq NOT IN (SELECT seq FROM vector)",
+                matching.values,
+            )
+        return StoreInfo(
+            url=f"sqlite:///{self._file.path}",
+            schema_version=version or None,
+            model=stored[0] if stored else None,
+            size_bytes=self._file.size_bytes(),
+            without_vector_count=without,
+        )
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._file.close()
+
+    def _comparable(self, db: apsw.Connection) -> bool:
+        """Return whether the store has vectors; raise if they are of another space."""
+        if _stored_space(db) is None:
+            return False
+        self._claim_space(db)
+        return True
+
+    def _vectors(self) -> "VectorIndex":
+        if self._index is None:
+            from memories.stores.sqlite_vectors import VectorIndex
+
+            self._index = VectorIndex(self._require_space().dimension)
+        return self._index
+
+    def _require_space(self) -> Space:
+        if self._space is None:
+            raise StoreError("this store was opened without an embedder and was given a vector")
+        return self._space
+
+    def _records(self, db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
+        ids = {int(label) for row in rows for label in (row[9] or "").split(",") if label}
+        found = fetch(
+            db,
+            "SELECT id, key, value FROM label WHERE id IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(ids)),),
+        )
+        labels = {str(label): (key, value) for label, key, value in found}
+        return [self._record(row, labels) for row in rows]
+
+    def _record(self, row: tuple[Any, ...], labels: Mapping[str, tuple[str, str]]) -> Record:
+        (seq, collection, namespace, group, position, created_at, ended_at, ended_by, key) = row[:9]
+        (label_ids, fields, sha, text, accesses) = row[9:]
+        if _sha(text) != sha:
+            raise StoreDamaged(
+                f"record {seq} of {self._file.path} is damaged: its text does not match its checksum; restore a backup"
+            )
+        return Record(
+            ref=Ref(Collection(collection), namespace, decode_group(group), position),
+            text=text,
+            created_at=from_millis(created_at),
+            ended_at=None if ended_at is None else from_millis(ended_at),
+            ended_by=ended_by,
+            key=key,
+            labels=dict(labels[label] for label in label_ids.split(",")) if label_ids else {},
+            fields=json.loads(fields) if fields else {},
+            accesses=accesses,
+        )
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _insert(db: apsw.Connection, record: Record) -> int:
+    """Add a record with its labels and words; return its seq."""
+    labels = [_label(db, key, value) for key, value in record.labels.items()]
+    try:
+        db.execute(
+            "INSERT INTO record (pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, sha, text) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                _pool(db, record.ref),
+                encode_group(record.ref.group),
+                record.ref.position,
+                to_millis(record.created_at),
+                None if record.ended_at is None else to_millis(record.ended_at),
+                record.ended_by,
+                record.key,
+                ",".join(map(str, labels)) or None,
+                _to_json(record.fields),
+                _sha(record.text),
+                record.text,
+            ),
+        )
+    except apsw.ConstraintError as exc:
+        what = f"version {record.ref.position} of {record.ref.group}"
+        raise Conflict(f"{what} or its key was written by somebody else first; read it again") from exc
+    seq = db.last_insert_rowid()
+    db.executemany("INSERT INTO record_label (label, seq) VALUES (?, ?)", [(label, seq) for label in labels])
+    db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (seq, index_text(record.text)))
+    return seq
+
+
+def _pool(db: apsw.Connection, ref: Ref) -> int:
+    named = (ref.collection, ref.namespace)
+    db.execute("INSERT OR IGNORE INTO pool (collection, namespace) VALUES (?, ?)", named)
+    return int(fetch_value(db, "SELECT id FROM pool WHERE collection = ? AND namespace = ?", named))
+
+
+def _label(db: apsw.Connection, key: str, value: str) -> int:
+    db.execute("INSERT OR IGNORE INTO label (key, value) VALUES (?, ?)", (key, value))
+    return int(fetch_value(db, "SELECT id FROM label WHERE key = ? AND value = ?", (key, value)))
+
+
+def _seq(db: apsw.Connection, ref: Ref) -> int | None:
+    found = fetch_value(db, _FIND, (ref.collection, ref.namespace, encode_group(ref.group), ref.position))
+    return None if found is None else int(found)
+
+
+def _stored_space(db: apsw.Connection) -> tuple[str, int] | None:
+    """Return the model and the dimension of the vectors in the store, if it has any."""
+    found = dict(fetch(db, "SELECT name, value FROM meta WHERE name IN ('model', 'dimension')"))
+    return (found["model"], found["dimension"]) if found else None
+
+
+def _sha(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
+def _to_json(fields: Mapping[str, Any]) -> str | None:
+    kept = {name: value for name, value in fields.items() if value is not None}
+    return json.dumps(kept, separators=(",", ":")) if kept else None
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def _best_by_words(db: apsw.Connection, matching: Condition, terms: Sequence[str], k: int) -> dict[int, float]:
+    """Return the `k` best records by BM25 of the terms, any of which may match."""
+    match = " OR ".join(_telling(db, [_quoted(term) for term in terms]))
+    if not match:
+        return {}
+    rows = fetch(
+        db,
+        "SELECT r.seq, -bm25(words) FROM words JOIN record r ON r.seq = words.rowid "
+        f"WHERE words MATCH ? AND {matching.sql} ORDER BY 2 DESC LIMIT ?",
+        (match, *matching.values, k),
+    )
+    return dict(rows)
+
+
+def _telling(db: apsw.Connection, terms: list[str]) -> list[str]:
+    """Return the terms that are rare enough to be ranked by; at least the rarest one."""
+    if fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record") <= _RANK_ALL_ROWS:
+        return terms
+    sql = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
+    counts = {term: int(fetch_value(db, sql, (term, _RANK_AT_MOST))) for term in terms}
+    kept: list[str] = []
+    total = 0
+    for term in sorted(terms, key=counts.__getitem__):
+        total += counts[term]
+        if kept and total > _RANK_AT_MOST:
+            break
+        kept.append(term)
+    return kept
+
+
+def _quoted(term: str) -> str:
+    """Return a term as FTS5 takes it literally, with no sign in it an operator."""
+    return '"' + term.replace('"', '""') + '"'

@@ -1,0 +1,95 @@
+"""How the SQLite store asks: fetching rows, filters as SQL conditions, names of groups as bytes."""
+
+import contextlib
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import apsw
+
+from memories.models import Filter
+from memories.times import to_millis
+
+
+def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+    """Return all rows, each a tuple."""
+    return db.execute(sql, values).fetchall()
+
+
+def fetch_value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
+    """Return the first value of the first row, None if there is no row."""
+    found = db.execute(sql, values).fetchall()
+    return found[0][0] if found else None
+
+
+class Condition(NamedTuple):
+    """A condition on `record r`, and the values of its question marks."""
+
+    sql: str
+    values: tuple[Any, ...]
+
+
+def pools(db: apsw.Connection, where: Filter) -> list[int]:
+    sql = "SELECT id FROM pool WHERE collection = ? AND namespace IN (SELECT value FROM json_each(?)) ORDER BY id"
+    return [row[0] for row in fetch(db, sql, (where.collection, json.dumps(where.namespaces)))]
+
+
+def condition(where: Filter, among: Sequence[int]) -> Condition:
+    """Return the filter as a condition on `record r` in these pools."""
+    conditions = [f"r.pool IN ({','.join(map(str, among))})"]
+    values: list[Any] = []
+
+    def add(sql: str, *given: Any) -> None:
+        conditions.append(sql)
+        values.extend(given)
+
+    add(*_liveness(where))
+    if where.ended_by is not None:
+        add("r.ended_by = ?", where.ended_by)
+    for moment, sql in ((where.since, "r.created_at >= ?"), (where.until, "r.created_at <= ?")):
+        if moment is not None:
+            add(sql, to_millis(moment))
+    if where.key is not None:
+        add("r.key = ? AND r.ended_at IS NULL", where.key)
+    if where.group is not None and where.prefix:
+        digits = where.group.replace("-", "")
+        add("r.grp BETWEEN ? AND ?", bytes.fromhex(f"{digits:0<32}"), bytes.fromhex(f"{digits:f<32}"))
+    elif where.group is not None:
+        add("r.grp = ?", encode_group(where.group))
+    for pair in where.labels.items():
+        add(
+            "r.seq IN (SELECT m.seq FROM label l JOIN record_label m ON m.label = l.id "
+            "WHERE l.key = ? AND l.value = ?)",
+            *pair,
+        )
+    return Condition(" AND ".join(conditions), tuple(values))
+
+
+def _liveness(where: Filter) -> tuple[Any, ...]:
+    """Return the condition on when a record was current, followed by its values."""
+    if where.as_of is not None:
+        moment = to_millis(where.as_of)
+        return "r.created_at <= ? AND (r.ended_at IS NULL OR r.ended_at > ?)", moment, moment
+    return ({"live": "r.ended_at IS NULL", "ended": "r.ended_at IS NOT NULL", "any": "1"}[where.state],)
+
+
+def encode_group(group: str) -> bytes | str:
+    """Return a UUID as its 16 bytes, in the same order as its text, and any other name as it is."""
+    if len(group) == 36 and group.count("-") == 4:
+        with contextlib.suppress(ValueError):
+            packed = bytes.fromhex(group.replace("-", ""))
+            if decode_group(packed) == group:
+                return packed
+    return group
+
+
+def decode_group(group: bytes | str) -> str:
+    if isinstance(group, str):
+        return group
+    digits = group.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def order_key(group: bytes | str, position: int) -> tuple[bool, bytes | str, int]:
+    """Return what orders rows as SQLite does: texts before bytes."""
+    return isinstance(group, bytes), group, position

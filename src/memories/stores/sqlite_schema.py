@@ -1,0 +1,62 @@
+"""The tables of the SQLite store and the numbered steps that lead to them.
+
+A migration is a script that runs in the transaction that also writes its number to `user_version`. Released scripts
+never change; to change the schema, add one.
+"""
+
+APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
+
+_FIRST = """
+-- What the store has to remember about itself: model, dimension, blocks_epoch.
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+
+-- A namespace of a collection. Records name it by a small number.
+CREATE TABLE pool (
+  id INTEGER PRIMARY KEY,
+  collection TEXT NOT NULL,
+  namespace TEXT NOT NULL,
+  UNIQUE (collection, namespace)
+);
+
+-- A version of a memory, or a turn of a conversation. Only ended_at, ended_by and fields ever change.
+CREATE TABLE record (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order of writing; never used twice
+  pool INTEGER NOT NULL REFERENCES pool,
+  grp BLOB NOT NULL,                      -- memory or conversation; a UUID as its 16 bytes, else text
+  position INTEGER NOT NULL,              -- version or turn index
+  created_at INTEGER NOT NULL,            -- milliseconds since 1970
+  ended_at INTEGER,                       -- likewise; NULL while live
+  ended_by TEXT,
+  key TEXT,
+  labels TEXT,                            -- ids of its labels, '3,17'
+  fields TEXT,                            -- JSON
+  sha BLOB NOT NULL,                      -- the first 8 bytes of the text's BLAKE2b, to notice bit rot
+  text TEXT NOT NULL
+);
+CREATE UNIQUE INDEX record_position ON record (pool, grp, position);
+CREATE UNIQUE INDEX record_key ON record (pool, key) WHERE key IS NOT NULL AND ended_at IS NULL;
+
+CREATE TABLE label (id INTEGER PRIMARY KEY, key TEXT NOT NULL, value TEXT NOT NULL, UNIQUE (key, value));
+CREATE TABLE record_label (label INTEGER, seq INTEGER, PRIMARY KEY (label, seq)) WITHOUT ROWID;
+
+-- Apart from the record, so that counting a read does not rewrite a text.
+CREATE TABLE access (seq INTEGER PRIMARY KEY, count INTEGER NOT NULL);
+
+-- The words of memories.text.index_text(text). Contentless: the text is in the record, once.
+CREATE VIRTUAL TABLE words USING fts5 (
+  text, content = '', contentless_delete = 1,
+  tokenize = "porter unicode61 remove_diacritics 2 categories 'L* N* Co So M*'"
+);
+
+-- One or more int8 codes of memories.stores.quantize, one for each window of the text.
+CREATE TABLE vector (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL);
+
+-- The bit codes of the vectors up to seq `hi`, about 1,024 in a block. Derived from `vector`; can be made again.
+CREATE TABLE block (
+  hi INTEGER PRIMARY KEY,
+  seqs BLOB NOT NULL,                     -- int64, one for each window
+  bits BLOB NOT NULL                      -- uint64, word by word
+);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST,)

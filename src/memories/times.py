@@ -1,0 +1,80 @@
+"""Times as people and programs write them: read once at the edge, kept as aware UTC, shown in one form."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from memories.errors import InvalidInput
+
+_DATE_ONLY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_AGO = re.compile(r"(\d{1,6})\s*(m|min|h|d|w)")
+_AGO_UNITS = {"m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGES = (
+    (31_557_600, "year"),
+    (2_629_800, "month"),
+    (604_800, "week"),
+    (86_400, "day"),
+    (3_600, "hour"),
+    (60, "minute"),
+)
+
+
+def to_millis(moment: datetime) -> int:
+    """Return an aware time as milliseconds since 1970, the resolution in which times are kept."""
+    return round(moment.timestamp() * 1000)
+
+
+def from_millis(millis: int) -> datetime:
+    """Return the aware UTC time of milliseconds since 1970."""
+    return datetime.fromtimestamp(millis // 1000, UTC) + timedelta(milliseconds=millis % 1000)
+
+
+def to_iso(moment: datetime) -> str:
+    """Return a time as JSON shows it: `2026-02-21T10:00:00.000Z`."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetime:
+    """Read a time: `2024-05-31`, ISO 8601, or how long ago (`30m`, `12h`, `7d`, `2w`).
+
+    Args:
+        text: What was written. Without a time zone, the machine's own is meant.
+        now: The time that "ago" counts from.
+        end_of_day: A day means its last millisecond instead of its first.
+
+    Returns:
+        An aware UTC time.
+
+    Raises:
+        InvalidInput: It is not a time, or out of the years 1 to 9999.
+    """
+    text = text.strip()
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago:
+            return now - timedelta(**{_AGO_UNITS[ago[2]]: int(ago[1])})
+        moment = datetime.fromisoformat(text)
+        if _DATE_ONLY.fullmatch(text) and end_of_day:
+            moment += timedelta(days=1, milliseconds=-1)
+        return moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        shown = text if len(text) <= 40 else text[:40] + "…"
+        raise InvalidInput(f'not a date: "{shown}"; use 2024-05-31, ISO 8601, or how long ago, like 7d') from None
+
+
+def is_naive(text: str) -> bool:
+    """Return whether a written time of day leaves its time zone open."""
+    try:
+        return not _DATE_ONLY.fullmatch(text.strip()) and datetime.fromisoformat(text.strip()).tzinfo is None
+    except ValueError:
+        return False
+
+
+def describe_age(moment: datetime, now: datetime) -> str:
+    """Return how long ago a time is, in words: `just now`, `3 days ago`, `in 2 hours`."""
+    seconds = (now - moment).total_seconds()
+    for length, unit in _AGES:
+        if abs(seconds) >= length:
+            count = int(abs(seconds) // length)
+            span = f"{count} {unit}{'s' if count > 1 else ''}"
+            return f"{span} ago" if seconds > 0 else f"in {span}"
+    return "just now"

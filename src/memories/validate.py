@@ -1,0 +1,182 @@
+"""What is accepted as content, query, tag, namespace, …: each limit has a number and each refusal one sentence."""
+
+import math
+import re
+import unicodedata
+from collections.abc import Mapping
+
+from memories.errors import InvalidInput
+
+MAX_CONTENT_BYTES = 1_048_576
+MAX_QUERY_CHARACTERS = 4_096
+MAX_LIMIT = 1_000
+MAX_TAGS = 100
+MAX_TAG_KEY = 64
+MAX_TAG_VALUE = 256
+MAX_KEY = 256
+MAX_NAMESPACE = 63
+
+_NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_TAG_KEY = re.compile(r"[^\s=,\x00-\x1f\x7f]+")
+_SECOND_TAG = re.compile(r",\s*[\w.-]+=")
+
+
+def content(text: str) -> str:
+    """Return content as it is stored: NFC, without a byte order mark.
+
+    Raises:
+        InvalidInput: It is empty or invisible, too large, or not text.
+    """
+    text = _text(text.removeprefix("\ufeff"), "content")
+    size = len(text.encode())
+    if size > MAX_CONTENT_BYTES:
+        raise InvalidInput(f"content is {size} bytes; the limit is {MAX_CONTENT_BYTES}; store it in parts")
+    return text
+
+
+def query(text: str) -> str:
+    """Return a query.
+
+    Raises:
+        InvalidInput: It is empty or invisible, too long, or not text.
+    """
+    if len(text) > MAX_QUERY_CHARACTERS:
+        raise InvalidInput(f"query is {len(text)} characters; the limit is {MAX_QUERY_CHARACTERS}; ask for less at once")
+    return _text(text, "query")
+
+
+def tags(given: Mapping[str, str]) -> dict[str, str]:
+    """Return tags, their keys and values without outer spaces.
+
+    Raises:
+        InvalidInput: There are too many, or one is not acceptable.
+    """
+    if len(given) > MAX_TAGS:
+        raise InvalidInput(f"{len(given)} tags were given; the limit is {MAX_TAGS}")
+    return dict(_tag(key, value) for key, value in given.items())
+
+
+def tag_key(key: str) -> str:
+    """Return the key of a tag.
+
+    Raises:
+        InvalidInput: It is not acceptable.
+    """
+    key = _one_line(key.strip(), "tag key", MAX_TAG_KEY)
+    if not _TAG_KEY.fullmatch(key):
+        raise InvalidInput(f'tag key "{_shown(key)}" is not usable; leave out spaces, commas and "="')
+    return key
+
+
+def _tag(key: str, value: object) -> tuple[str, str]:
+    if not isinstance(key, str) or not isinstance(value, str):
+        raise InvalidInput(f'tag "{_shown(str(key))}" has a value of type {type(value).__name__}; give text')
+    key, value = tag_key(key), _one_line(value.strip(), f'value of tag "{_shown(key.strip())}"', MAX_TAG_VALUE)
+    if _SECOND_TAG.search(value):
+        raise InvalidInput(f'tag "{_shown(key)}={_shown(value)}" holds a second tag; repeat --tag for each')
+    return key, value
+
+
+def parse_tag(text: str) -> tuple[str, str]:
+    """Return key and value of a written tag, `key=value`.
+
+    Raises:
+        InvalidInput: It is not of that form.
+    """
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise InvalidInput(f'tag "{_shown(text)}" is not of the form key=value')
+    return _tag(key, value)
+
+
+def namespace(name: str) -> str:
+    """Return a namespace in its canonical form: NFKC, lower case.
+
+    Raises:
+        InvalidInput: It is empty, too long, or has other characters than a-z 0-9 . _ -
+    """
+    folded = unicodedata.normalize("NFKC", name).casefold().strip(" ")
+    if not folded:
+        raise InvalidInput("namespace is empty; leave it out for the shared one")
+    if len(folded) > MAX_NAMESPACE:
+        raise InvalidInput(f"namespace is {len(folded)} characters; the limit is {MAX_NAMESPACE}")
+    if not _NAMESPACE.fullmatch(folded):
+        raise InvalidInput(f'namespace "{_shown(name)}" is not usable; use a-z 0-9 . _ - and begin with a letter or digit')
+    if folded == "all":
+        raise InvalidInput('namespace "all" would be mistaken for every namespace; choose another name')
+    return folded
+
+
+def key(text: str) -> str:
+    """Return the key of a memory, such as `user/editor`.
+
+    Raises:
+        InvalidInput: It is empty, too long, or of several lines.
+    """
+    return _one_line(unicodedata.normalize("NFC", text.strip()), "key", MAX_KEY)
+
+
+def limit(number: int) -> int:
+    """Return how many results are wanted.
+
+    Raises:
+        InvalidInput: It is not a whole number from 1 to `MAX_LIMIT`.
+    """
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_LIMIT:
+        raise InvalidInput(f"limit must be a whole number from 1 to {MAX_LIMIT}")
+    return number
+
+
+def unit(number: float, name: str) -> float:
+    """Return a number from 0 to 1.
+
+    Raises:
+        InvalidInput: It is outside, or not a number.
+    """
+    if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number) or not 0 <= number <= 1:
+        raise InvalidInput(f"{name} must be a number from 0 to 1")
+    return float(number)
+
+
+def _text(text: str, name: str) -> str:
+    if not isinstance(text, str):
+        raise InvalidInput(f"{name} is of type {type(text).__name__}; give text")
+    if not text:
+        raise InvalidInput(f"{name} is empty")
+    _storable(text, name)
+    if not any(_visible(character) for character in text):
+        raise InvalidInput(f"{name} has no visible text")
+    return unicodedata.normalize("NFC", text)
+
+
+def _one_line(text: str, name: str, most: int) -> str:
+    if not text:
+        raise InvalidInput(f"{name} is empty")
+    if len(text) > most:
+        raise InvalidInput(f"{name} is {len(text)} characters; the limit is {most}")
+    _storable(text, name)
+    if any(unicodedata.category(character) == "Cc" for character in text):
+        raise InvalidInput(f"{name} has a line break or another control character")
+    return text
+
+
+def _storable(text: str, name: str) -> None:
+    if "\0" in text:
+        raise InvalidInput(f"{name} has a NUL character at {text.index(chr(0))}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:
+        raise InvalidInput(f"{name} is not valid Unicode at {exc.start}") from None
+
+
+def _visible(character: str) -> bool:
+    return character.isalnum() or unicodedata.category(character)[0] in "LNPSM"
+
+
+def _shown(text: str) -> str:
+    """Return text for a message: short, on one line, with nothing that could act on a terminal."""
+    cut = text if len(text) <= 60 else text[:60] + "…"
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape", "replace").decode()
+        for character in cut
+    )

@@ -1,0 +1,119 @@
+"""How a memory is laid out in records, one for each version, and how it is read from them. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from memories.decay import compute_confidence, reference_time
+from memories.models import Collection, DecayPolicy, Draft, Memory, Patch, Record, Ref, Version
+from memories.times import from_millis, to_millis
+
+
+def first_version(draft: Draft, memory_id: str, namespace: str, created_at: datetime) -> Record:
+    """Return the record of a new memory."""
+    return Record(
+        ref=Ref(Collection.MEMORY, namespace, memory_id, 1),
+        text=draft.content,
+        created_at=created_at,
+        key=draft.key,
+        labels=draft.tags,
+        fields={**_decay_fields(draft.decay, draft.confidence), "supersedes": draft.supersedes},
+    )
+
+
+def next_version(latest: Record, operation: str, now: datetime, **changes: Any) -> Record:
+    """Return the record of a memory's next version.
+
+    Args:
+        latest: Its latest version.
+        operation: `update` or `restore`.
+        now: The time of writing.
+        **changes: `text`, `labels`, `key`, or `fields` to set, where they differ from the latest version.
+    """
+    kept = {name: latest.fields.get(name) for name in ("decay", "confidence", "supersedes", "first_at")}
+    fields = {"first_at": to_millis(latest.created_at), **{k: v for k, v in kept.items() if v is not None}}
+    fields |= {"operation": operation} | changes.pop("fields", {})
+    ref = latest.ref._replace(position=latest.ref.position + 1)
+    # A clock that was set back must not make a version older than the one before it.
+    written_at = max(now, latest.created_at, latest.ended_at or latest.created_at)
+    return replace(
+        latest,
+        ref=ref,
+        created_at=written_at,
+        ended_at=None,
+        ended_by=None,
+        fields=fields,
+        vectors=None,
+        accesses=0,
+        **changes,
+    )
+
+
+def decay_changes(draft: Draft) -> Mapping[str, Any]:
+    """Return the fields that a draft sets on the next version of an existing memory."""
+    return _decay_fields(draft.decay, draft.confidence)
+
+
+def _decay_fields(decay: str, confidence: float) -> dict[str, Any]:
+    """Return the fields for a policy and a declared confidence; what is usual takes no room."""
+    return {
+        "decay": None if decay == DecayPolicy.STABLE else str(decay),
+        "confidence": None if confidence == 1.0 else confidence,
+    }
+
+
+def ended(record: Record, at: datetime, by: str, **fields: Any) -> Patch:
+    """Return the change that ends a version."""
+    return Patch(record.ref, max(at, record.created_at), by, fields)
+
+
+def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
+    """Return the memory that a latest version stands for, its confidence as of `now`."""
+    fields = latest.fields
+    policy = decay_policy(latest)
+    reinforced_at = last_reinforced_at(latest)
+    reference_at = reference_time(policy, latest.created_at, reinforced_at)
+    base = float(fields.get("confidence", 1.0))
+    return Memory(
+        id=latest.ref.group,
+        namespace=latest.ref.namespace,
+        content=latest.text,
+        tags=latest.labels,
+        decay_policy=policy,
+        confidence=round(base * compute_confidence(policy, reference_at, now, half_life_hours), 4),
+        base_confidence=base,
+        created_at=from_millis(fields["first_at"]) if "first_at" in fields else latest.created_at,
+        updated_at=latest.created_at,
+        last_reinforced_at=reinforced_at,
+        version=latest.ref.position,
+        key=latest.key,
+        supersedes=fields.get("supersedes"),
+        superseded_by=fields.get("superseded_by"),
+        deleted=latest.ended_by == "delete",
+        access_count=latest.accesses,
+    )
+
+
+def to_version(record: Record) -> Version:
+    """Return what a record says as one version of a memory."""
+    return Version(
+        version=record.ref.position,
+        content=record.text,
+        tags=record.labels,
+        operation=record.fields.get("operation", "create"),
+        created_at=record.created_at,
+        ended_at=record.ended_at,
+        ended_by=record.ended_by,
+    )
+
+
+def decay_policy(record: Record) -> DecayPolicy:
+    """Return how a version decays."""
+    return DecayPolicy(record.fields.get("decay", DecayPolicy.STABLE))
+
+
+def last_reinforced_at(record: Record) -> datetime | None:
+    """Return when a version was last reinforced, if ever."""
+    millis = record.fields.get("reinforced_at")
+    return None if millis is None else from_millis(millis)
