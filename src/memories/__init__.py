@@ -1,0 +1,97 @@
+"""Persistent, shared, searchable memory for AI agents.
+
+    from memories import Memories
+
+    with Memories() as memories:
+        created = memories.create("The user prefers Python for CLI tools", tags={"type": "preference"})
+        for hit in memories.search("which language for a command line tool?", limit=3):
+            print(hit.score, hit.memory.id, hit.memory.content)
+        memories.update(created.memory.id, "The user prefers Rust for CLI tools")
+        memories.history(created.memory.id)
+
+Importing this package loads nothing heavy: its names come when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memories.config import Config, load_config
+    from memories.embedders import Embedder, Space
+    from memories.errors import (
+        AmbiguousId,
+        ConfigError,
+        Conflict,
+        EmbedderError,
+        EmbedderMismatch,
+        InvalidInput,
+        MemoriesError,
+        NotFound,
+        NotReinforceable,
+        RequestError,
+        SchemaTooNew,
+        StoreBusy,
+        StoreDamaged,
+        StoreError,
+        SystemFault,
+    )
+    from memories.models import DecayPolicy, Draft, History, Memory, Page, Status, Version
+    from memories.searching import Considered, Explanation, Hit, SearchFilters
+    from memories.service import Memories
+    from memories.stores import Store
+    from memories.writing import Created, Similar
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AmbiguousId",
+    "Config",
+    "ConfigError",
+    "Conflict",
+    "Considered",
+    "Created",
+    "DecayPolicy",
+    "Draft",
+    "Embedder",
+    "EmbedderError",
+    "EmbedderMismatch",
+    "Explanation",
+    "History",
+    "Hit",
+    "InvalidInput",
+    "Memories",
+    "MemoriesError",
+    "Memory",
+    "NotFound",
+    "NotReinforceable",
+    "Page",
+    "RequestError",
+    "SchemaTooNew",
+    "SearchFilters",
+    "Similar",
+    "Space",
+    "Status",
+    "Store",
+    "StoreBusy",
+    "StoreDamaged",
+    "StoreError",
+    "SystemFault",
+    "Version",
+    "__version__",
+    "load_config",
+]
+
+_HOMES = ("errors", "models", "config", "embedders", "stores", "service", "searching", "writing")  # light ones first
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(f"{__name__}.{home}")
+            if name in vars(module):
+                return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -41,7 +41,7 @@ def query(text: str) -> str:
         InvalidInput: It is empty or invisible, too long, or not text.
     """
     if len(text) > MAX_QUERY_CHARACTERS:
-        raise InvalidInput(f"query is {len(text)} characters; the limit is {MAX_QUERY_CHARACTERS}; ask for less at once")
+        raise InvalidInput(f"query is {len(text)} characters; the limit is {MAX_QUERY_CHARACTERS}; shorten it")
     return _text(text, "query")
 
 
@@ -101,7 +101,7 @@ def namespace(name: str) -> str:
     if len(folded) > MAX_NAMESPACE:
         raise InvalidInput(f"namespace is {len(folded)} characters; the limit is {MAX_NAMESPACE}")
     if not _NAMESPACE.fullmatch(folded):
-        raise InvalidInput(f'namespace "{_shown(name)}" is not usable; use a-z 0-9 . _ - and begin with a letter or digit')
+        raise InvalidInput(f'namespace "{_shown(name)}" is not usable; use a-z 0-9 . _ - after a letter or digit')
     if folded == "all":
         raise InvalidInput('namespace "all" would be mistaken for every namespace; choose another name')
     return folded

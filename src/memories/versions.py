@@ -18,7 +18,7 @@ def first_version(draft: Draft, memory_id: str, namespace: str, created_at: date
         created_at=created_at,
         key=draft.key,
         labels=draft.tags,
-        fields={**_decay_fields(draft.decay, draft.confidence), "supersedes": draft.supersedes},
+        fields=_present({**decay_fields(draft), "supersedes": draft.supersedes}),
     )
 
 
@@ -32,8 +32,8 @@ def next_version(latest: Record, operation: str, now: datetime, **changes: Any) 
         **changes: `text`, `labels`, `key`, or `fields` to set, where they differ from the latest version.
     """
     kept = {name: latest.fields.get(name) for name in ("decay", "confidence", "supersedes", "first_at")}
-    fields = {"first_at": to_millis(latest.created_at), **{k: v for k, v in kept.items() if v is not None}}
-    fields |= {"operation": operation} | changes.pop("fields", {})
+    first_at = {"first_at": kept["first_at"] or to_millis(latest.created_at)}
+    fields = _present(kept | first_at | {"operation": operation} | changes.pop("fields", {}))
     ref = latest.ref._replace(position=latest.ref.position + 1)
     # A clock that was set back must not make a version older than the one before it.
     written_at = max(now, latest.created_at, latest.ended_at or latest.created_at)
@@ -50,17 +50,21 @@ def next_version(latest: Record, operation: str, now: datetime, **changes: Any) 
     )
 
 
-def decay_changes(draft: Draft) -> Mapping[str, Any]:
-    """Return the fields that a draft sets on the next version of an existing memory."""
-    return _decay_fields(draft.decay, draft.confidence)
-
-
-def _decay_fields(decay: str, confidence: float) -> dict[str, Any]:
-    """Return the fields for a policy and a declared confidence; what is usual takes no room."""
+def decay_fields(draft: Draft) -> dict[str, Any]:
+    """Return the fields for a draft's policy and declared confidence; what is usual is None, and takes no room."""
     return {
-        "decay": None if decay == DecayPolicy.STABLE else str(decay),
-        "confidence": None if confidence == 1.0 else confidence,
+        "decay": None if draft.decay == DecayPolicy.STABLE else str(draft.decay),
+        "confidence": None if draft.confidence == 1.0 else draft.confidence,
     }
+
+
+def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def undone(record: Record) -> Patch:
+    """Return the change that marks the end of a version as undone, for it no longer counts as deleted."""
+    return Patch(record.ref, record.ended_at, f"{record.ended_by} (restored)", {"superseded_by": None})
 
 
 def ended(record: Record, at: datetime, by: str, **fields: Any) -> Patch:

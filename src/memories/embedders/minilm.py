@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from memories.embedders.base import Space
 from memories.errors import EmbedderError
-from memories.text import normal_form
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +24,7 @@ MAX_WINDOWS = 32  # about 7,000 tokens; the words of a longer text are all index
 class MiniLM:
     """The packaged all-MiniLM-L6-v2: 384 dimensions, English, about 1.5 ms for a short text on one core."""
 
-    space = Space(model="all-MiniLM-L6-v2/int8/1", dimension=384, floor=0.30, weight=3.0, duplicate=0.86)
+    space = Space(model="all-MiniLM-L6-v2/int8/1", dimension=384, floor=0.30, weight=3.0, duplicate=0.80)
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,6 +37,8 @@ class MiniLM:
             EmbedderError: The packaged model can't be read.
         """
         import numpy as np
+
+        from memories.text import normal_form
 
         tokenizer, session = self._load()
         ids = tokenizer.encode(normal_form(text), add_special_tokens=False).ids

@@ -1,8 +1,8 @@
 """The SQLite store: records, words and vectors of one machine in one file, for many processes at once."""
 
 import contextlib
-import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from memories.embedders.base import Space
-from memories.errors import Conflict, EmbedderMismatch, StoreBusy, StoreDamaged, StoreError
+from memories.errors import Conflict, EmbedderMismatch, StoreDamaged, StoreError
 from memories.models import Candidate, Collection, Filter, Patch, Record, Ref, StoreInfo
 from memories.stores.sqlite_file import SQLiteFile
 from memories.stores.sqlite_query import (
@@ -23,7 +23,6 @@ from memories.stores.sqlite_query import (
     order_key,
     pools,
 )
-from memories.text import index_text
 from memories.times import from_millis, to_millis
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 _READ = """
 SELECT r.seq, p.collection, p.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, r.key, r.labels,
-       r.fields, r.sha, r.text, coalesce(a.count, 0)
+       r.fields, r.crc, r.text, coalesce(a.count, 0)
 FROM record r JOIN pool p ON p.id = r.pool LEFT JOIN access a ON a.seq = r.seq
 """
 _FIND = """
@@ -99,15 +98,14 @@ class SQLiteStore:
 
     def touch(self, refs: Sequence[Ref]) -> None:
         """See `Store.touch`."""
-        with contextlib.suppress(StoreBusy), self._file.write(wait_seconds=0) as db:
-            for ref in refs:
-                seq = _seq(db, ref)
-                if seq is not None:
-                    db.execute(
-                        "INSERT INTO access (seq, count) VALUES (?, 1) "
-                        "ON CONFLICT (seq) DO UPDATE SET count = count + 1",
-                        (seq,),
-                    )
+        sql = "INSERT INTO access (seq, count) VALUES (?, 1) ON CONFLICT (seq) DO UPDATE SET count = count + 1"
+        try:
+            with self._file.write(wait_seconds=0) as db:
+                db.executemany(sql, [(seq,) for seq in (_seq(db, ref) for ref in refs) if seq is not None])
+        except StoreDamaged:
+            raise
+        except StoreError:
+            return  # busy, full or read-only: a read does not fail for its statistic
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
@@ -265,8 +263,8 @@ class SQLiteStore:
 
     def _record(self, row: tuple[Any, ...], labels: Mapping[str, tuple[str, str]]) -> Record:
         (seq, collection, namespace, group, position, created_at, ended_at, ended_by, key) = row[:9]
-        (label_ids, fields, sha, text, accesses) = row[9:]
-        if _sha(text) != sha:
+        (label_ids, fields, crc, text, accesses) = row[9:]
+        if _crc(text) != crc:
             raise StoreDamaged(
                 f"record {seq} of {self._file.path} is damaged: its text does not match its checksum; restore a backup"
             )
@@ -288,10 +286,12 @@ class SQLiteStore:
 
 def _insert(db: apsw.Connection, record: Record) -> int:
     """Add a record with its labels and words; return its seq."""
+    from memories.text import index_text  # its patterns take 4 ms to compile, and reading does without them
+
     labels = [_label(db, key, value) for key, value in record.labels.items()]
     try:
         db.execute(
-            "INSERT INTO record (pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, sha, text) "
+            "INSERT INTO record (pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, crc, text) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 _pool(db, record.ref),
@@ -303,7 +303,7 @@ def _insert(db: apsw.Connection, record: Record) -> int:
                 record.key,
                 ",".join(map(str, labels)) or None,
                 _to_json(record.fields),
-                _sha(record.text),
+                _crc(record.text),
                 record.text,
             ),
         )
@@ -338,8 +338,8 @@ def _stored_space(db: apsw.Connection) -> tuple[str, int] | None:
     return (found["model"], found["dimension"]) if found else None
 
 
-def _sha(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+def _crc(text: str) -> int:
+    return zlib.crc32(text.encode())
 
 
 def _to_json(fields: Mapping[str, Any]) -> str | None:

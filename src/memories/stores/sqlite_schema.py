@@ -30,7 +30,7 @@ CREATE TABLE record (
   key TEXT,
   labels TEXT,                            -- ids of its labels, '3,17'
   fields TEXT,                            -- JSON
-  sha BLOB NOT NULL,                      -- the first 8 bytes of the text's BLAKE2b, to notice bit rot
+  crc INTEGER NOT NULL,                   -- CRC-32 of the text in UTF-8: SQLite alone does not notice bit rot
   text TEXT NOT NULL
 );
 CREATE UNIQUE INDEX record_position ON record (pool, grp, position);

@@ -1,0 +1,1 @@
+"""Measurements: what the memory reaches, and at what cost."""

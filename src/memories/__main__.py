@@ -1,0 +1,5 @@
+"""`python -m memories` is the `memory` command."""
+
+from memories.cli import main
+
+main()

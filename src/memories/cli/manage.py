@@ -1,0 +1,38 @@
+"""Commands about the memory itself: status, config."""
+
+import sys
+
+import click
+
+from memories.cli import shapes
+from memories.cli.options import format_option, in_session, namespace_option, store_option
+from memories.cli.session import Session, emit, settings
+from memories.errors import SystemFault
+
+
+@click.command(epilog="Example: memory status --format text")
+@in_session(reads=True)
+def status(run: Session) -> int:
+    """Check that it works; show where it lies."""
+    try:
+        found = run.memories.status()
+    except SystemFault as exc:
+        message = str(exc)
+        answer = {"status": "unhealthy", "store": run.config.store, "error": message}
+        emit(answer, lambda: f"unhealthy: {message}", stream=sys.stderr)
+        return 1
+    run.show(shapes.status(found), lambda: shapes.texts().status(found))
+    return 0
+
+
+@click.command(epilog="Example: memory config --format text")
+@namespace_option
+@store_option
+@format_option
+def config(namespace: str | None, store: str | None, output: str | None) -> None:
+    """Show every setting and where it came from."""
+    found = settings(output, namespace, store)
+    emit(shapes.config(found), lambda: shapes.texts().config(found))
+
+
+COMMANDS = (status, config)

@@ -1,0 +1,90 @@
+"""Commands that only read: search, get, history, list, tags."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from memories.cli import shapes
+from memories.cli.options import in_session, limit_option, memory_id, share, tag_options, time_options, whole_number
+from memories.cli.session import Session, read_argument
+
+
+@click.command(epilog='Example: memory search "when do we deploy?" --project shop --limit 3')
+@click.argument("query")
+@tag_options
+@time_options
+@limit_option
+@click.option("--min-confidence", metavar="0..1", help="Leave out what is less current.")
+@click.option("--min-similarity", metavar="0..1", help="Leave out what is less similar.")
+@click.option("--explain", is_flag=True, help="Show every candidate, its numbers, and why it was dropped.")
+@in_session(reads=True)
+def search(
+    run: Session,
+    query: str,
+    limit: str | None,
+    min_confidence: str | None,
+    min_similarity: str | None,
+    explain: bool,
+    tags: Mapping[str, str],
+    times: Mapping[str, Any],
+) -> None:
+    """Find memories by meaning and by word, best first."""
+    numbers = {
+        "limit": whole_number(limit),
+        "min_confidence": share(min_confidence, "min-confidence"),
+        "min_similarity": share(min_similarity, "min-similarity"),
+    }
+    given: dict[str, Any] = {name: number for name, number in numbers.items() if number is not None}
+    found = run.memories.explain(read_argument(query, "query"), tags=tags, **given, **times)
+    run.show(shapes.found(found, explain=explain), lambda: shapes.texts().found(found, explain=explain))
+
+
+@click.command(epilog="Example: memory get 01a1fdf1-92cd-72f2")
+@memory_id
+@in_session(reads=True)
+def get(run: Session, memory_id: str) -> None:
+    """Show a memory."""
+    memory = run.memories.get(memory_id)
+    run.show(shapes.memory(memory), lambda: shapes.texts().memory(memory))
+
+
+@click.command(epilog="Example: memory history 01a1fdf1-92cd-72f2")
+@memory_id
+@in_session(reads=True)
+def history(run: Session, memory_id: str) -> None:
+    """Show every version of a memory, oldest first."""
+    versions = run.memories.history(memory_id)
+    run.show(shapes.history(versions), lambda: shapes.texts().history(versions))
+
+
+@click.command("list", epilog="Example: memory list --since 7d --type preference")
+@tag_options
+@time_options
+@click.option("--deleted", is_flag=True, help="The deleted ones instead.")
+@limit_option
+@click.option("--cursor", metavar="CURSOR", help="Continue where next_cursor of the page before says.")
+@in_session(reads=True)
+def list_(
+    run: Session,
+    deleted: bool,
+    limit: str | None,
+    cursor: str | None,
+    tags: Mapping[str, str],
+    times: Mapping[str, Any],
+) -> None:
+    """List memories, newest first."""
+    page = run.memories.list(tags=tags, deleted=deleted, limit=whole_number(limit), cursor=cursor, **times)
+    run.show(shapes.page(page), lambda: shapes.texts().page(page))
+
+
+@click.command(epilog="Example: memory tags project")
+@click.argument("key", required=False)
+@in_session(reads=True)
+def tags(run: Session, key: str | None) -> None:
+    """List tag keys, or one key's values, with counts."""
+    counts = run.memories.tags(key)
+    run.show(shapes.tags(key, counts), lambda: shapes.texts().tags(key, counts))
+
+
+COMMANDS = (search, get, history, list_, tags)

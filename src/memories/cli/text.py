@@ -1,0 +1,229 @@
+"""Answers for people: aligned, dated, coloured on a terminal, with nothing in them that could act on the terminal."""
+
+import shutil
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from memories.cli.session import colored
+from memories.cli.shapes import HINT_DUPLICATE, HINT_SAME
+from memories.config import SETTINGS, Config
+from memories.models import History, Memory, Page, Status
+from memories.times import describe_age, to_iso
+
+if TYPE_CHECKING:
+    from memories.searching import Considered, Explanation
+    from memories.writing import Created
+
+MAX_SHOWN = 2_000
+SHORT_ID = 18  # the time and 12 random bits
+_DIM, _BOLD, _GREEN, _YELLOW, _PLAIN = "\033[2m", "\033[1m", "\033[32m", "\033[33m", "\033[0m"
+
+
+def safe(text: str) -> str:
+    """Return text with every character escaped that would be invisible, reorder others, or command a terminal."""
+    return "".join(
+        character
+        if character == "\n" or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+        else f"\\u{{{ord(character):x}}}"
+        for character in text.replace("\t", "    ")
+    )
+
+
+def memory(found: Memory) -> str:
+    """Return a memory in full."""
+    rows = [
+        ("id", found.id),
+        ("namespace", found.namespace),
+        ("tags", _tags(found.tags) or "-"),
+        ("decay", f"{found.decay_policy}, confidence {_percent(found.confidence)}"),
+        ("created", _dated(found.created_at)),
+        ("updated", f"{_dated(found.updated_at)}, version {found.version}" if found.version > 1 else ""),
+        ("reinforced", _dated(found.last_reinforced_at) if found.last_reinforced_at else ""),
+        ("key", found.key or ""),
+        ("supersedes", found.supersedes or ""),
+        ("replaced by", found.superseded_by or ""),
+    ]
+    return f"{_paint(_BOLD, _wrapped(found.content))}\n{_table((name, value) for name, value in rows if value)}"
+
+
+def created(result: "Created") -> str:
+    """Return what became of a create."""
+    if result.memory is None:
+        first = result.duplicates[0]
+        lines = [_paint(_YELLOW, "Not stored: it says the same as")]
+        lines += [_one(item.id, item.content, f"{item.similarity:.2f} similar") for item in result.duplicates]
+        return "\n".join([*lines, HINT_DUPLICATE.format(id=first.id[:SHORT_ID])])
+    head = _paint(_GREEN, "Stored") if result.stored else _paint(_YELLOW, HINT_SAME.capitalize())
+    lines = [head, memory(result.memory)]
+    if result.similar_to:
+        lines.append(_paint(_YELLOW, "It is like these; if it corrects one, delete that one:"))
+        lines += [_one(item.id, item.content, item.difference) for item in result.similar_to]
+    return "\n".join(lines)
+
+
+def deleted(found: Memory) -> str:
+    """Return the answer to a delete."""
+    return f"Deleted: {_short(found.content)}\nTo bring it back: memory restore {found.id}"
+
+
+def forget_question(history: History) -> str:
+    """Return what a person is asked before a memory is forgotten."""
+    count = len(history.versions)
+    versions = f"{count} versions" if count > 1 else "1 version"
+    return f"Forget for good ({versions}): {_short(history.versions[-1].content)}"
+
+
+def found(result: "Explanation", *, explain: bool) -> str:
+    """Return the hits of a search."""
+    if not result.hits:
+        head = "Nothing found."
+    else:
+        head = "\n\n".join(
+            _item(place, hit.memory, f"score {hit.score:.2f}" + _and_similar(hit.similarity))
+            for place, hit in enumerate(result.hits, 1)
+        )
+    if not explain:
+        return head
+    terms = ", ".join(map(safe, result.terms)) or "-"
+    return "\n".join([head, "", f"words looked for: {terms}", *_considered(result.considered)])
+
+
+def page(result: Page) -> str:
+    """Return a page of memories."""
+    if not result.memories:
+        return "Nothing here."
+    items = [_item(None, item, _paint(_DIM, f"version {item.version}")) for item in result.memories]
+    more = [f"More: --cursor {result.next_cursor}"] if result.next_cursor else []
+    return "\n\n".join([*items, *more])
+
+
+def history(result: History) -> str:
+    """Return every version of a memory."""
+    blocks = [_paint(_DIM, result.id)]
+    for version in result.versions:
+        until = f", until {_dated(version.ended_at)} ({version.ended_by})" if version.ended_at else ", current"
+        head = f"version {version.version}, {version.operation}, {_dated(version.created_at)}{until}"
+        tags = [f"  {_paint(_DIM, _tags(version.tags))}"] if version.tags else []
+        blocks.append("\n".join([_paint(_DIM, head), f"  {_wrapped(version.content, indent='  ')}", *tags]))
+    for name, other in (("supersedes", result.supersedes), ("replaced by", result.superseded_by)):
+        if other:
+            blocks.append(f"{name} {other}")
+    return "\n\n".join(blocks)
+
+
+def tags(key: str | None, counts: Mapping[str, int]) -> str:
+    """Return tag keys or values with counts."""
+    if not counts:
+        return "No tags." if key is None else f"No memory has the tag {safe(key)}."
+    return _table((safe(name), f"{count:>6}") for name, count in counts.items())
+
+
+def status(found: Status) -> str:
+    """Return the state of a memory that answered."""
+    rows = [
+        ("status", _paint(_GREEN, "healthy")),
+        ("store", found.store + ("" if found.schema_version else " (not there yet; the first memory makes it)")),
+        ("memories", f"{found.memory_count} in {', '.join(found.namespaces_read)}"),
+        ("deleted", str(found.deleted_count)),
+        ("no vector", f"{found.without_vector_count} (found by words only)" if found.without_vector_count else ""),
+        ("embedder", found.embedder),
+        ("size", f"{found.size_bytes / 1e6:.1f} MB"),
+    ]
+    return _table((name, value) for name, value in rows if value)
+
+
+def config(found: Config) -> str:
+    """Return every setting."""
+    rows = [
+        (setting.name, f"{safe(str(getattr(found, setting.name)))}  {_paint(_DIM, f'({found.sources[setting.name]})')}")
+        for setting in SETTINGS
+    ]
+    return _table(rows)
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def _item(place: int | None, found: Memory, what: str) -> str:
+    """Return a memory in two lines: what it says, and what is known of it."""
+    mark = "" if place is None else f"{place:>2}  "
+    indent = " " * len(mark)
+    faded = "" if found.confidence >= 1.0 else f"confidence {_percent(found.confidence)}"
+    known = [what, faded, describe_age(found.updated_at, _now()), _tags(found.tags), _pool(found)]
+    details = " · ".join(part for part in known if part)
+    content = _paint(_BOLD, _wrapped(_cut(found.content), indent=indent))
+    return f"{mark}{content}\n{indent}{_paint(_DIM, details)}\n{indent}{_paint(_DIM, found.id[:SHORT_ID])}"
+
+
+def _one(memory_id: str, content: str, what: str) -> str:
+    return f"  {memory_id[:SHORT_ID]}  {_short(content)}  {_paint(_DIM, f'({what})') if what else ''}".rstrip()
+
+
+def _considered(items: "Iterable[Considered]") -> list[str]:
+    """Return the table of candidates and their numbers."""
+    lines: list[str] = []
+    for item in items:
+        if not lines:
+            lines.append("".join(f"{name:>11}" for name in ("score", *item.features)))
+        numbers = "".join(f"{'-' if value is None else f'{value:.4g}':>11}" for value in item.features.values())
+        lines.append(f"{item.score:>11.4f}{numbers}  {_short(item.content)}")
+        if item.dropped:
+            lines.append(f"{'':>11}{_paint(_YELLOW, f'dropped: {item.dropped}')}")
+    return lines
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> str:
+    kept = list(rows)
+    width = max((_width(name) for name, _ in kept), default=0)
+    return "\n".join(f"{_paint(_DIM, name)}{' ' * (width - _width(name))}  {value}" for name, value in kept)
+
+
+def _width(text: str) -> int:
+    """Return how many columns a text takes on a terminal."""
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def _tags(tags: Mapping[str, str]) -> str:
+    return safe(" ".join(f"{key}={value}" for key, value in tags.items()))
+
+
+def _pool(found: Memory) -> str:
+    return "" if found.namespace == "shared" else f"in {found.namespace}"
+
+
+def _and_similar(similarity: float | None) -> str:
+    return "" if similarity is None else f" · similarity {similarity:.2f}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"
+
+
+def _dated(moment: datetime) -> str:
+    return f"{to_iso(moment)[:16].replace('T', ' ')} UTC ({describe_age(moment, _now())})"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def _short(text: str) -> str:
+    return textwrap.shorten(safe(text[:400]), 80, placeholder="…")
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    width = max(20, min(100, shutil.get_terminal_size().columns) - len(indent))
+    lines = [part for line in safe(text).splitlines() for part in (textwrap.wrap(line, width) or [""])]
+    return f"\n{indent}".join(lines)
+
+
+def _paint(code: str, text: str) -> str:
+    return f"{code}{text}{_PLAIN}" if colored(sys.stdout) and text else text
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

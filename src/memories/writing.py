@@ -1,0 +1,195 @@
+"""How a draft becomes a memory, or does not: addressed by key, recognized as a duplicate, or stored."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from memories import validate, versions
+from memories.duplicates import Verdict, judge
+from memories.errors import InvalidInput
+from memories.ids import new_id
+from memories.models import Candidate, Collection, DecayPolicy, Draft, Filter, Memory, Record
+from memories.stores.base import Store
+from memories.text import query_terms
+from memories.times import from_millis, to_millis
+
+if TYPE_CHECKING:
+    from memories.embedders import Embedder
+
+BATCH = 500  # drafts in one transaction: one disk flush for all of them, and other writers wait only briefly
+MAX_SIMILAR = 5
+_COMPARED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Similar:
+    """An existing memory that says nearly the same; `difference` is what it says differently, if anything."""
+
+    id: str
+    content: str
+    similarity: float
+    difference: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """What became of a `create`.
+
+    Attributes:
+        stored: Whether anything was stored.
+        memory: The memory that now holds the statement; None if it was refused as a duplicate.
+        duplicates: The memories that say the same, if it was refused.
+        similar_to: Memories that are alike and differ in a number, a date, a name, …: it may replace one of them.
+    """
+
+    stored: bool
+    memory: Memory | None
+    duplicates: tuple[Similar, ...] = ()
+    similar_to: tuple[Similar, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a draft: `record` holds the statement now, unless it was refused as a duplicate."""
+
+    stored: bool
+    record: Record | None
+    duplicates: tuple[Similar, ...] = ()
+    similar_to: tuple[Similar, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes drafts into one namespace.
+
+    Attributes:
+        find: Returns the latest version of a memory that the caller may read; raises NotFound.
+        force: Store whatever is there already.
+    """
+
+    store: Store
+    embedder: "Embedder | None"
+    namespace: str
+    now: datetime
+    find: Callable[[str], Record]
+    force: bool
+
+    def write(self, drafts: Sequence[Draft]) -> list[Outcome]:
+        """Write drafts in order; all are checked before the first is written.
+
+        Vectors are made before the transaction, so that nobody waits for a model.
+        """
+        checked = [_checked(draft) for draft in drafts]
+        outcomes: list[Outcome] = []
+        for batch in _batches(checked):
+            vectors = [None if self.embedder is None else self.embedder.embed(draft.content) for draft in batch]
+            with self.store.transaction():
+                outcomes += [self._write(draft, made) for draft, made in zip(batch, vectors, strict=True)]
+        return outcomes
+
+    def _write(self, draft: Draft, vectors: Any) -> Outcome:
+        if draft.key is not None:
+            where = Filter(Collection.MEMORY, (self.namespace,), key=draft.key)
+            addressed = self.store.scan(where, limit=1)
+            if addressed:
+                return self._write_next(draft, addressed[0], vectors)
+        superseded = None if draft.supersedes is None else self.find(draft.supersedes)
+        if superseded is not None:
+            draft = replace(draft, supersedes=superseded.ref.group)
+        same, duplicates, similar = self._compare(draft, vectors)
+        if not self.force and draft.key is None:
+            if same is not None:
+                return Outcome(stored=False, record=same)
+            if duplicates:
+                return Outcome(stored=False, record=None, duplicates=duplicates)
+        return self._write_first(draft, superseded, vectors, similar)
+
+    def _write_first(
+        self, draft: Draft, superseded: Record | None, vectors: Any, similar: tuple[Similar, ...]
+    ) -> Outcome:
+        created_at = draft.created_at or self.now
+        memory_id = new_id(created_at)
+        record = versions.first_version(draft, memory_id, self.namespace, created_at)
+        if superseded is not None:
+            ended_at = superseded.ended_at or self.now
+            self.store.patch([versions.ended(superseded, ended_at, "supersede", superseded_by=memory_id)])
+        self.store.append([replace(record, vectors=vectors)])
+        return Outcome(stored=True, record=record, similar_to=similar)
+
+    def _write_next(self, draft: Draft, latest: Record, vectors: Any) -> Outcome:
+        """Write a new version of the memory that the draft's key addresses."""
+        changes = versions.decay_fields(draft)
+        unchanged = all(latest.fields.get(name) == value for name, value in changes.items())
+        if draft.content == latest.text and draft.tags == latest.labels and unchanged:
+            return Outcome(stored=False, record=latest)
+        record = versions.next_version(
+            latest, "update", self.now, text=draft.content, labels=draft.tags, fields=changes
+        )
+        self.store.patch([versions.ended(latest, record.created_at, "update")])
+        self.store.append([replace(record, vectors=vectors)])
+        return Outcome(stored=True, record=record)
+
+    def _compare(self, draft: Draft, vectors: Any) -> tuple[Record | None, tuple[Similar, ...], tuple[Similar, ...]]:
+        """Return the memory with the same text, those that say the same, and those that are alike but differ."""
+        if self.force:
+            return None, (), ()
+        same: Record | None = None
+        duplicates: list[Similar] = []
+        similar: list[Similar] = []
+        threshold = 1.0 if self.embedder is None else self.embedder.space.duplicate
+        for candidate in self._rivals(draft, vectors):
+            record = candidate.record
+            judgement = judge(draft.content, record.text, candidate.similarity, threshold=threshold)
+            found = Similar(record.ref.group, record.text, _rounded(candidate.similarity), judgement.reason)
+            if judgement.verdict is Verdict.SAME:
+                same = same or record
+            elif judgement.verdict is Verdict.DUPLICATE:
+                duplicates.append(found)
+            elif judgement.verdict is Verdict.CORRECTION:
+                similar.append(found)
+        return same, tuple(duplicates[:MAX_SIMILAR]), tuple(similar[:MAX_SIMILAR])
+
+    def _rivals(self, draft: Draft, vectors: Any) -> list[Candidate]:
+        """Return what may say the same, most similar first: current, of this namespace and of the same project."""
+        project = draft.tags.get("project")
+        where = Filter(Collection.MEMORY, (self.namespace,), labels={} if project is None else {"project": project})
+        found = self.store.candidates(
+            where, vector=None if vectors is None else vectors[0], terms=query_terms(draft.content), k=_COMPARED
+        )
+        rivals = [
+            # A text of several windows was compared by its first one only, which says little about the whole.
+            candidate if vectors is not None and len(vectors) == 1 else replace(candidate, similarity=None)
+            for candidate in found
+            if candidate.record.labels.get("project") == project and candidate.record.ref.group != draft.supersedes
+        ]
+        return sorted(rivals, key=lambda rival: -(rival.similarity or 0.0))
+
+
+def _checked(draft: Draft) -> Draft:
+    """Return a draft whose values are acceptable, in the form in which they are kept."""
+    if draft.decay not in tuple(DecayPolicy):
+        raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{str(draft.decay)[:40]}"')
+    created_at = draft.created_at
+    if created_at is not None:
+        if created_at.tzinfo is None:
+            raise InvalidInput(f"created_at {created_at.isoformat()} has no time zone; give an aware datetime")
+        created_at = from_millis(to_millis(created_at.astimezone(UTC)))
+    return replace(
+        draft,
+        content=validate.content(draft.content),
+        tags=validate.tags(draft.tags),
+        decay=DecayPolicy(draft.decay),
+        key=None if draft.key is None else validate.key(draft.key),
+        confidence=validate.unit(draft.confidence, "confidence"),
+        created_at=created_at,
+    )
+
+
+def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
+    for start in range(0, len(drafts), BATCH):
+        yield drafts[start : start + BATCH]
+
+
+def _rounded(similarity: float | None) -> float:
+    return round(max(0.0, similarity or 0.0), 4)
