@@ -1,7 +1,9 @@
 """Settings: a flag before the environment before `.env` before `config.toml` before the default."""
 
 import os
+import re
 import sys
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,9 +103,23 @@ def _collection(text: str) -> str:
     return text
 
 
+def _name(text: str) -> str:
+    """Return the name of something outside, which only the system that has it can judge."""
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
+        raise ValueError("must be Unicode text without control characters")
+    return text
+
+
+def _folder(text: str) -> Path:
+    try:
+        return Path(_name(text)).expanduser().absolute()
+    except (OSError, RuntimeError) as exc:
+        raise ValueError(f"must be a folder ({exc})") from None
+
+
 SETTINGS = (
-    Setting("home", "MEMORY_HOME", None, lambda text: Path(text).expanduser().absolute(), "folder of the store"),
-    Setting("store", "MEMORY_STORE", None, str, "where memories are kept, a URL such as sqlite:///path"),
+    Setting("home", "MEMORY_HOME", None, _folder, "folder of the store"),
+    Setting("store", "MEMORY_STORE", None, _name, "where memories are kept, a URL such as sqlite:///path"),
     Setting("namespace", "MEMORY_NAMESPACE", SHARED, _namespace, "the pool to write to and read from"),
     Setting("format", "MEMORY_FORMAT", "auto", _one_of("auto", "json", "text"), "auto: text on a terminal, else JSON"),
     Setting("embedder", "EMBEDDER", "minilm", str, "what makes vectors: minilm, or none to go by words alone"),
@@ -138,7 +154,7 @@ def load_config(
     layers: list[tuple[str, Mapping[str, Any]]] = [
         ("flag", {name: value for name, value in (flags or {}).items() if value is not None}),
         ("environment", _by_name(environment)),
-        (".env", _by_name(_dotenv((folder or Path.cwd()) / ".env"))),
+        (".env", _by_name(_dotenv(folder or _working_folder()))),
     ]
     home, source = _first(SETTINGS[0], layers)
     file = (home if home else _platform_folder("config")) / "config.toml"
@@ -171,26 +187,46 @@ def _first(setting: Setting, layers: list[tuple[str, Mapping[str, Any]]]) -> tup
     for source, values in layers:
         if setting.name not in values:
             continue
-        text = str(values[setting.name]).strip()
+        text = str(values[setting.name]).strip(" ")
         named = setting.name if source not in ("environment", ".env") else setting.variable
         if not text:
             raise ConfigError(f"{named} ({source}) is set but empty; give it a value or unset it")
         try:
             return setting.parse(text), source
         except ValueError as exc:
-            raise ConfigError(f'{named} ({source}) {exc}, not "{text[:60]}"') from None
+            raise ConfigError(f'{named} ({source}) {exc}, not "{validate.shown(text)}"') from None
     return setting.default, "default"
 
 
-def _dotenv(file: Path) -> dict[str, str]:
-    if not file.is_file():
+def without_password(url: str) -> str:
+    """Return a URL as it may be shown: three stars in place of its password."""
+    return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
+
+
+def _working_folder() -> Path | None:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None  # it was removed under us
+
+
+def _dotenv(folder: Path | None) -> dict[str, str]:
+    file = folder and folder / ".env"
+    if not (file and file.is_file()):
         return {}
+    import logging
+
     from dotenv import dotenv_values  # 20 ms, so only where there is such a file
 
+    logging.getLogger("dotenv.main").addFilter(_nothing)  # lines that it can't read are for other programs
     try:
         return {name: value for name, value in dotenv_values(file).items() if value is not None}
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"cannot read {file}: {exc}") from exc
+
+
+def _nothing(_record: object) -> bool:
+    return False
 
 
 def _toml(file: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from memories.errors import InvalidInput
 from memories.times import to_millis
+from memories.validate import shown
 
 MIN_PREFIX = 8
 ID_LENGTH = 36
@@ -31,12 +32,13 @@ def parse_id(text: str) -> str:
     Raises:
         InvalidInput: It cannot be one.
     """
+    if not isinstance(text, str):
+        raise InvalidInput(f"a memory id is text, not of type {type(text).__name__}")
     text = text.strip().lower()
     bare = text.replace("-", "")
     if len(text) > ID_LENGTH or not _HEX.fullmatch(bare):
-        shown = text if len(text) <= 40 else text[:40] + "…"
         raise InvalidInput(
-            f'"{shown}" is not a memory id; give it as it was printed, or its first {MIN_PREFIX} or more digits'
+            f'"{shown(text)}" is not a memory id; give it as it was printed, or its first {MIN_PREFIX} or more digits'
         )
     return _hyphenated(bare)
 

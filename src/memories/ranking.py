@@ -10,6 +10,7 @@ Words and vectors are fused as measured on conversations (docs/benchmarks.md):
 The second and third line are Decision 5 of the identity specification.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from memories.models import DecayPolicy
 FRESHNESS_RATE = 0.02  # a decaying memory counts half after 50 days
 ACCESS_RATE = 0.002  # ten reads weigh 2 %: enough to settle a tie, too little to keep itself on top
 ACCESS_CAP = 1.02
+WORDLESS_SHARE = 0.4  # what shares no word with the query must be so similar, compared with the best
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,6 @@ class Features:
     Attributes:
         similarity: Cosine with the query, None without vectors.
         words: BM25 of the query's words, 0.0 if none matches.
-        coverage: The share of the query's words that it has, 0 to 1.
         confidence: How current it is, 0 to 1.
         decay_policy: Whether its age counts.
         age_days: Since it was written.
@@ -36,7 +37,6 @@ class Features:
 
     similarity: float | None
     words: float
-    coverage: float
     confidence: float
     decay_policy: DecayPolicy
     age_days: float
@@ -49,14 +49,14 @@ class Rules:
 
     Attributes:
         weight: How much similarity counts beside words; a constant of the embedder.
-        floor: The similarity below which sharing no word with the query means noise; a constant of the embedder.
+        floor: A query whose best candidate is less similar is noise; None if its words say that it is not.
         min_similarity: Hits are at least so similar.
         min_confidence: Hits are at least so current.
         limit: So many hits.
     """
 
     weight: float
-    floor: float
+    floor: float | None
     min_similarity: float
     min_confidence: float
     limit: int
@@ -81,15 +81,33 @@ class Ranked:
     dropped: str
 
 
+def noise_floor(mean: float, spread: float, count: int) -> float:
+    """Return how similar the best of `count` memories may be to a query that means nothing.
+
+    The best of n cosines with strangers grows as the largest of n normal numbers does: mean + spread × sqrt(2 ln n).
+    The two constants are measured for each embedder (docs/benchmarks.md).
+    """
+    return mean + spread * math.sqrt(2 * math.log(max(2, count)))
+
+
 def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     """Order candidates by score, best first; those that are no hits keep their place and say why."""
+    best = max((found.similarity for found in candidates if found.similarity is not None), default=0.0)
+    noise = ""
+    if rules.floor is not None and best < rules.floor:
+        noise = f"the query looks like noise: nothing is {rules.floor:.2f} similar or has half of its words"
+    weakest = WORDLESS_SHARE * best
     best_words = max((candidate.words for candidate in candidates), default=0.0)
     scored = [_score(index, candidate, best_words, rules) for index, candidate in enumerate(candidates)]
     scored.sort(key=lambda ranked: -ranked.score)
     ordered: list[Ranked] = []
     hits = 0
     for ranked in scored:
-        reason = _why_not(candidates[ranked.index], rules) or ("" if hits < rules.limit else "beyond the limit")
+        reason = (
+            noise
+            or _why_not(candidates[ranked.index], rules, weakest)
+            or ("" if hits < rules.limit else "beyond the limit")
+        )
         hits += not reason
         ordered.append(Ranked(ranked.index, ranked.score, ranked.freshness, ranked.boost, reason))
     return ordered
@@ -107,11 +125,11 @@ def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> 
     return Ranked(index, min(1.0, fused * freshness * boost), freshness, boost, "")
 
 
-def _why_not(candidate: Features, rules: Rules) -> str:
+def _why_not(candidate: Features, rules: Rules, weakest: float) -> str:
     """Return why a candidate is no answer; empty if it is one."""
     similarity = candidate.similarity
-    if candidate.words <= 0 and (similarity is None or similarity < rules.floor):
-        return f"shares no word with the query, and its similarity is below {rules.floor:.2f}"
+    if candidate.words <= 0 and (similarity is None or similarity < weakest):
+        return f"shares no word with the query, and its similarity is below {weakest:.2f}"
     if rules.min_similarity > 0 and (similarity is None or similarity < rules.min_similarity):
         return f"similarity is below {rules.min_similarity:.2f}"
     if candidate.confidence < rules.min_confidence:

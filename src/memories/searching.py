@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING, TypedDict
 
 from memories import versions
 from memories.models import Candidate, Filter, Memory, Moment, Record
-from memories.ranking import Features, Ranked, Rules, rank
+from memories.ranking import Features, Ranked, Rules, noise_floor, rank
 from memories.stores.base import Store
-from memories.text import index_text, query_terms
+from memories.text import covered, query_terms
 
 if TYPE_CHECKING:
-    from memories.embedders import Embedder
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from memories.embedders import Embedder, Space
 
 MIN_CANDIDATES = 50
+SURE_SIMILARITY = 0.5  # no nonsense comes so near, in a store of any size
+MIN_COVERAGE = 0.5  # so many of a query's words in one memory make it a sensible query
+MAX_COVERED = 10
+_COVERED = 20_000
 
 
 class SearchFilters(TypedDict, total=False):
@@ -94,70 +101,104 @@ class Search:
     half_life_hours: float
 
 
-def run(store: Store, embedder: "Embedder | None", search: Search, now: datetime) -> tuple[Explanation, list[Record]]:
-    """Search, and return the explanation together with the records of its hits."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search considered: candidates with their features, and their places in the order."""
+
+    search: Search
+    judged_at: datetime
+    terms: tuple[str, ...]
+    candidates: Sequence[Candidate]
+    features: Sequence[Features]
+    ranked: Sequence[Ranked]
+
+    def records(self) -> list[Record]:
+        """Return the records of the hits."""
+        return [self.candidates[place.index].record for place in self.ranked if not place.dropped]
+
+    def hits(self) -> tuple[Hit, ...]:
+        """Return the hits, best first."""
+        return tuple(self._hit(place) for place in self.ranked if not place.dropped)
+
+    def explanation(self) -> Explanation:
+        """Return the hits and every candidate with its numbers."""
+        return Explanation(self.hits(), tuple(map(self._considered, self.ranked)), self.terms)
+
+    def _hit(self, place: Ranked) -> Hit:
+        found = self.candidates[place.index]
+        memory = versions.to_memory(found.record, self.judged_at, self.search.half_life_hours)
+        similarity = None if found.similarity is None else round(min(1.0, max(0.0, found.similarity)), 4)
+        return Hit(memory=memory, score=round(place.score, 4), similarity=similarity)
+
+    def _considered(self, place: Ranked) -> Considered:
+        record, features = self.candidates[place.index].record, self.features[place.index]
+        numbers: dict[str, float | int | None] = {
+            "similarity": None if features.similarity is None else round(features.similarity, 4),
+            "words": round(features.words, 4),
+            "confidence": features.confidence,
+            "freshness": round(place.freshness, 4),
+            "boost": round(place.boost, 4),
+        }
+        return Considered(record.ref.group, record.text, round(place.score, 4), numbers, place.dropped)
+
+
+def run(store: Store, embedder: "Embedder | None", search: Search, now: datetime) -> Found:
+    """Search, and return everything that was considered, best first."""
     terms = query_terms(search.query)
-    vector = None if embedder is None else embedder.embed(search.query)[0]
-    rules = Rules(
-        weight=embedder.space.weight if embedder else 0.0,
-        floor=embedder.space.floor if embedder else 0.0,
-        min_similarity=search.min_similarity,
-        min_confidence=search.min_confidence,
-        limit=search.limit,
-    )
+    vector = None if embedder is None else _query_vector(embedder, search.query)
     judged_at = search.where.as_of or now
     k = max(MIN_CANDIDATES, 2 * search.limit)
     while True:
         candidates = store.candidates(search.where, vector=vector, terms=terms, k=k)
-        memories = [versions.to_memory(found.record, judged_at, search.half_life_hours) for found in candidates]
-        features = [
-            _features(found, memory, terms, judged_at) for found, memory in zip(candidates, memories, strict=True)
-        ]
+        features = [_features(found, search.half_life_hours, judged_at) for found in candidates]
+        rules = Rules(
+            weight=embedder.space.weight if embedder else 0.0,
+            floor=_floor(store, embedder.space, search.where, candidates, terms) if embedder else None,
+            min_similarity=search.min_similarity,
+            min_confidence=search.min_confidence,
+            limit=search.limit,
+        )
         ranked = rank(features, rules)
         enough = sum(not place.dropped for place in ranked) >= search.limit
         # Where many candidates were not current enough, there may be others behind them.
         if enough or len(candidates) < k or not any("confidence" in place.dropped for place in ranked):
-            break
+            return Found(search, judged_at, tuple(terms), candidates, features, ranked)
         k *= 4
-    hits = [place for place in ranked if not place.dropped]
-    explanation = Explanation(
-        hits=tuple(_hit(place, memories[place.index], candidates[place.index]) for place in hits),
-        considered=tuple(_considered(place, memories[place.index], features[place.index]) for place in ranked),
-        terms=tuple(terms),
-    )
-    return explanation, [candidates[place.index].record for place in hits]
 
 
-def _features(found: Candidate, memory: Memory, terms: Sequence[str], now: datetime) -> Features:
+def _features(found: Candidate, half_life_hours: float, now: datetime) -> Features:
+    record = found.record
     return Features(
         similarity=found.similarity,
         words=found.words,
-        coverage=_coverage(memory.content, terms) if found.words > 0 else 0.0,
-        confidence=memory.confidence,
-        decay_policy=memory.decay_policy,
-        age_days=(now - memory.updated_at).total_seconds() / 86_400,
-        accesses=memory.access_count,
+        confidence=versions.confidence(record, now, half_life_hours),
+        decay_policy=versions.decay_policy(record),
+        age_days=(now - record.created_at).total_seconds() / 86_400,
+        accesses=record.accesses,
     )
 
 
-def _coverage(content: str, terms: Sequence[str]) -> float:
-    """Return the share of the query's terms that a text holds, by the beginnings of words; 0 to 1."""
-    text = f" {index_text(content)}"
-    return sum(f" {term[: max(4, len(term) - 3)]}" in text for term in terms) / len(terms)
+def _query_vector(embedder: "Embedder", query: str) -> "NDArray[np.float32]":
+    """Return one vector for a query, shape (dimension,): for a long one the direction between its windows."""
+    total: NDArray[np.float32] = embedder.embed(query).sum(axis=0)
+    return total / max(float((total @ total) ** 0.5), 1e-12)
 
 
-def _hit(place: Ranked, memory: Memory, found: Candidate) -> Hit:
-    similarity = None if found.similarity is None else round(min(1.0, max(0.0, found.similarity)), 4)
-    return Hit(memory=memory, score=round(place.score, 4), similarity=similarity)
+def _floor(
+    store: Store, space: "Space", where: Filter, candidates: Sequence[Candidate], terms: Sequence[str]
+) -> float | None:
+    """Return the similarity below which the query means nothing here; None where that is not in question.
+
+    Counting what was searched takes time in a large store, so it is done only for queries in doubt.
+    """
+    best = max((found.similarity for found in candidates if found.similarity is not None), default=SURE_SIMILARITY)
+    if best >= SURE_SIMILARITY or _best_coverage(candidates, terms) >= MIN_COVERAGE:
+        return None
+    return noise_floor(space.noise_mean, space.noise_spread, store.count(where))
 
 
-def _considered(place: Ranked, memory: Memory, features: Features) -> Considered:
-    numbers: dict[str, float | int | None] = {
-        "similarity": None if features.similarity is None else round(features.similarity, 4),
-        "words": round(features.words, 4),
-        "coverage": round(features.coverage, 2),
-        "confidence": features.confidence,
-        "freshness": round(place.freshness, 4),
-        "boost": round(place.boost, 4),
-    }
-    return Considered(memory.id, memory.content, round(place.score, 4), numbers, place.dropped)
+def _best_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
+    """Return the largest share of the query's words that one candidate has, 0 to 1."""
+    words = [term for term in terms if " " not in term]
+    best = sorted((found for found in candidates if found.words > 0), key=lambda found: -found.words)
+    return max((covered(found.record.text[:_COVERED], words) for found in best[:MAX_COVERED]), default=0.0)

@@ -29,7 +29,7 @@ from memories.times import from_millis, parse_time, to_millis
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
-    from memories.searching import Explanation, Hit, SearchFilters
+    from memories.searching import Explanation, Found, Hit, SearchFilters
     from memories.writing import Created
 
 
@@ -324,28 +324,11 @@ class Memories:
             InvalidInput: A value is not acceptable.
             EmbedderMismatch: The store's vectors come from another model.
         """
-        return self.explain(query, **filters).hits
+        return self._search(query, filters).hits()
 
     def explain(self, query: str, **filters: "Unpack[SearchFilters]") -> "Explanation":
         """Search, and return with the hits every candidate, its numbers, and why it was dropped; see `search`."""
-        from memories.searching import Search, run
-
-        search = Search(
-            query=validate.query(query),
-            where=self._filter(filters.get("tags"), filters.get("since"), filters.get("until"), filters.get("as_of")),
-            limit=validate.limit(filters.get("limit", self.config.default_limit)),
-            min_confidence=validate.unit(filters.get("min_confidence", self.config.min_confidence), "min-confidence"),
-            min_similarity=validate.unit(filters.get("min_similarity", 0.0), "min-similarity"),
-            half_life_hours=self.config.decay_half_life_hours,
-        )
-        if search.min_similarity and self._embedder is None:
-            raise InvalidInput("min-similarity needs an embedder, and EMBEDDER is none")
-        explanation, records = run(self._store, self._embedder, search, self._now())
-        if search.where.as_of is None:
-            self._count_access(records)
-            if self.config.reinforce_on_retrieval:
-                self._reinforce(records, self._now())
-        return explanation
+        return self._search(query, filters).explanation()
 
     def tags(self, key: str | None = None) -> dict[str, int]:
         """Return the keys of tags in use, or the values of one, and how many memories have each."""
@@ -411,6 +394,27 @@ class Memories:
         return self._where(
             labels=validate.tags(tags or {}), since=start, until=end, as_of=_moment(as_of, now, end_of_day=True)
         )
+
+    def _search(self, query: str, given: "SearchFilters") -> "Found":
+        from memories.searching import Search, run
+
+        min_confidence = given.get("min_confidence", self.config.min_confidence)
+        search = Search(
+            query=validate.query(query),
+            where=self._filter(given.get("tags"), given.get("since"), given.get("until"), given.get("as_of")),
+            limit=validate.limit(given.get("limit", self.config.default_limit)),
+            min_confidence=validate.unit(min_confidence, "min-confidence"),
+            min_similarity=validate.unit(given.get("min_similarity", 0.0), "min-similarity"),
+            half_life_hours=self.config.decay_half_life_hours,
+        )
+        if search.min_similarity and self._embedder is None:
+            raise InvalidInput("min-similarity needs an embedder, and EMBEDDER is none")
+        found = run(self._store, self._embedder, search, self._now())
+        if search.where.as_of is None:
+            self._count_access(found.records())
+            if self.config.reinforce_on_retrieval:
+                self._reinforce(found.records(), self._now())
+        return found
 
     def _find(self, memory_id: str, *, deleted: bool = False) -> Record:
         """Return the latest version of a memory that may be read."""

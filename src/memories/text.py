@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 MAX_QUERY_TERMS = 64
 
@@ -65,6 +65,20 @@ def query_terms(text: str) -> list[str]:
     if not terms:
         terms = dict.fromkeys(_WORD.findall(spelled))
     return list(terms)[:MAX_QUERY_TERMS]
+
+
+def covered(text: str, words: Sequence[str]) -> float:
+    """Return the share of these words that a text has, 0 to 1; other endings and other accents count as well."""
+    held = f" {_bare(' '.join(_WORD.findall(index_text(text))))} {index_text(text)}"
+    beginnings = [_bare(word)[: max(4, len(word) - 3)] for word in words]
+    return sum(f" {beginning}" in held for beginning in beginnings) / max(1, len(words))
+
+
+def _bare(text: str) -> str:
+    """Return text without accents and other marks."""
+    if text.isascii():
+        return text
+    return "".join(sign for sign in unicodedata.normalize("NFD", text) if unicodedata.category(sign) != "Mn")
 
 
 def _terms(spelled: str) -> Iterator[str]:

@@ -4,7 +4,10 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from memories.errors import InvalidInput
+from memories.validate import shown
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 _DATE_ONLY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _AGO = re.compile(r"(\d{1,6})\s*(m|min|h|d|w)")
 _AGO_UNITS = {"m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -20,7 +23,7 @@ _AGES = (
 
 def to_millis(moment: datetime) -> int:
     """Return an aware time as milliseconds since 1970, the resolution in which times are kept."""
-    return round(moment.timestamp() * 1000)
+    return (moment - _EPOCH) // _MILLISECOND
 
 
 def from_millis(millis: int) -> datetime:
@@ -57,8 +60,7 @@ def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetim
             moment += timedelta(days=1, milliseconds=-1)
         return moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        shown = text if len(text) <= 40 else text[:40] + "…"
-        raise InvalidInput(f'not a date: "{shown}"; use 2024-05-31, ISO 8601, or how long ago, like 7d') from None
+        raise InvalidInput(f'not a date: "{shown(text)}"; use 2024-05-31, ISO 8601, or how long ago, like 7d') from None
 
 
 def is_naive(text: str) -> bool:

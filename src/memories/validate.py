@@ -27,7 +27,7 @@ def content(text: str) -> str:
     Raises:
         InvalidInput: It is empty or invisible, too large, or not text.
     """
-    text = _text(text.removeprefix("\ufeff"), "content")
+    text = _text(_typed(text, "content").removeprefix("\ufeff"), "content")
     size = len(text.encode())
     if size > MAX_CONTENT_BYTES:
         raise InvalidInput(f"content is {size} bytes; the limit is {MAX_CONTENT_BYTES}; store it in parts")
@@ -40,7 +40,7 @@ def query(text: str) -> str:
     Raises:
         InvalidInput: It is empty or invisible, too long, or not text.
     """
-    if len(text) > MAX_QUERY_CHARACTERS:
+    if len(_typed(text, "query")) > MAX_QUERY_CHARACTERS:
         raise InvalidInput(f"query is {len(text)} characters; the limit is {MAX_QUERY_CHARACTERS}; shorten it")
     return _text(text, "query")
 
@@ -51,6 +51,8 @@ def tags(given: Mapping[str, str]) -> dict[str, str]:
     Raises:
         InvalidInput: There are too many, or one is not acceptable.
     """
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"tags are of type {type(given).__name__}; give a mapping of text to text")
     if len(given) > MAX_TAGS:
         raise InvalidInput(f"{len(given)} tags were given; the limit is {MAX_TAGS}")
     return dict(_tag(key, value) for key, value in given.items())
@@ -62,18 +64,18 @@ def tag_key(key: str) -> str:
     Raises:
         InvalidInput: It is not acceptable.
     """
-    key = _one_line(key.strip(), "tag key", MAX_TAG_KEY)
+    key = _one_line(_typed(key, "tag key").strip(), "tag key", MAX_TAG_KEY)
     if not _TAG_KEY.fullmatch(key):
-        raise InvalidInput(f'tag key "{_shown(key)}" is not usable; leave out spaces, commas and "="')
+        raise InvalidInput(f'tag key "{shown(key)}" is not usable; leave out spaces, commas and "="')
     return key
 
 
 def _tag(key: str, value: object) -> tuple[str, str]:
     if not isinstance(key, str) or not isinstance(value, str):
-        raise InvalidInput(f'tag "{_shown(str(key))}" has a value of type {type(value).__name__}; give text')
-    key, value = tag_key(key), _one_line(value.strip(), f'value of tag "{_shown(key.strip())}"', MAX_TAG_VALUE)
+        raise InvalidInput(f'tag "{shown(str(key))}" has a value of type {type(value).__name__}; give text')
+    key, value = tag_key(key), _one_line(value.strip(), f'value of tag "{shown(key.strip())}"', MAX_TAG_VALUE)
     if _SECOND_TAG.search(value):
-        raise InvalidInput(f'tag "{_shown(key)}={_shown(value)}" holds a second tag; repeat --tag for each')
+        raise InvalidInput(f'tag "{shown(key)}={shown(value)}" holds a second tag; repeat --tag for each')
     return key, value
 
 
@@ -85,7 +87,7 @@ def parse_tag(text: str) -> tuple[str, str]:
     """
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise InvalidInput(f'tag "{_shown(text)}" is not of the form key=value')
+        raise InvalidInput(f'tag "{shown(text)}" is not of the form key=value')
     return _tag(key, value)
 
 
@@ -95,13 +97,13 @@ def namespace(name: str) -> str:
     Raises:
         InvalidInput: It is empty, too long, or has other characters than a-z 0-9 . _ -
     """
-    folded = unicodedata.normalize("NFKC", name).casefold().strip(" ")
+    folded = unicodedata.normalize("NFKC", _typed(name, "namespace")).casefold().strip(" ")
     if not folded:
         raise InvalidInput("namespace is empty; leave it out for the shared one")
     if len(folded) > MAX_NAMESPACE:
         raise InvalidInput(f"namespace is {len(folded)} characters; the limit is {MAX_NAMESPACE}")
     if not _NAMESPACE.fullmatch(folded):
-        raise InvalidInput(f'namespace "{_shown(name)}" is not usable; use a-z 0-9 . _ - after a letter or digit')
+        raise InvalidInput(f'namespace "{shown(name)}" is not usable; use a-z 0-9 . _ - after a letter or digit')
     if folded == "all":
         raise InvalidInput('namespace "all" would be mistaken for every namespace; choose another name')
     return folded
@@ -113,7 +115,7 @@ def key(text: str) -> str:
     Raises:
         InvalidInput: It is empty, too long, or of several lines.
     """
-    return _one_line(unicodedata.normalize("NFC", text.strip()), "key", MAX_KEY)
+    return _one_line(unicodedata.normalize("NFC", _typed(text, "key").strip()), "key", MAX_KEY)
 
 
 def limit(number: int) -> int:
@@ -138,9 +140,22 @@ def unit(number: float, name: str) -> float:
     return float(number)
 
 
-def _text(text: str, name: str) -> str:
+def shown(text: str) -> str:
+    """Return text for a message: short, on one line, with nothing that could act on a terminal."""
+    cut = text if len(text) <= 60 else text[:60] + "…"
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape", "replace").decode()
+        for character in cut
+    )
+
+
+def _typed(text: object, name: str) -> str:
     if not isinstance(text, str):
         raise InvalidInput(f"{name} is of type {type(text).__name__}; give text")
+    return text
+
+
+def _text(text: str, name: str) -> str:
     if not text:
         raise InvalidInput(f"{name} is empty")
     _storable(text, name)
@@ -171,12 +186,3 @@ def _storable(text: str, name: str) -> None:
 
 def _visible(character: str) -> bool:
     return character.isalnum() or unicodedata.category(character)[0] in "LNPSM"
-
-
-def _shown(text: str) -> str:
-    """Return text for a message: short, on one line, with nothing that could act on a terminal."""
-    cut = text if len(text) <= 60 else text[:60] + "…"
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape", "replace").decode()
-        for character in cut
-    )

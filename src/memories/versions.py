@@ -75,21 +75,17 @@ def ended(record: Record, at: datetime, by: str, **fields: Any) -> Patch:
 def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
     """Return the memory that a latest version stands for, its confidence as of `now`."""
     fields = latest.fields
-    policy = decay_policy(latest)
-    reinforced_at = last_reinforced_at(latest)
-    reference_at = reference_time(policy, latest.created_at, reinforced_at)
-    base = float(fields.get("confidence", 1.0))
     return Memory(
         id=latest.ref.group,
         namespace=latest.ref.namespace,
         content=latest.text,
         tags=latest.labels,
-        decay_policy=policy,
-        confidence=round(base * compute_confidence(policy, reference_at, now, half_life_hours), 4),
-        base_confidence=base,
+        decay_policy=decay_policy(latest),
+        confidence=confidence(latest, now, half_life_hours),
+        base_confidence=_base_confidence(latest),
         created_at=from_millis(fields["first_at"]) if "first_at" in fields else latest.created_at,
         updated_at=latest.created_at,
-        last_reinforced_at=reinforced_at,
+        last_reinforced_at=last_reinforced_at(latest),
         version=latest.ref.position,
         key=latest.key,
         supersedes=fields.get("supersedes"),
@@ -110,6 +106,17 @@ def to_version(record: Record) -> Version:
         ended_at=record.ended_at,
         ended_by=record.ended_by,
     )
+
+
+def confidence(record: Record, now: datetime, half_life_hours: float) -> float:
+    """Return how current and how sure a version is, 0 to 1: what its writer declared, times its decay."""
+    policy = decay_policy(record)
+    reference_at = reference_time(policy, record.created_at, last_reinforced_at(record))
+    return round(_base_confidence(record) * compute_confidence(policy, reference_at, now, half_life_hours), 4)
+
+
+def _base_confidence(record: Record) -> float:
+    return float(record.fields.get("confidence", 1.0))
 
 
 def decay_policy(record: Record) -> DecayPolicy:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 BATCH = 500  # drafts in one transaction: one disk flush for all of them, and other writers wait only briefly
 MAX_SIMILAR = 5
 _COMPARED = 16
+_COMPARED_LONG = 4  # judging two texts of thousands of words takes 0.1 s and more
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,37 +90,32 @@ class Writer:
         return outcomes
 
     def _write(self, draft: Draft, vectors: Any) -> Outcome:
-        if draft.key is not None:
-            where = Filter(Collection.MEMORY, (self.namespace,), key=draft.key)
-            addressed = self.store.scan(where, limit=1)
-            if addressed:
-                return self._write_next(draft, addressed[0], vectors)
         superseded = None if draft.supersedes is None else self.find(draft.supersedes)
         if superseded is not None:
             draft = replace(draft, supersedes=superseded.ref.group)
-        same, duplicates, similar = self._compare(draft, vectors)
-        if not self.force and draft.key is None:
-            if same is not None:
-                return Outcome(stored=False, record=same)
-            if duplicates:
-                return Outcome(stored=False, record=None, duplicates=duplicates)
-        return self._write_first(draft, superseded, vectors, similar)
-
-    def _write_first(
-        self, draft: Draft, superseded: Record | None, vectors: Any, similar: tuple[Similar, ...]
-    ) -> Outcome:
+        if draft.key is not None:
+            addressed = self.store.scan(Filter(Collection.MEMORY, (self.namespace,), key=draft.key), limit=1)
+            if addressed:
+                return self._write_next(draft, addressed[0], superseded, vectors)
+        same, duplicates, similar = (None, (), ()) if self.force else self._compare(draft, vectors)
+        # What has an address of its own is never refused: its writer means that address, not what resembles it.
+        if draft.key is None and same is not None:
+            self._retire(superseded, same.ref.group)
+            return Outcome(stored=False, record=same)
+        if draft.key is None and duplicates:
+            return Outcome(stored=False, record=None, duplicates=duplicates)
         created_at = draft.created_at or self.now
-        memory_id = new_id(created_at)
-        record = versions.first_version(draft, memory_id, self.namespace, created_at)
-        if superseded is not None:
-            ended_at = superseded.ended_at or self.now
-            self.store.patch([versions.ended(superseded, ended_at, "supersede", superseded_by=memory_id)])
+        record = versions.first_version(draft, new_id(created_at), self.namespace, created_at)
+        self._retire(superseded, record.ref.group)
         self.store.append([replace(record, vectors=vectors)])
         return Outcome(stored=True, record=record, similar_to=similar)
 
-    def _write_next(self, draft: Draft, latest: Record, vectors: Any) -> Outcome:
+    def _write_next(self, draft: Draft, latest: Record, superseded: Record | None, vectors: Any) -> Outcome:
         """Write a new version of the memory that the draft's key addresses."""
-        changes = versions.decay_fields(draft)
+        if superseded is not None and superseded.ref.group == latest.ref.group:
+            superseded = None  # it replaces itself
+        changes = versions.decay_fields(draft) | ({"supersedes": draft.supersedes} if superseded else {})
+        self._retire(superseded, latest.ref.group)
         unchanged = all(latest.fields.get(name) == value for name, value in changes.items())
         if draft.content == latest.text and draft.tags == latest.labels and unchanged:
             return Outcome(stored=False, record=latest)
@@ -130,10 +126,13 @@ class Writer:
         self.store.append([replace(record, vectors=vectors)])
         return Outcome(stored=True, record=record)
 
+    def _retire(self, superseded: Record | None, successor: str) -> None:
+        if superseded is not None:
+            ended_at = superseded.ended_at or self.now
+            self.store.patch([versions.ended(superseded, ended_at, "supersede", superseded_by=successor)])
+
     def _compare(self, draft: Draft, vectors: Any) -> tuple[Record | None, tuple[Similar, ...], tuple[Similar, ...]]:
         """Return the memory with the same text, those that say the same, and those that are alike but differ."""
-        if self.force:
-            return None, (), ()
         same: Record | None = None
         duplicates: list[Similar] = []
         similar: list[Similar] = []
@@ -154,12 +153,16 @@ class Writer:
         """Return what may say the same, most similar first: current, of this namespace and of the same project."""
         project = draft.tags.get("project")
         where = Filter(Collection.MEMORY, (self.namespace,), labels={} if project is None else {"project": project})
+        whole = vectors is None or len(vectors) == 1
         found = self.store.candidates(
-            where, vector=None if vectors is None else vectors[0], terms=query_terms(draft.content), k=_COMPARED
+            where,
+            vector=None if vectors is None else vectors[0],
+            terms=query_terms(draft.content),
+            k=_COMPARED if whole else _COMPARED_LONG,
         )
         rivals = [
             # A text of several windows was compared by its first one only, which says little about the whole.
-            candidate if vectors is not None and len(vectors) == 1 else replace(candidate, similarity=None)
+            candidate if whole else replace(candidate, similarity=None)
             for candidate in found
             if candidate.record.labels.get("project") == project and candidate.record.ref.group != draft.supersedes
         ]

@@ -7,6 +7,7 @@ import click
 from memories.cli import shapes
 from memories.cli.options import format_option, in_session, namespace_option, store_option
 from memories.cli.session import Session, emit, settings
+from memories.config import without_password
 from memories.errors import SystemFault
 
 
@@ -18,7 +19,7 @@ def status(run: Session) -> int:
         found = run.memories.status()
     except SystemFault as exc:
         message = str(exc)
-        answer = {"status": "unhealthy", "store": run.config.store, "error": message}
+        answer = {"status": "unhealthy", "store": without_password(run.config.store), "error": message}
         emit(answer, lambda: f"unhealthy: {message}", stream=sys.stderr)
         return 1
     run.show(shapes.status(found), lambda: shapes.texts().status(found))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
+from unicodedata import category
 
 from memories.config import Config, load_config
 from memories.errors import InvalidInput
@@ -53,8 +54,7 @@ def emit(answer: Mapping[str, Any], text: Callable[[], str], *, stream: TextIO |
     """Print an answer, to standard output if nothing else is said."""
     stream = stream or sys.stdout
     printed = text() if _format == "text" else _to_json(answer, stream.isatty())
-    stream.buffer.write(f"{printed}\n".encode("utf-8", "backslashreplace"))
-    stream.flush()
+    _write(stream, printed)
 
 
 def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
@@ -62,17 +62,19 @@ def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
     chosen = _format or _format_of(sys.stderr.isatty())
     one_line = " ".join(message.split())
     if chosen == "text":
+        from memories.cli.text import safe
+
         red, plain = ("\033[31m", "\033[0m") if colored(sys.stderr) else ("", "")
-        printed = f"{red}error:{plain} {one_line}" + "".join(f"\n  {match}" for match in matches)
+        printed = f"{red}error:{plain} {safe(one_line)}" + "".join(f"\n  {match}" for match in matches)
     else:
         printed = _to_json({"error": one_line, **({"matches": list(matches)} if matches else {})}, indented=False)
-    sys.stderr.write(f"{printed}\n")
+    _write(sys.stderr, printed)
     return code
 
 
 def note(message: str) -> None:
     """Print a remark for a person, to standard error."""
-    sys.stderr.write(f"{message}\n")
+    _write(sys.stderr, message)
 
 
 def colored(stream: Any) -> bool:
@@ -88,10 +90,11 @@ def read_argument(given: str, name: str) -> str:
     """
     if given != "-":
         return given
-    data = sys.stdin.buffer.read(MAX_CONTENT_BYTES + 3)
+    framing = len("\ufeff\r\n".encode())  # what may stand around the longest content
+    data = sys.stdin.buffer.read(MAX_CONTENT_BYTES + framing + 1)
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InvalidInput(f"{name} looks like UTF-16; save it as UTF-8")
-    if len(data) > MAX_CONTENT_BYTES + 2:
+    if len(data) > MAX_CONTENT_BYTES + framing:
         raise InvalidInput(f"{name} is more than {MAX_CONTENT_BYTES} bytes, the limit; store it in parts")
     try:
         return data.decode("utf-8-sig").rstrip("\r\n")
@@ -108,7 +111,24 @@ def _format_of(terminal: bool) -> str:
 
 
 def _to_json(answer: Mapping[str, Any], indented: bool) -> str:
-    return json.dumps(answer, ensure_ascii=False, indent=2 if indented else None)
+    """Return JSON in which characters that are invisible or command a terminal are written as escapes."""
+    printed = json.dumps(answer, ensure_ascii=False, indent=2 if indented else None)
+    if printed.isprintable():
+        return printed
+    return "".join(
+        character if character == "\n" or character.isprintable() or category(character) == "Zs" else _escape(character)
+        for character in printed
+    )
+
+
+def _escape(character: str) -> str:
+    return json.dumps(character)[1:-1]
+
+
+def _write(stream: TextIO, printed: str) -> None:
+    stream.flush()
+    stream.buffer.write(f"{printed}\n".encode("utf-8", "backslashreplace"))
+    stream.flush()
 
 
 def confirm(question: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from memories.config import SETTINGS, Config
+from memories.config import SETTINGS, Config, without_password
 from memories.models import History, Memory, Page, Status
 from memories.times import to_iso
 
@@ -167,4 +167,4 @@ def config(found: Config) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, int | float | bool) else str(value)
+    return value if isinstance(value, int | float | bool) else without_password(str(value))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from memories.cli.session import colored
 from memories.cli.shapes import HINT_DUPLICATE, HINT_SAME
-from memories.config import SETTINGS, Config
+from memories.config import SETTINGS, Config, without_password
 from memories.models import History, Memory, Page, Status
 from memories.times import describe_age, to_iso
 
@@ -43,7 +43,7 @@ def memory(found: Memory) -> str:
         ("created", _dated(found.created_at)),
         ("updated", f"{_dated(found.updated_at)}, version {found.version}" if found.version > 1 else ""),
         ("reinforced", _dated(found.last_reinforced_at) if found.last_reinforced_at else ""),
-        ("key", found.key or ""),
+        ("key", safe(found.key or "")),
         ("supersedes", found.supersedes or ""),
         ("replaced by", found.superseded_by or ""),
     ]
@@ -126,7 +126,7 @@ def status(found: Status) -> str:
     """Return the state of a memory that answered."""
     rows = [
         ("status", _paint(_GREEN, "healthy")),
-        ("store", found.store + ("" if found.schema_version else " (not there yet; the first memory makes it)")),
+        ("store", safe(found.store) + ("" if found.schema_version else " (not there yet; the first memory makes it)")),
         ("memories", f"{found.memory_count} in {', '.join(found.namespaces_read)}"),
         ("deleted", str(found.deleted_count)),
         ("no vector", f"{found.without_vector_count} (found by words only)" if found.without_vector_count else ""),
@@ -139,10 +139,14 @@ def status(found: Status) -> str:
 def config(found: Config) -> str:
     """Return every setting."""
     rows = [
-        (setting.name, f"{safe(str(getattr(found, setting.name)))}  {_paint(_DIM, f'({found.sources[setting.name]})')}")
+        (setting.name, f"{safe(_value(found, setting.name))}  {_paint(_DIM, f'({found.sources[setting.name]})')}")
         for setting in SETTINGS
     ]
     return _table(rows)
+
+
+def _value(found: Config, name: str) -> str:
+    return without_password(str(getattr(found, name)))
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -160,7 +164,7 @@ def _item(place: int | None, found: Memory, what: str) -> str:
 
 
 def _one(memory_id: str, content: str, what: str) -> str:
-    return f"  {memory_id[:SHORT_ID]}  {_short(content)}  {_paint(_DIM, f'({what})') if what else ''}".rstrip()
+    return f"  {memory_id[:SHORT_ID]}  {_short(content)}  {_paint(_DIM, f'({safe(what)})') if what else ''}".rstrip()
 
 
 def _considered(items: "Iterable[Considered]") -> list[str]:

@@ -15,15 +15,17 @@ class Space:
     Attributes:
         model: Names the model, its revision and its quantization; vectors of two models are never compared.
         dimension: The length of a vector.
-        floor: The similarity below which an answer that shares no word with the question is taken for noise. It is
-            measured for each model (`docs/benchmarks.md`), since models differ in how far apart they hold strangers.
+        noise_mean: With `noise_spread`, how similar the best of many memories is to a query that means nothing: see
+            `ranking.noise_floor`. Models differ in how far apart they hold strangers.
+        noise_spread: See `noise_mean`.
         weight: How much similarity counts beside words in a score; it makes up for how narrow the model's range is.
         duplicate: The similarity from which two statements may say the same; measured for each model too.
     """
 
     model: str
     dimension: int
-    floor: float
+    noise_mean: float
+    noise_spread: float
     weight: float
     duplicate: float
 

@@ -24,7 +24,9 @@ MAX_WINDOWS = 32  # about 7,000 tokens; the words of a longer text are all index
 class MiniLM:
     """The packaged all-MiniLM-L6-v2: 384 dimensions, English, about 1.5 ms for a short text on one core."""
 
-    space = Space(model="all-MiniLM-L6-v2/int8/1", dimension=384, floor=0.30, weight=3.0, duplicate=0.80)
+    space = Space(
+        model="all-MiniLM-L6-v2/int8/1", dimension=384, noise_mean=0.09, noise_spread=0.07, weight=3.0, duplicate=0.80
+    )
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

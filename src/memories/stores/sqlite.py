@@ -91,10 +91,13 @@ class SQLiteStore:
                 stored = fetch_value(db, "SELECT fields FROM record WHERE seq = ?", (seq,))
                 fields = {**json.loads(stored or "{}"), **patch.fields}
                 ended = None if patch.ended_at is None else to_millis(patch.ended_at)
-                db.execute(
-                    "UPDATE record SET ended_at = ?, ended_by = ?, fields = ? WHERE seq = ?",
-                    (ended, patch.ended_by, _to_json(fields), seq),
-                )
+                try:
+                    db.execute(
+                        "UPDATE record SET ended_at = ?, ended_by = ?, fields = ? WHERE seq = ?",
+                        (ended, patch.ended_by, _to_json(fields), seq),
+                    )
+                except apsw.ConstraintError as exc:
+                    raise Conflict(f"another record has the key of {patch.ref.group} now; read it again") from exc
 
     def touch(self, refs: Sequence[Ref]) -> None:
         """See `Store.touch`."""
@@ -109,6 +112,8 @@ class SQLiteStore:
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
+        if self._file.in_write:
+            raise StoreError("removing for good rewrites the file and can't be part of a transaction")
         with self._file.write() as db:
             for ref in refs:
                 seq = _seq(db, ref)
@@ -155,7 +160,7 @@ class SQLiteStore:
                     values += (encode_group(after[0]), after[1])
                 order = f"ORDER BY r.grp {direction}, r.position {direction} LIMIT ?"
                 found += fetch(db, f"{_READ} WHERE {sql} {order}", (*values, limit))
-            found.sort(key=lambda row: order_key(row[3], row[4]), reverse=newest_first)
+            found.sort(key=lambda row: order_key(row[3], row[4], row[2]), reverse=newest_first)
             return self._records(db, found[:limit])
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
@@ -382,4 +387,4 @@ def _telling(db: apsw.Connection, terms: list[str]) -> list[str]:
 
 def _quoted(term: str) -> str:
     """Return a term as FTS5 takes it literally, with no sign in it an operator."""
-    return '"' + term.replace('"', '""') + '"'
+    return '"' + term.replace("\0", " ").replace('"', '""') + '"'

@@ -51,7 +51,7 @@ class SQLiteFile:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._local = threading.local()
-        self._opened: list[apsw.Connection] = []
+        self._opened: list[tuple[threading.Thread, apsw.Connection]] = []
         self._opened_lock = threading.Lock()
         self._writing = threading.Lock()
         self._lock_fd: int | None = None
@@ -73,26 +73,29 @@ class SQLiteFile:
                     pass
             connection.execute("BEGIN")
             try:
+                self._refuse_newer(connection)
                 yield connection
             finally:
                 connection.execute("ROLLBACK")
 
     @contextlib.contextmanager
-    def write(self, *, wait_seconds: float = BUSY_SECONDS) -> Iterator[apsw.Connection]:
+    def write(self, *, wait_seconds: float | None = None) -> Iterator[apsw.Connection]:
         """Give a connection in a transaction that no other writer comes between; commit at the end.
 
-        The lock on the side file comes first: it makes writers queue in fair order before SQLite's own lock.
+        The lock on the side file comes first: it makes writers queue in fair order before SQLite's own lock. Inside
+        another `write` this is a savepoint: its failure undoes its own part, also where somebody catches it.
 
         Raises:
-            StoreBusy: Another writer held the lock for `wait_seconds`.
+            StoreBusy: Another writer held the lock for `wait_seconds`, by default `BUSY_SECONDS`.
         """
         with translated(self.path):
-            self._forget_if_forked()
-            if getattr(self._local, "depth", 0):
-                yield self._connection()
+            if self.in_write:
+                with self._connection() as connection:
+                    yield connection
                 return
-            with self._exclusive(wait_seconds):
+            with self._exclusive(BUSY_SECONDS if wait_seconds is None else wait_seconds):
                 if _identity(self.path) is None and self._identity is None:
+                    self._refuse_orphaned_log()
                     with _filesystem_errors(self.path):
                         self._create()
                 connection = self._connection()
@@ -101,6 +104,7 @@ class SQLiteFile:
                 connection.execute("BEGIN IMMEDIATE")
                 self._local.depth = 1
                 try:
+                    self._refuse_newer(connection)
                     yield connection
                     connection.execute("COMMIT")
                 finally:
@@ -130,7 +134,7 @@ class SQLiteFile:
         if self._pid != os.getpid():
             return  # they are the parent's
         with self._opened_lock:
-            for connection in self._opened:
+            for _, connection in self._opened:
                 connection.close()
             self._opened.clear()
         if self._lock_fd is not None:
@@ -152,6 +156,7 @@ class SQLiteFile:
         self._forget_if_forked()
         found = _identity(self.path)
         if found is None and self._identity is None:
+            self._refuse_orphaned_log()
             return self._empty()
         if self._identity is not None and found != self._identity:
             raise StoreDamaged(
@@ -187,27 +192,50 @@ class SQLiteFile:
             connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
             connection.execute("PRAGMA mmap_size=0; PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON")
             connection.execute("PRAGMA synchronous=FULL")
-            application_id, version = (connection.pragma(name) for name in ("application_id", "user_version"))
-            if application_id != schema.APPLICATION_ID:
+            if connection.pragma("application_id") != schema.APPLICATION_ID:
                 raise StoreDamaged(f"{self.path} is a SQLite database of another program; it was not touched")
-            newest = len(schema.MIGRATIONS)
-            if version > newest:
-                raise SchemaTooNew(
-                    f"{self.path} has schema {version} and this program knows {newest} at most; "
-                    "upgrade memories; the file was not touched"
-                )
+            self._version = self._refuse_newer(connection)
         except BaseException:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # closing must not touch the file either
             connection.close()
             raise
-        self._version = version
-        with self._opened_lock:
-            self._opened.append(connection)
+        self._keep(connection)
         return connection
+
+    def _keep(self, connection: apsw.Connection) -> None:
+        """Remember a connection of this thread until `close`, and close those whose thread has ended."""
+        with self._opened_lock:
+            for thread, left in self._opened:
+                if not thread.is_alive():
+                    left.close()
+            self._opened = [entry for entry in self._opened if entry[0].is_alive()]
+            self._opened.append((threading.current_thread(), connection))
+
+    def _refuse_newer(self, connection: apsw.Connection) -> int:
+        """Return the schema's version; asked in every transaction, since a newer program may migrate at any time."""
+        version = int(connection.pragma("user_version"))
+        newest = len(schema.MIGRATIONS)
+        if version > newest:
+            raise SchemaTooNew(
+                f"{self.path} has schema {version} and this program knows {newest} at most; "
+                "upgrade memories; the file was not touched"
+            )
+        return version
+
+    def _refuse_orphaned_log(self) -> None:
+        """Refuse to start anew beside the log of a store that is gone: SQLite would replay it into the new file."""
+        log = Path(f"{self.path}-wal")
+        if _identity(log) is not None and log.stat().st_size > 0 and _identity(self.path) is None:
+            raise StoreDamaged(
+                f"{self.path} is gone, but its log {log.name} is still there; put the file back, or remove the log too"
+            )
 
     def _forget_if_forked(self) -> None:
         if self._pid != os.getpid():
             # The parent's connections must be neither used nor closed here; keep them from being collected.
-            _INHERITED.extend(self._opened)
+            _INHERITED.extend(connection for _, connection in self._opened)
+            if self._lock_fd is not None:
+                os.close(self._lock_fd)  # else the parent's lock would outlive it here
             self._reset()
 
     # --- creating and migrating ------------------------------------------------------------------------------------
@@ -278,11 +306,11 @@ class SQLiteFile:
             raise self._busy(wait_seconds)
         try:
             fd = self._open_lock()
-            while not _try_lock(fd):
-                if time.monotonic() >= deadline:
-                    raise self._busy(wait_seconds)
-                time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 - only to keep waiters out of step
             try:
+                while not _try_lock(fd):
+                    if time.monotonic() >= deadline:
+                        raise self._busy(wait_seconds)
+                    time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 - only to keep waiters out of step
                 yield
             finally:
                 _unlock(fd)
@@ -293,8 +321,9 @@ class SQLiteFile:
         """Return the open side file; the first call makes it, and its folder."""
         if self._lock_fd is None:
             with _filesystem_errors(self.path):
-                if not self.path.parent.exists():
-                    self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                missing = [folder for folder in self.path.parents if not folder.exists()]
+                for folder in reversed(missing):
+                    folder.mkdir(mode=0o700, exist_ok=True)  # `parents=True` would leave those above open to all
                 _refuse_unsafe(self.path)
                 flags = os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
                 self._lock_fd = os.open(f"{self.path}.lock", flags, 0o600)
@@ -332,6 +361,8 @@ def translated(path: Path) -> Iterator[None]:
         raise StoreError(f"the disk of {path} reported an error ({exc}); nothing was acknowledged") from exc
     except apsw.NoMemError as exc:
         raise StoreError(f"out of memory while using {path}; nothing was written") from exc
+    except apsw.Error as exc:
+        raise StoreError(f"SQLite could not use {path} ({exc}); nothing was acknowledged") from exc
 
 
 @contextlib.contextmanager
@@ -386,7 +417,8 @@ def _try_lock(fd: int) -> bool:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    os.pwrite(fd, f"{os.getpid():<20}".encode(), 0)
+    with contextlib.suppress(OSError):  # a full disk; it is only for the message of those who wait in vain
+        os.pwrite(fd, f"{os.getpid():<20}".encode(), 0)
     return True
 
 
@@ -409,10 +441,16 @@ def _filesystem(folder: Path) -> str:
     """Return the kind of filesystem that a folder is on, as Linux names it; empty where that can't be told."""
     if not sys.platform.startswith("linux"):
         return ""
+    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+    return filesystem_of(str(folder.resolve()), mounts)
+
+
+def filesystem_of(resolved: str, mounts: str) -> str:
+    """Return the kind of filesystem that a path is on, given the text of /proc/self/mounts."""
     best, kind = "", ""
-    resolved = str(folder.resolve())
-    for line in Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines():
-        _, mount, found, *_ = line.split(" ")
+    for line in mounts.splitlines():
+        _, escaped, found, *_ = line.split(" ")
+        mount = escaped.replace("\\040", " ")
         inside = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
         if inside and len(mount) >= len(best):
             best, kind = mount, found

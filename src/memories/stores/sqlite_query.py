@@ -7,19 +7,29 @@ from typing import Any, NamedTuple
 
 import apsw
 
+from memories.errors import StoreDamaged
 from memories.models import Filter
 from memories.times import to_millis
 
 
 def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any]:
     """Return all rows, each a tuple."""
-    return db.execute(sql, values).fetchall()
+    try:
+        return db.execute(sql, values).fetchall()
+    except UnicodeDecodeError as exc:
+        raise StoreDamaged(
+            f"the store is damaged: it holds a text that is not UTF-8 ({exc}); restore a backup"
+        ) from exc
 
 
 def fetch_value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
     """Return the first value of the first row, None if there is no row."""
-    found = db.execute(sql, values).fetchall()
+    found = fetch(db, sql, values)
     return found[0][0] if found else None
+
+
+_LOWEST_UUID = "00000000-0000-0000-0000-000000000000"
+_HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 class Condition(NamedTuple):
@@ -52,8 +62,7 @@ def condition(where: Filter, among: Sequence[int]) -> Condition:
     if where.key is not None:
         add("r.key = ? AND r.ended_at IS NULL", where.key)
     if where.group is not None and where.prefix:
-        digits = where.group.replace("-", "")
-        add("r.grp BETWEEN ? AND ?", bytes.fromhex(f"{digits:0<32}"), bytes.fromhex(f"{digits:f<32}"))
+        add(*_beginning(where.group))
     elif where.group is not None:
         add("r.grp = ?", encode_group(where.group))
     for pair in where.labels.items():
@@ -73,6 +82,16 @@ def _liveness(where: Filter) -> tuple[Any, ...]:
     return ({"live": "r.ended_at IS NULL", "ended": "r.ended_at IS NOT NULL", "any": "1"}[where.state],)
 
 
+def _beginning(prefix: str) -> tuple[Any, ...]:
+    """Return the condition that a group's name begins so, followed by its values."""
+    texts = "typeof(r.grp) = 'text' AND r.grp >= ? AND substr(r.grp, 1, ?) = ?", prefix, len(prefix), prefix
+    lowest, highest = (prefix + bound[len(prefix) :] for bound in (_LOWEST_UUID, _HIGHEST_UUID))
+    first, last = encode_group(lowest), encode_group(highest)
+    if isinstance(first, str) or isinstance(last, str):
+        return texts  # no UUID begins so
+    return f"(r.grp BETWEEN ? AND ? OR {texts[0]})", first, last, *texts[1:]
+
+
 def encode_group(group: str) -> bytes | str:
     """Return a UUID as its 16 bytes, in the same order as its text, and any other name as it is."""
     if len(group) == 36 and group.count("-") == 4:
@@ -90,6 +109,6 @@ def decode_group(group: bytes | str) -> str:
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
-def order_key(group: bytes | str, position: int) -> tuple[bool, bytes | str, int]:
+def order_key(group: bytes | str, position: int, namespace: str) -> tuple[bool, bytes | str, int, str]:
     """Return what orders rows as SQLite does: texts before bytes."""
-    return isinstance(group, bytes), group, position
+    return isinstance(group, bytes), group, position, namespace
