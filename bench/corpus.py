@@ -4,6 +4,7 @@ import hashlib
 import multiprocessing
 import os
 import sys
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,7 +81,8 @@ def load(file: Path, count: int, queries: int) -> Corpus:
         count: How many texts to store.
         queries: How many to ask.
     """
-    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    kept_form = unicodedata.normalize("NFC", file.read_text(encoding="utf-8"))
+    lines = [line.strip() for line in kept_form.splitlines() if line.strip()]
     if len(lines) < count + queries:
         raise SystemExit(f"{file} has {len(lines)} texts, and {count} + {queries} are needed")
     texts, statements = lines[:count], lines[len(lines) - queries :]

@@ -1,170 +1,213 @@
-"""Warm search: speed, recall and disk over real texts, with the vectors made beforehand."""
+"""Warm search: speed, recall and disk over real texts whose vectors were made beforehand."""
 
-import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench import corpus as corpora
-from bench import peers, report
+from bench import disk, peers, report
 from bench.corpus import Corpus
-from memories import Draft, Memories, Store, load_config
-from memories.models import Collection, Filter
+from bench.peers import Measured
+from memories import Config, Draft, Memories, Store, load_config
+from memories.models import Candidate, Collection, Filter
 from memories.stores import open_store
 from memories.text import query_terms
 
 SIZES = (10_000, 100_000)
 QUERIES = 1_500
 TIMED = 500
-NAMESPACE = "bob"  # one memory of 20 is bob's, the others are shared: bob searches all of them
-PROJECTS = 10
-_K = 50  # candidates that a search with the default limit asks a store for
+NAMESPACE = "bob"  # one memory of 20 is bob's and the others are shared: bob searches all of them
+EVERYTHING = Filter(Collection.MEMORY, (NAMESPACE, "shared"))
+FEW = Filter(Collection.MEMORY, (NAMESPACE,), labels={"project": "p3"})  # one memory of 200
+_K = 50  # what a search with the default limit asks a store for
 _LATENCY_BAR, _RECALL_BAR, _DISK_BAR = 10.0, 0.99, 6.0
-
-_DISK = """
-import apsw, json, sys
-db = apsw.Connection(sys.argv[1], flags=apsw.SQLITE_OPEN_READONLY)
-parts = dict(db.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name"))
-text = db.execute("SELECT sum(length(CAST(text AS BLOB))) FROM record").fetchall()[0][0]
-free = db.pragma("freelist_count") * db.pragma("page_size")
-print(json.dumps({"parts": parts, "text": text, "free": free}))
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of the search benchmark."""
+    """What is asked of the search benchmark.
+
+    Attributes:
+        texts: One text a line.
+        sizes: How many memories, one measurement each.
+        queries: How many held-out texts recall is measured with.
+        timed: How many of them time is measured with.
+        peers: Whether others are measured beside us.
+    """
 
     texts: Path
     sizes: tuple[int, ...] = SIZES
     queries: int = QUERIES
     timed: int = TIMED
-    with_peers: bool = True
+    peers: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the comparison; disk is beside the text."""
+class Opened:
+    """One store under measurement, seen at three depths."""
 
-    engine: str
-    inserts: float
-    times: list[float]
-    recall: float
-    filtered: list[float]
-    disk_bytes: int
+    corpus: Corpus
+    store: Store
+    memories: Memories
+    uncounted: Memories
+
+    def search(self, query: str, **filters: Any) -> Any:
+        """Search as a user does."""
+        return self.memories.search(query, limit=10, **filters)
+
+    def candidates(self, at: int, where: Filter, *, k: int = _K, vector: bool = True, words: str = "") -> list[Candidate]:
+        """Return the store's candidates for the held-out text of that number."""
+        vectors = self.corpus.statement_vectors
+        return self.store.candidates(where, vector=vectors[at] if vector else None, terms=query_terms(words), k=k)
 
 
 def run(options: Options) -> None:
     """Measure each size, ours beside the others, and print the tables."""
     corpus = corpora.load(options.texts, max(options.sizes), options.queries)
-    corpora.CACHE.mkdir(exist_ok=True)
     for size in sorted(options.sizes):
         _run_size(corpus.first(size), options)
 
 
 def _run_size(corpus: Corpus, options: Options) -> None:
     size = len(corpus.texts)
-    exact = _exact_best(corpus)
+    best = exact_best(corpus)
     with tempfile.TemporaryDirectory(dir=corpora.CACHE) as folder:
         file = Path(folder).absolute() / "memories.db"
         seconds = _fill(corpus, file)
-        disk = _disk(file)
-        with _opened(corpus, file) as (store, memories, silent):
-            rows = _measure_searches(corpus, options, memories)
-            report.heading(f"Warm search, {size:,} memories, limit 10, {options.timed} queries, embedding not included")
-            report.table(["search", "p50 ms", "p95 ms"], [(name, *report.p50_p95(taken)) for name, taken in rows.items()])
-            _print_parts(corpus, options, (store, memories, silent))
-            ours = Row(
-                "Memories, vectors alone",
-                size / seconds,
-                _times(options, lambda at: _candidates(store, corpus.statement_vectors[at], [], 10)),
-                _recall(corpus, store, exact),
-                _times(options, lambda at: _filtered_candidates(store, corpus.statement_vectors[at])),
-                sum(disk["parts"].values()) - disk["text"],
+        held = disk.measure(file)
+        with _open(corpus, file) as opened:
+            searches = _time_searches(opened, options.timed)
+            parts = _time_parts(opened, options.timed)
+            ours = Measured(
+                engine="Memories, vectors alone",
+                inserts_per_second=size / seconds,
+                times=_times(lambda at: opened.candidates(at, EVERYTHING, k=10), options.timed),
+                filtered_times=_times(lambda at: opened.candidates(at, FEW, k=10), options.timed),
+                recall=_recall(opened, best),
+                bytes_beside_text=held.beside_text,
             )
-            _print_bars(rows["a short query, words and vectors"], rows["a whole sentence, words and vectors"], ours, size)
-    _print_disk(disk, size)
-    _print_comparison(corpus, options, exact, ours)
+    title = f"Warm search, {size:,} memories, {options.timed} queries, limit 10, embedding not included"
+    _print_times(title, "search", searches)
+    _print_times(f"Where the time goes, {size:,} memories", "part", parts)
+    disk.print_table(held, size)
+    others = peers.run(corpus, best, options.timed) if options.peers else []
+    peers.print_table([ours, *others], size, options.queries)
+    _print_bars(searches, ours, size)
 
 
-# --- our store ---------------------------------------------------------------------------------------------------------
+# --- our store -------------------------------------------------------------------------------------------------------
 
 
 def _fill(corpus: Corpus, file: Path) -> float:
     """Store the texts; return the seconds that it took, without embedding."""
-    drafts = [Draft(text, {"project": project_of(at), "type": "fact"}) for at, text in enumerate(corpus.texts)]
+    drafts = [Draft(text, {"project": f"p{at // 20 % 10}", "type": "fact"}) for at, text in enumerate(corpus.texts)]
     start = time.perf_counter()
-    store = open_store(f"sqlite:///{file}", corpus.embedder.space)
-    try:
-        for namespace, kept in (
-            (NAMESPACE, [draft for at, draft in enumerate(drafts) if is_bobs(at)]),
-            ("shared", [draft for at, draft in enumerate(drafts) if not is_bobs(at)]),
-        ):
-            Memories(store, namespace=namespace, embedder=corpus.embedder, config=_config(file)).create_many(
-                kept, force=True
-            )
-    finally:
-        store.close()
+    with _open(corpus, file) as opened:
+        opened.memories.create_many(drafts[7::20], force=True)
+        shared = Memories(opened.store, embedder=corpus.embedder, config=opened.memories.config)
+        shared.create_many([draft for at, draft in enumerate(drafts) if at % 20 != 7], force=True)
     return time.perf_counter() - start
 
 
-def is_bobs(at: int) -> bool:
-    """Return whether the text of that number lies in bob's namespace."""
-    return at % 20 == 7
-
-
-def project_of(at: int) -> str:
-    """Return the project of the text of that number."""
-    return f"p{at // 20 % PROJECTS}"
-
-
 @contextmanager
-def _opened(corpus: Corpus, file: Path) -> Iterator[tuple[Store, Memories, Memories]]:
-    """Give the store, a memory over it, and one that does not count accesses."""
+def _open(corpus: Corpus, file: Path) -> Iterator[Opened]:
+    config = load_config({"home": str(file.parent)}, environment={})
     store = open_store(f"sqlite:///{file}", corpus.embedder.space)
-    config = _config(file)
-    silent = replace(config, count_accesses=False)
+
+    def memories(settings: Config) -> Memories:
+        return Memories(store, namespace=NAMESPACE, embedder=corpus.embedder, config=settings)
+
     try:
-        yield (
-            store,
-            Memories(store, namespace=NAMESPACE, embedder=corpus.embedder, config=config),
-            Memories(store, namespace=NAMESPACE, embedder=corpus.embedder, config=silent),
-        )
+        yield Opened(corpus, store, memories(config), memories(replace(config, count_accesses=False)))
     finally:
         store.close()
 
 
-def _config(file: Path):  # noqa: ANN202
-    return load_config({"home": str(file.parent)}, environment={})
+# --- time ------------------------------------------------------------------------------------------------------------
 
 
-# --- time --------------------------------------------------------------------------------------------------------------
-
-
-def _times(options: Options, call) -> list[float]:  # noqa: ANN001
+def _times(call: Callable[[int], Any], count: int) -> list[float]:
+    """Return the milliseconds of a call for each query, after a few that are not counted."""
     for at in range(10):
         call(at)
-    return [report.milliseconds(lambda at=at: call(at)) for at in range(options.timed)]
+    return [report.milliseconds(lambda at=at: call(at)) for at in range(count)]  # type: ignore[misc]
 
 
-def _measure_searches(corpus: Corpus, options: Options, memories: Memories) -> dict[str, list[float]]:
-    alone = Memories(memories._store, namespace=NAMESPACE, shared=False)
-    del alone
+def _time_searches(opened: Opened, count: int) -> dict[str, list[float]]:
+    corpus = opened.corpus
+    few = Memories(
+        opened.store, namespace=NAMESPACE, shared=False, embedder=corpus.embedder, config=opened.memories.config
+    )
     return {
-        "a short query, words and vectors": _times(options, lambda at: memories.search(corpus.shorts[at], limit=10)),
-        "a whole sentence, words and vectors": _times(
-            options, lambda at: memories.search(corpus.statements[at], limit=10)
-        ),
-        "a short query, one tag (0.5 % of the memories)": _times(
-            options, lambda at: memories.search(corpus.shorts[at], limit=10, tags={"project": "p3"})
+        "a short query (5 words)": _times(lambda at: opened.search(corpus.shorts[at]), count),
+        "a whole sentence": _times(lambda at: opened.search(corpus.statements[at]), count),
+        "a short query, one namespace and one tag (1 of 200)": _times(
+            lambda at: few.search(corpus.shorts[at], limit=10, tags={"project": "p3"}), count
         ),
     }
+
+
+def _time_parts(opened: Opened, count: int) -> dict[str, list[float]]:
+    """Time what a search for a whole sentence consists of, from the inside out."""
+    texts = opened.corpus.statements
+    return {
+        f"store, words alone, {_K} candidates": _times(
+            lambda at: opened.candidates(at, EVERYTHING, vector=False, words=texts[at]), count
+        ),
+        f"store, vectors alone, {_K} candidates": _times(lambda at: opened.candidates(at, EVERYTHING), count),
+        "store, both": _times(lambda at: opened.candidates(at, EVERYTHING, words=texts[at]), count),
+        "search without counting accesses": _times(lambda at: opened.uncounted.search(texts[at], limit=10), count),
+        "search": _times(lambda at: opened.search(texts[at]), count),
+    }
+
+
+def _print_times(title: str, what: str, taken: dict[str, list[float]]) -> None:
+    report.heading(title)
+    report.table([what, "p50 ms", "p95 ms"], [(name, *report.p50_p95(times)) for name, times in taken.items()])
+
+
+# --- recall ----------------------------------------------------------------------------------------------------------
+
+
+def exact_best(corpus: Corpus) -> NDArray[np.int64]:
+    """Return the numbers of the ten best texts for each held-out one by exact float32 cosines, shape (n, 10)."""
+    best = []
+    for at in range(0, len(corpus.statements), 100):
+        scores = corpus.statement_vectors[at : at + 100] @ corpus.vectors.T
+        best.append(np.argpartition(-scores, 10, axis=1)[:, :10])
+    return np.concatenate(best)
+
+
+def _recall(opened: Opened, best: NDArray[np.int64]) -> float:
+    found = 0
+    for at, rows in enumerate(best):
+        candidates = opened.candidates(at, EVERYTHING)
+        candidates.sort(key=lambda candidate: -(candidate.similarity or 0.0))
+        wanted = {opened.corpus.texts[row] for row in rows}
+        found += sum(candidate.record.text in wanted for candidate in candidates[:10])
+    return found / best.size
+
+
+def _print_bars(searches: dict[str, list[float]], ours: Measured, size: int) -> None:
+    slowest = max(report.percentile(times, 0.5) for times in searches.values())
+    megabytes = ours.bytes_beside_text / size / 100
+    report.heading(f"Bars, {size:,} memories")
+    report.table(
+        ["what", "reached", "bar", ""],
+        [
+            ("search, slowest p50", f"{slowest:.1f} ms", f"≤ {_LATENCY_BAR:.0f} ms", _met(slowest <= _LATENCY_BAR)),
+            ("recall@10", f"{ours.recall:.4f}", f"≥ {_RECALL_BAR}", _met(ours.recall >= _RECALL_BAR)),
+            ("disk", f"{megabytes:.2f} MB", f"≤ {_DISK_BAR:.0f} MB per 10,000", _met(megabytes <= _DISK_BAR)),
+        ],
+    )
+
+
+def _met(reached: bool) -> str:
+    return "met" if reached else "**missed**"

@@ -19,7 +19,7 @@ from memories.models import DecayPolicy
 FRESHNESS_RATE = 0.02  # a decaying memory counts half after 50 days
 ACCESS_RATE = 0.002  # ten reads weigh 2 %: enough to settle a tie, too little to keep itself on top
 ACCESS_CAP = 1.02
-WORDLESS_SHARE = 0.4  # what shares no word with the query must be so similar, compared with the best
+WORDLESS_SHARE = 0.5  # what shares no word with the query must be so similar, compared with the best
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class Features:
         decay_policy: Whether its age counts.
         age_days: Since it was written.
         accesses: How often it was read.
+        readable: Whether the embedder knows its language, so that its similarity alone can make it a hit.
     """
 
     similarity: float | None
@@ -41,6 +42,7 @@ class Features:
     decay_policy: DecayPolicy
     age_days: float
     accesses: int
+    readable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,8 @@ def _why_not(candidate: Features, rules: Rules, weakest: float) -> str:
     similarity = candidate.similarity
     if candidate.words <= 0 and (similarity is None or similarity < weakest):
         return f"shares no word with the query, and its similarity is below {weakest:.2f}"
+    if candidate.words <= 0 and not candidate.readable:
+        return "shares no word with the query, and the model does not know its language"
     if rules.min_similarity > 0 and (similarity is None or similarity < rules.min_similarity):
         return f"similarity is below {rules.min_similarity:.2f}"
     if candidate.confidence < rules.min_confidence:

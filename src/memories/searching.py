@@ -9,7 +9,7 @@ from memories import versions
 from memories.models import Candidate, Filter, Memory, Moment, Record
 from memories.ranking import Features, Ranked, Rules, noise_floor, rank
 from memories.stores.base import Store
-from memories.text import covered, query_terms
+from memories.text import covered, is_latin, query_terms
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +22,7 @@ SURE_SIMILARITY = 0.5  # no nonsense comes so near, in a store of any size
 MIN_COVERAGE = 0.5  # so many of a query's words in one memory make it a sensible query
 MAX_COVERED = 10
 _COVERED = 20_000
+_SAMPLE = 200  # characters that show which script a text is in
 
 
 class SearchFilters(TypedDict, total=False):
@@ -38,9 +39,9 @@ class SearchFilters(TypedDict, total=False):
     """
 
     tags: Mapping[str, str] | None
-    limit: int
-    min_confidence: float
-    min_similarity: float
+    limit: int | None
+    min_confidence: float | None
+    min_similarity: float | None
     since: Moment | None
     until: Moment | None
     as_of: Moment | None
@@ -147,10 +148,20 @@ def run(store: Store, embedder: "Embedder | None", search: Search, now: datetime
     terms = query_terms(search.query)
     vector = None if embedder is None else _query_vector(embedder, search.query)
     judged_at = search.where.as_of or now
+    latin_only = embedder is not None and embedder.space.latin_only
+    readable = not latin_only or is_latin(search.query)
     k = max(MIN_CANDIDATES, 2 * search.limit)
     while True:
         candidates = store.candidates(search.where, vector=vector, terms=terms, k=k)
-        features = [_features(found, search.half_life_hours, judged_at) for found in candidates]
+        features = [
+            _features(
+                found,
+                search.half_life_hours,
+                judged_at,
+                readable=readable and (not latin_only or is_latin(found.record.text[:_SAMPLE])),
+            )
+            for found in candidates
+        ]
         rules = Rules(
             weight=embedder.space.weight if embedder else 0.0,
             floor=_floor(store, embedder.space, search.where, candidates, terms) if embedder else None,
@@ -166,7 +177,7 @@ def run(store: Store, embedder: "Embedder | None", search: Search, now: datetime
         k *= 4
 
 
-def _features(found: Candidate, half_life_hours: float, now: datetime) -> Features:
+def _features(found: Candidate, half_life_hours: float, now: datetime, *, readable: bool) -> Features:
     record = found.record
     return Features(
         similarity=found.similarity,
@@ -175,6 +186,7 @@ def _features(found: Candidate, half_life_hours: float, now: datetime) -> Featur
         decay_policy=versions.decay_policy(record),
         age_days=(now - record.created_at).total_seconds() / 86_400,
         accesses=record.accesses,
+        readable=readable,
     )
 
 

@@ -180,6 +180,7 @@ class Memories:
 
         Raises:
             NotFound: There is no such memory, or it was deleted.
+            RequestError: Another memory has replaced it.
             InvalidInput: A value is not acceptable, or no change was given.
         """
         if content is None and not tags and not remove_tags:
@@ -188,7 +189,7 @@ class Memories:
         added = validate.tags(tags or {})
         vectors = self._embed(text)
         with self._store.transaction():
-            latest = self._find(memory_id)
+            latest = self._find_current(memory_id)
             labels = {key: value for key, value in (dict(latest.labels) | added).items() if key not in remove_tags}
             if text == latest.text and labels == latest.labels:
                 return self._memory(latest)
@@ -200,10 +201,11 @@ class Memories:
 
         Raises:
             NotFound: There is no such memory, or it was deleted.
+            RequestError: Another memory has replaced it.
             NotReinforceable: Its policy is another one.
         """
         with self._store.transaction():
-            latest = self._find(memory_id)
+            latest = self._find_current(memory_id)
             policy = versions.decay_policy(latest)
             if policy is DecayPolicy.STABLE:
                 raise NotReinforceable("Memory has stable decay policy, reinforcement has no effect")
@@ -250,9 +252,11 @@ class Memories:
         Raises:
             NotFound: There is no such memory; deleted ones are found.
         """
-        group = self._find(memory_id, deleted=True).ref
-        where = self._where(state="any", group=group.group)
-        return self._store.remove([record.ref for record in self._store.scan(where, limit=1_000_000)])
+        where = self._where(state="any", group=self._find(memory_id, deleted=True).ref.group)
+        also_in: tuple[str, ...] = ()
+        while records := self._store.scan(where, limit=1_000_000):  # again, if a version was added meanwhile
+            also_in = self._store.remove([record.ref for record in records])
+        return also_in
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -398,13 +402,17 @@ class Memories:
     def _search(self, query: str, given: "SearchFilters") -> "Found":
         from memories.searching import Search, run
 
-        min_confidence = given.get("min_confidence", self.config.min_confidence)
+        limit, min_confidence = given.get("limit"), given.get("min_confidence")
         search = Search(
             query=validate.query(query),
             where=self._filter(given.get("tags"), given.get("since"), given.get("until"), given.get("as_of")),
-            limit=validate.limit(given.get("limit", self.config.default_limit)),
-            min_confidence=validate.unit(min_confidence, "min-confidence"),
-            min_similarity=validate.unit(given.get("min_similarity", 0.0), "min-similarity"),
+            limit=self.config.default_limit if limit is None else validate.limit(limit),
+            min_confidence=(
+                self.config.min_confidence
+                if min_confidence is None
+                else validate.unit(min_confidence, "min-confidence")
+            ),
+            min_similarity=validate.unit(given.get("min_similarity") or 0.0, "min-similarity"),
             half_life_hours=self.config.decay_half_life_hours,
         )
         if search.min_similarity and self._embedder is None:
@@ -425,6 +433,14 @@ class Memories:
         if not found or (found[0].ended_by == "delete" and not deleted):
             raise NotFound("Memory not found")
         return found[0]
+
+    def _find_current(self, memory_id: str) -> Record:
+        """Return the latest version of a memory that may be changed."""
+        latest = self._find(memory_id)
+        if latest.ended_at is not None:
+            successor = latest.fields.get("superseded_by")
+            raise RequestError(f"Memory was replaced by {successor}; change that one, or restore this one first")
+        return latest
 
     def _complete(self, prefix: str) -> str:
         """Return the one id that begins so; one that is still current goes before those that are not."""

@@ -67,6 +67,12 @@ def query_terms(text: str) -> list[str]:
     return list(terms)[:MAX_QUERY_TERMS]
 
 
+def is_latin(text: str) -> bool:
+    """Return whether at least half of a text's letters are Latin ones; so is a text without letters."""
+    letters = [sign for sign in text if sign.isalpha()]
+    return 2 * sum(sign < "\u0250" or "\u1e00" <= sign <= "\u1eff" for sign in letters) >= len(letters)
+
+
 def covered(text: str, words: Sequence[str]) -> float:
     """Return the share of these words that a text has, 0 to 1; other endings and other accents count as well."""
     held = f" {_bare(' '.join(_WORD.findall(index_text(text))))} {index_text(text)}"

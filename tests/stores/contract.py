@@ -260,9 +260,7 @@ class StoreContract:
         self, twins: Store, collection: Collection, conditions: Mapping[str, Any]
     ) -> None:
         where = pool("ann", collection=collection, **conditions)
-        own = [
-            entry for entry in everything(twins, pool("ann", "bob", collection=collection)) if _means(where, entry)
-        ]
+        own = [entry for entry in everything(twins, pool("ann", "bob", collection=collection)) if _means(where, entry)]
         found = twins.scan(where, limit=1000)
         assert sorted(entry.ref for entry in found) == sorted(entry.ref for entry in own)
         assert {entry.ref.namespace for entry in found} <= {"ann"}
@@ -749,7 +747,24 @@ class StoreContract:
 
     @pytest.mark.parametrize(
         "term",
-        ['"', "'", "*", "(", ")", "NEAR(", "NEAR(a b, 2)", "AND", "OR", "NOT", "a AND", "-x", "a:b", "text:b", "^a", "{"]
+        [
+            '"',
+            "'",
+            "*",
+            "(",
+            ")",
+            "NEAR(",
+            "NEAR(a b, 2)",
+            "AND",
+            "OR",
+            "NOT",
+            "a AND",
+            "-x",
+            "a:b",
+            "text:b",
+            "^a",
+            "{",
+        ]
         + ["", " ", "don't", "C++", "a@b.com", "/usr/bin", "50%", "[x]", "`", "\\", ";", "--", '""', '" OR "', "a*"]
         + ["rowid", "rank", "text", "x" * 4000, "$1", ":a", "?1", "%s", "a\0b", "\u200b", "()" * 300, "' OR 1=1 --"],
     )

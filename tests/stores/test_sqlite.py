@@ -1,15 +1,1086 @@
+"""The SQLite store passes the contract; and what is its own: vectors in blocks, its file, its locks, its erasures."""
+
+import errno
+import os
+import random
+import resource
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import apsw
+import numpy as np
 import pytest
+
 pytest.register_assert_rewrite("contract")
-from contract import *
-from contract import StoreContract
+
+from contract import (  # noqa: E402 - after its assertions are made to explain themselves
+    MEMORY,
+    SPACE,
+    OpenStore,
+    StoreContract,
+    at,
+    by_words,
+    embed,
+    everything,
+    pool,
+    record,
+    search,
+    seen,
+    unit_vectors,
+)
+
+from memories.embedders.base import Space  # noqa: E402
+from memories.errors import MemoriesError, SchemaTooNew, StoreBusy, StoreDamaged, StoreError  # noqa: E402
+from memories.models import Filter, Patch, Record, Ref  # noqa: E402
+from memories.stores import sqlite, sqlite_file, sqlite_schema, sqlite_vectors  # noqa: E402
+from memories.stores.quantize import Quantizer  # noqa: E402
+from memories.stores.sqlite import SQLiteStore  # noqa: E402
+from memories.stores.sqlite_file import engine_is_safe, filesystem_of  # noqa: E402
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+needs_setpriv = pytest.mark.skipif(shutil.which("setpriv") is None or os.geteuid() != 0, reason="needs setpriv as root")
+AS_PLAIN_USER = (
+    "setpriv",
+    "--bounding-set",
+    "-dac_override,-dac_read_search",
+    "--inh-caps",
+    "-dac_override,-dac_read_search",
+)
+
+# Begins every script that runs in a process of its own: `store` is the one of the first argument.
+STORE = """
+import os, sys, time
+from pathlib import Path
+from datetime import UTC, datetime
+from memories.embedders.fake import FakeEmbedder
+from memories.errors import StoreError
+from memories.models import Collection, Filter, Record, Ref
 from memories.stores.sqlite import SQLiteStore
+path = Path(sys.argv[1])
+store = SQLiteStore(path, FakeEmbedder.space)
+mine = Filter(Collection.MEMORY, ("ann",))
+def add(group, text=""):
+    text = text or f"note {group}"
+    ref = Ref(Collection.MEMORY, "ann", group, 1)
+    store.append([Record(ref, text, datetime.now(UTC), vectors=FakeEmbedder().embed(text))])
+"""
+CHECK = """
+import sys, apsw
+db = apsw.Connection(sys.argv[1])
+print(db.pragma("integrity_check"))
+db.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 0)")
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "memories.db"
+
+
+@pytest.fixture
+def open_store(path: Path) -> Iterator[OpenStore]:
+    opened: list[SQLiteStore] = []
+
+    def open_one(space: Space | None) -> SQLiteStore:
+        opened.append(SQLiteStore(path, space))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> SQLiteStore:
+    return open_store(SPACE)  # type: ignore[return-value]
+
 
 class TestSQLite(StoreContract):
     @pytest.fixture
-    def open_store(self, tmp_path):
-        opened = []
-        def open_one(space):
-            opened.append(SQLiteStore(tmp_path / "memories.db", space))
-            return opened[-1]
-        yield open_one
-        for s in opened: s.close()
+    def open_store(self, open_store: OpenStore) -> OpenStore:
+        return open_store
+
+
+def mode(file: Path) -> int:
+    return stat.S_IMODE(file.stat().st_mode)
+
+
+def all_uses(store: SQLiteStore) -> list[Callable[[], object]]:
+    """Return every way to use a store, each as a call."""
+    ref = Ref(MEMORY, "ann", "m", 1)
+    return [
+        lambda: store.scan(pool(), limit=1),
+        lambda: store.groups(pool(), limit=1),
+        lambda: store.count(pool()),
+        lambda: store.labels(pool(), None),
+        lambda: search(store, "note"),
+        lambda: store.info(pool()),
+        lambda: store.append([record("n")]),
+        lambda: store.patch([Patch(ref, None, None, {})]),
+        lambda: store.remove([ref]),
+        lambda: store.transaction().__enter__(),
+    ]
+
+
+# --- vectors in blocks -----------------------------------------------------------------------------------------------
+
+REAL = Space(model="clusters/1", dimension=384, floor=0.5, weight=3.0, duplicate=0.9)
+ROWS = 6_500
+
+
+@pytest.fixture(scope="module")
+def clusters() -> Any:
+    """Unit vectors in 150 clusters, shape (rows, 384)."""
+    drawn = np.random.default_rng(5)
+    centres = drawn.standard_normal((150, 384))
+    near = centres[drawn.integers(150, size=ROWS)] + 0.7 * drawn.standard_normal((ROWS, 384))
+    return (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
+
+
+def _row(number: int, vector: Any) -> Record:
+    labels = {"wide": "yes"} if number % 10 else {"narrow": "yes" if number % 50 == 0 else "no"}
+    namespace = "bob" if number % 5 == 4 else "ann"
+    return record(f"m{number:05}", namespace=namespace, text=f"w{number}", labels=labels, vectors=vector[np.newaxis])
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory, clusters: Any) -> Path:
+    """A closed store file of 6,500 records, of which 5,200 are those of `ann`."""
+    path = tmp_path_factory.mktemp("large") / "memories.db"
+    store = SQLiteStore(path, REAL)
+    for start in range(0, ROWS, 500):
+        store.append([_row(number, clusters[number]) for number in range(start, min(start + 500, ROWS))])
+    store.close()
+    return path
+
+
+@pytest.fixture
+def many(large: Path, path: Path) -> Iterator[SQLiteStore]:
+    shutil.copy(large, path)
+    path.chmod(0o600)
+    store = SQLiteStore(path, REAL)
+    yield store
+    store.close()
+
+
+def recall_at_10(store: SQLiteStore, vectors: Any, where: Filter, meant: list[int], queries: int = 60) -> float:
+    """Return the share of the true ten best that a search finds, by exact float32 scores."""
+    drawn = np.random.default_rng(6)
+    found = 0
+    for _ in range(queries):
+        query = vectors[drawn.integers(ROWS)] + 0.03 * drawn.standard_normal(384)
+        query = (query / np.linalg.norm(query)).astype(np.float32)
+        best = {meant[place] for place in np.argsort(-(vectors[meant] @ query))[:10]}
+        candidates = store.candidates(where, vector=query, terms=[], k=10)
+        assert len(candidates) == 10
+        found += len(best & {int(candidate.record.ref.group[1:]) for candidate in candidates})
+    return found / (10 * queries)
+
+
+OF_ANN = [number for number in range(ROWS) if number % 5 != 4]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "meant"),
+    [
+        ({}, OF_ANN),
+        ({"labels": {"wide": "yes"}}, [number for number in OF_ANN if number % 10]),
+        ({"labels": {"narrow": "yes"}}, [number for number in OF_ANN if number % 50 == 0]),
+        ({"group": "m00", "prefix": True}, [number for number in OF_ANN if number < 1000]),
+    ],
+    ids=["namespace", "wide-label", "narrow-label", "group"],
+)
+@pytest.mark.parametrize("exact_rows", [4096, 20])
+def test_the_ten_best_are_found(
+    many: SQLiteStore,
+    clusters: Any,
+    conditions: Any,
+    meant: list[int],
+    exact_rows: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With few exact rows even a selective filter goes through the blocks, and must walk far down their list."""
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", exact_rows)
+    assert recall_at_10(many, clusters, pool(**conditions), meant) >= 0.99
+
+
+def test_most_vectors_of_a_large_store_are_in_blocks(many: SQLiteStore, path: Path, run_python: RunPython) -> None:
+    assert many.count(pool("ann", "bob")) == ROWS
+    script = "import sys, apsw; print(*apsw.Connection(sys.argv[1]).execute('SELECT hi FROM block').fetchall())"
+    assert run_python(script, path).stdout.split() == [f"({hi},)" for hi in (1024, 2048, 3072, 4096, 5120, 6144)]
+
+
+def test_an_unselective_search_reads_the_blocks(many: SQLiteStore, clusters: Any) -> None:
+    many.candidates(pool("ann"), vector=clusters[0], terms=[], k=10)
+    assert many._vectors()._hi == 6144
+
+
+def test_blocks_survive_a_removal(many: SQLiteStore, clusters: Any, path: Path) -> None:
+    """Also for another store that has read the blocks before."""
+    other = SQLiteStore(path, REAL)
+    assert recall_at_10(other, clusters, pool(), OF_ANN, queries=5) > 0.9
+    removed = set(random.Random(7).sample(OF_ANN, 40)) | {1023, 1020, ROWS - 1, ROWS - 2}
+    many.remove([Ref(MEMORY, namespace, f"m{number:05}", 1) for number in removed for namespace in ("ann", "bob")])
+    left = [number for number in OF_ANN if number not in removed]
+    for store in (many, other):
+        assert store.count(pool()) == len(left)
+        assert recall_at_10(store, clusters, pool(), left) >= 0.99
+    other.close()
+
+
+def test_what_is_added_after_the_last_block_is_found(many: SQLiteStore) -> None:
+    vectors = unit_vectors(1, seed=9)
+    vector = np.pad(vectors[0], (0, 384 - SPACE.dimension))
+    many.append([record("new", text="new", vectors=vector[np.newaxis])])
+    (found,) = many.candidates(pool(), vector=vector, terms=[], k=1)
+    assert found.record.ref.group == "new"
+
+
+def test_texts_of_several_windows_fill_blocks_too(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 10)
+    vectors = unit_vectors(3 * 1100)
+    store.append([record(f"m{n:04}", text="x", vectors=vectors[3 * n : 3 * n + 3]) for n in range(1100)])
+    for number in (0, 500, 1023, 1024, 1099):
+        (found,) = store.candidates(pool(), vector=vectors[3 * number + 2], terms=[], k=1)
+        assert found.record.ref.group == f"m{number:04}"
+        assert found.similarity == pytest.approx(1.0, abs=0.01)
+
+
+def test_in_a_large_store_rare_words_still_find(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words that very many rows have are left out there, unless there is no other."""
+    monkeypatch.setattr(sqlite, "_RANK_ALL_ROWS", 50)
+    monkeypatch.setattr(sqlite, "_RANK_AT_MOST", 20)
+    store.append([record(f"m{n:02}", text="weekly report", vectors=None) for n in range(60)])
+    store.append([record("rare", text="weekly report zanzibar", vectors=None)])
+    assert set(by_words(store, ["weekly", "report", "zanzibar"])) == {"rare"}
+    assert len(by_words(store, ["weekly", "report"], k=10)) == 10
+
+
+# --- modes, links, folders -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("umask", ["0o000", "0o077", "0o022"])
+def test_files_are_for_their_owner_only(tmp_path: Path, umask: str, run_python: RunPython) -> None:
+    script = (
+        f"import os; os.umask({umask})"
+        + STORE
+        + """
+add("m"); store.remove([]); add("n")
+for found in sorted((path.parent, path.parent.parent, *path.parent.iterdir())):
+    print(found.name, oct(found.stat().st_mode & 0o777))
+"""
+    )
+    assert run_python(script, tmp_path / "one" / "two" / "m.db").stdout.splitlines() == [
+        "one 0o700",
+        "two 0o700",
+        "m.db 0o600",
+        "m.db-shm 0o600",
+        "m.db-wal 0o600",
+        "m.db.lock 0o600",
+    ]
+
+
+def test_a_link_in_place_of_the_file_is_refused(tmp_path: Path, path: Path, store: SQLiteStore) -> None:
+    target = tmp_path / "target.db"
+    target.write_bytes(b"precious")
+    path.symlink_to(target)
+    for use in all_uses(store):
+        with pytest.raises(StoreError, match="symbolic link"):
+            use()
+    assert target.read_bytes() == b"precious"
+
+
+def test_a_link_to_nowhere_is_refused_and_not_followed(tmp_path: Path, path: Path, store: SQLiteStore) -> None:
+    path.symlink_to(tmp_path / "nowhere.db")
+    for use in all_uses(store):
+        with pytest.raises(StoreError, match="symbolic link"):
+            use()
+    assert not (tmp_path / "nowhere.db").exists()
+
+
+def test_a_link_in_place_of_the_side_file_is_refused(tmp_path: Path, store: SQLiteStore) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"precious")
+    (tmp_path / "memories.db.lock").symlink_to(target)
+    with pytest.raises(StoreError, match="cannot use"):
+        store.append([record("m")])
+    assert target.read_bytes() == b"precious"
+
+
+def test_a_link_in_place_of_the_unfinished_file_is_not_followed(tmp_path: Path, store: SQLiteStore) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"precious")
+    (tmp_path / ".memories.db.new").symlink_to(target)
+    store.append([record("m")])
+    assert target.read_bytes() == b"precious"
+
+
+def test_what_everybody_may_write_is_refused(tmp_path: Path, open_store: OpenStore) -> None:
+    open_store(SPACE).append([record("m")])
+    for part in (tmp_path, tmp_path / "memories.db"):
+        usual = mode(part)
+        part.chmod(usual | 0o002)
+        with pytest.raises(StoreError, match="written by everybody; run: chmod"):
+            open_store(SPACE).count(pool())
+        part.chmod(usual)
+    assert open_store(SPACE).count(pool()) == 1
+
+
+def test_a_folder_in_place_of_the_file_is_refused(path: Path, store: SQLiteStore) -> None:
+    path.mkdir()
+    for use in all_uses(store):
+        with pytest.raises(StoreError, match="is a folder"):
+            use()
+    assert list(path.iterdir()) == []
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"precious")
+    for use in all_uses(SQLiteStore(tmp_path / "file" / "memories.db", SPACE)):
+        with pytest.raises(StoreError, match="cannot use"):
+            use()
+
+
+# --- files that are no store -----------------------------------------------------------------------------------------
+
+
+def _other_program() -> bytes:
+    db = apsw.Connection(":memory:")
+    db.execute("CREATE TABLE record (x); INSERT INTO record VALUES (1); PRAGMA user_version=1")
+    return db.serialize("main")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"x",
+        b"<!DOCTYPE html><html><body>Sign in to continue</body></html>" * 200,
+        random.Random(8).randbytes(50),
+        random.Random(8).randbytes(50_000),
+        b"\0" * 8192,
+        _other_program(),
+        b"SQLite format 3\0" + random.Random(8).randbytes(8192),
+    ],
+    ids=["nothing", "one-byte", "html", "short-noise", "noise", "zeros", "other-program", "only-a-header"],
+)
+def test_a_file_that_is_no_store_is_refused_and_left_alone(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    path.chmod(0o600)
+    for number in range(len(all_uses(SQLiteStore(path, SPACE)))):
+        store = SQLiteStore(path, SPACE)
+        with pytest.raises(StoreDamaged) as caught:
+            all_uses(store)[number]()
+        store.close()
+        assert str(path) in str(caught.value)
+        assert path.read_bytes() == content
+    assert {found.name for found in path.parent.iterdir() if found.is_file()} == {path.name, f"{path.name}.lock"}
+
+
+def test_touching_a_file_that_is_no_store_is_no_silent_success(path: Path, store: SQLiteStore) -> None:
+    path.write_bytes(b"garbage" * 1000)
+    with pytest.raises(StoreDamaged):
+        store.touch([Ref(MEMORY, "ann", "m", 1)])
+
+
+def test_a_newer_schema_is_refused_and_left_alone(path: Path, run_python: RunPython) -> None:
+    """Its writer was killed, so that its log is still there: not even that is taken over."""
+    script = STORE + "add('m'); db = store._file._connection(); db.pragma('user_version', 9); os._exit(0)"
+    run_python(script, path)
+    files = [path, Path(f"{path}-wal")]
+    before = [file.read_bytes() for file in files]
+    assert len(before[1]) > 0
+    for number in range(len(all_uses(SQLiteStore(path, SPACE)))):
+        store = SQLiteStore(path, SPACE)
+        with pytest.raises(SchemaTooNew, match="has schema 9 and this program knows 1 at most; upgrade memories"):
+            all_uses(store)[number]()
+        store.close()
+    assert [file.read_bytes() for file in files] == before
+
+
+def test_a_newer_schema_is_noticed_when_it_comes_while_open(
+    path: Path, store: SQLiteStore, run_python: RunPython
+) -> None:
+    store.append([record("m")])
+    run_python("import sys, apsw; apsw.Connection(sys.argv[1]).pragma('user_version', 9)", path)
+    for use in all_uses(store):
+        with pytest.raises(SchemaTooNew):
+            use()
+
+
+# --- migrations ------------------------------------------------------------------------------------------------------
+
+SECOND = """
+CREATE TABLE extra (x);
+ALTER TABLE record ADD COLUMN note TEXT;
+UPDATE record SET note = 'migrated';
+"""
+
+
+@pytest.fixture
+def old(path: Path) -> Path:
+    """A closed store file of the first schema with three records."""
+    store = SQLiteStore(path, SPACE)
+    store.append([record(f"m{number}", text="common words", labels={"who": "ann"}) for number in range(3)])
+    store.close()
+    return path
+
+
+def look(path: Path) -> list[str]:
+    """Return version and notes of a file that no connection of this process has open."""
+    script = """
+import sys, apsw
+db = apsw.Connection(sys.argv[1])
+print(db.pragma("user_version"), db.pragma("integrity_check"), *db.execute("SELECT name FROM pragma_table_info('record')"
+      " WHERE name = 'note'"), *db.execute("SELECT name FROM sqlite_schema WHERE name = 'extra'"))
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def migrate_to(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> None:
+    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", (sqlite_schema.MIGRATIONS[0], *scripts))
+
+
+@pytest.mark.parametrize("first_use", ["read", "write"])
+def test_a_migration_keeps_everything_and_leaves_a_snapshot(
+    old: Path, monkeypatch: pytest.MonkeyPatch, first_use: str
+) -> None:
+    store = SQLiteStore(old, SPACE)
+    before = seen(store, pool())
+    store.close()
+    os.umask(previous := os.umask(0))
+    migrate_to(monkeypatch, SECOND)
+    store = SQLiteStore(old, SPACE)
+    if first_use == "write":
+        store.touch([])
+    assert seen(store, pool()) == before
+    assert store.info(pool()).schema_version == 2
+    assert list(store.remove([])) == [f"{old}.v1.backup"]
+    store.close()
+    os.umask(previous)
+    assert look(old) == ["2", "ok", "('note',)", "('extra',)"]
+    assert mode(Path(f"{old}.v1.backup")) == 0o600
+    assert look(Path(f"{old}.v1.backup")) == ["1", "ok"]
+
+
+def test_a_migration_of_several_steps_leaves_one_snapshot(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    migrate_to(monkeypatch, SECOND, "CREATE TABLE third (x)")
+    store = SQLiteStore(old, SPACE)
+    assert store.info(pool()).schema_version is not None
+    assert store.count(pool()) == 3
+    assert store.info(pool()).schema_version == 3
+    store.close()
+    assert [found.name for found in old.parent.glob("*.backup")] == [f"{old.name}.v1.backup"]
+
+
+def test_a_migration_that_fails_leaves_the_old_version(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SQLiteStore(old, SPACE)
+    before = seen(store, pool())
+    store.close()
+    with monkeypatch.context() as broken:
+        migrate_to(broken, SECOND + "; SELECT no_such_column FROM record")
+        store = SQLiteStore(old, SPACE)
+        for use in all_uses(store):
+            with pytest.raises(StoreError):
+                use()
+        store.close()
+        assert look(old) == ["1", "ok"]
+    store = SQLiteStore(old, SPACE)
+    assert seen(store, pool()) == before
+    store.close()
+
+
+def test_a_migration_that_is_killed_leaves_the_old_version(
+    old: Path, monkeypatch: pytest.MonkeyPatch, run_python: RunPython
+) -> None:
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+    script = (
+        "from memories.stores import sqlite_schema\n"
+        f"sqlite_schema.MIGRATIONS += ({SECOND + endless!r},)" + STORE + "store.count(mine)"
+    )
+    running = subprocess.Popen([sys.executable, "-c", script, str(old)])
+    try:
+        snapshot = Path(f"{old}.v1.backup")
+        deadline = time.monotonic() + 20
+        while not snapshot.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert running.poll() is None
+    finally:
+        running.kill()
+        running.wait()
+    assert look(old) == ["1", "ok"]
+    migrate_to(monkeypatch, SECOND)
+    store = SQLiteStore(old, SPACE)
+    assert store.count(pool()) == 3
+    store.close()
+    assert look(old)[0] == "2"
+
+
+def test_processes_that_migrate_at_once_all_go_on(old: Path) -> None:
+    script = (
+        "from memories.stores import sqlite_schema\n"
+        f"sqlite_schema.MIGRATIONS += ({SECOND!r},)"
+        + STORE
+        + "time.sleep(max(0, float(sys.argv[3]) - time.time())); print(store.count(mine) >= 3); add(sys.argv[2])"
+    )
+    start = time.time() + 2
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(old), f"p{number}", str(start)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number in range(4)
+    ]
+    assert [process.communicate(timeout=60)[0] for process in running] == ["True\n"] * 4
+    assert look(old)[:2] == ["2", "ok"]
+
+
+def test_a_leftover_of_a_snapshot_that_was_cut_short_does_not_matter(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (old.parent / f".{old.name}.v1.backup.new").write_bytes(b"half")
+    migrate_to(monkeypatch, SECOND)
+    store = SQLiteStore(old, SPACE)
+    assert store.count(pool()) == 3
+    store.close()
+    assert look(Path(f"{old}.v1.backup")) == ["1", "ok"]
+
+
+# --- engine and filesystem -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "safe"),
+    [
+        ("3.7.0", False),
+        ("3.40.1", False),
+        ("3.44.5", False),
+        ("3.44.6", True),
+        ("3.44.9", True),
+        ("3.45.0", False),
+        ("3.50.6", False),
+        ("3.50.7", True),
+        ("3.51.0", False),
+        ("3.51.2", False),
+        ("3.51.3", True),
+        ("3.52.0", True),
+        ("3.54.1", True),
+        ("4.0.0", True),
+    ],
+)
+def test_only_engines_without_the_wal_reset_bug_are_safe(version: str, safe: bool) -> None:
+    assert engine_is_safe(version) is safe
+
+
+def test_an_unsafe_engine_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.40.1")
+    with pytest.raises(StoreError, match=r"SQLite 3\.40\.1 can lose acknowledged writes"):
+        SQLiteStore(path, SPACE)
+
+
+MOUNTS = """\
+overlay / overlay rw 0 0
+tmpfs /tmp tmpfs rw 0 0
+server:/home /home nfs4 rw 0 0
+/dev/vda /home/ann/local ext4 rw 0 0
+//server/share /mnt/my\\040share cifs rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/", "overlay"),
+        ("/tmp/x", "tmpfs"),
+        ("/tmpx", "overlay"),
+        ("/home", "nfs4"),
+        ("/home/ann", "nfs4"),
+        ("/home/ann/local/x", "ext4"),
+        ("/homes", "overlay"),
+        ("/mnt/my share/x", "cifs"),
+    ],
+)
+def test_the_filesystem_of_a_folder_is_that_of_its_nearest_mount(folder: str, kind: str) -> None:
+    assert filesystem_of(folder, MOUNTS) == kind
+
+
+def test_no_store_is_made_on_a_network_filesystem(
+    path: Path, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "filesystem_of", lambda resolved, mounts: "nfs4")
+    with pytest.raises(StoreError, match=r"network filesystem \(nfs4\).*MEMORY_HOME"):
+        store.append([record("m")])
+    assert not path.exists()
+
+
+# --- the file changes under us ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_goes_while_open_is_noticed(path: Path, store: SQLiteStore, replaced: bool) -> None:
+    store.append([record("m")])
+    if replaced:
+        other = SQLiteStore(path.with_name("other.db"), SPACE)
+        other.append([record("other")])
+        other.close()
+        path.with_name("other.db").rename(path)
+    else:
+        path.unlink()
+    for use in all_uses(store):
+        with pytest.raises(StoreDamaged, match="removed or replaced while it was open"):
+            use()
+    assert path.exists() is replaced
+
+
+def test_a_log_without_its_file_is_not_taken_for_an_empty_store(path: Path, run_python: RunPython) -> None:
+    """The file was removed after its writer was killed; SQLite would replay the log into a new one."""
+    run_python(STORE + "add('m'); os._exit(0)", path)
+    path.rename(path.with_name("aside"))
+    for use in all_uses(SQLiteStore(path, SPACE)):
+        with pytest.raises(StoreDamaged, match="is gone, but its log memories.db-wal is still there"):
+            use()
+    assert not path.exists()
+    path.with_name("aside").rename(path)
+    store = SQLiteStore(path, SPACE)
+    assert store.count(pool()) == 1
+    store.close()
+
+
+def test_a_file_that_was_removed_may_be_made_again_by_a_new_start(path: Path) -> None:
+    for name in ("first", "second"):
+        store = SQLiteStore(path, SPACE)
+        store.append([record(name)])
+        assert [entry.ref.group for entry in everything(store, pool())] == [name]
+        store.close()
+        path.unlink()
+
+
+def test_a_flipped_byte_in_a_text_is_noticed(path: Path, old: Path) -> None:
+    content = old.read_bytes()
+    places = [place for place in range(len(content)) if content.startswith(b"common words", place)]
+    assert len(places) == 3
+    for flip in (0x01, 0x20, 0x80):  # the last makes it no UTF-8
+        damaged = bytearray(content)
+        damaged[places[1] + 3] ^= flip
+        path.write_bytes(damaged)
+        store = SQLiteStore(path, SPACE)
+        with pytest.raises(StoreDamaged, match="restore a backup"):
+            store.scan(pool(), limit=9)
+        store.close()
+
+
+def test_no_damage_makes_a_wrong_text_or_an_error_of_the_driver(path: Path) -> None:
+    """400 single-bit flips anywhere in the file: every read gives texts that were written, or one of our errors."""
+    store = SQLiteStore(path, SPACE)
+    texts = {f"text number {number} of the store, with some more words" for number in range(40)}
+    store.append([record(f"m{at}", text=text, labels={"n": str(at % 3)}) for at, text in enumerate(sorted(texts))])
+    store.patch([Patch(Ref(MEMORY, "ann", f"m{number}", 1), None, None, {"a": 1}) for number in range(40)])
+    store.close()
+    content = path.read_bytes()
+    drawn = random.Random(11)
+    refused = 0
+    for _ in range(400):
+        damaged = bytearray(content)
+        damaged[drawn.randrange(len(damaged))] ^= 1 << drawn.randrange(8)
+        path.write_bytes(damaged)
+        store = SQLiteStore(path, SPACE)
+        for use in all_uses(store)[:6]:
+            try:
+                found = use()
+            except MemoriesError:
+                refused += 1
+                continue
+            if isinstance(found, dict) and found and hasattr(next(iter(found.values())), "record"):
+                found = [candidate.record for candidate in found.values()]
+            if isinstance(found, list) and found and isinstance(found[0], Record):
+                assert {entry.text for entry in found} <= texts
+        store.close()
+    assert refused > 20
+
+
+# --- forks and threads -----------------------------------------------------------------------------------------------
+
+
+def test_a_fork_after_opening_works_on_both_sides(path: Path, run_python: RunPython) -> None:
+    script = (
+        STORE
+        + """
+add("before")
+children = []
+for number in range(3):
+    child = os.fork()
+    if child == 0:
+        for turn in range(20):
+            add(f"child{number}-{turn}")
+        assert store.count(mine) > 20
+        sys.exit(0)  # an orderly end, at which Python collects what it inherited
+    children.append(child)
+for turn in range(40):
+    add(f"parent-{turn}")
+assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+for turn in range(5):
+    add(f"after-{turn}")
+print(store.count(mine))
+"""
+    )
+    assert run_python(script, path).stdout == "106\n"
+    assert run_python(CHECK, path).stdout == "ok\n"
+
+
+def test_a_child_that_only_inherits_a_store_leaves_it_alone(path: Path, run_python: RunPython) -> None:
+    """It ends in order, while the parent's transaction is open and goes on."""
+    script = (
+        STORE
+        + """
+add("before")
+with store.transaction():
+    add("inside")
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    add("inside too")
+print(store.count(mine), SQLiteStore(path, None).count(mine))
+"""
+    )
+    done = run_python(script, path)
+    assert (done.stdout, done.stderr) == ("3 3\n", "")
+
+
+def test_the_lock_of_a_killed_parent_does_not_live_on_in_its_child(path: Path, run_python: RunPython) -> None:
+    script = (
+        STORE
+        + """
+import signal
+add("before")
+with store.transaction():
+    parent, (readable, writable) = os.getpid(), os.pipe()
+    if os.fork() == 0:
+        store.count(mine)  # it goes on using the store
+        os.kill(parent, signal.SIGKILL)
+        while os.getppid() == parent:
+            time.sleep(0.01)
+        add("from the child")
+        Path(sys.argv[2]).touch()
+        os._exit(0)
+    time.sleep(30)
+"""
+    )
+    run_python(script, path, path.with_name("done"), check=False)
+    deadline = time.monotonic() + 10
+    while not path.with_name("done").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    store = SQLiteStore(path, SPACE)
+    assert [entry.ref.group for entry in everything(store, pool())] == ["before", "from the child"]
+    store.close()
+
+
+def test_threads_that_ended_leave_no_open_files(store: SQLiteStore) -> None:
+    store.append([record("m")])
+    for _ in range(30):
+        thread = threading.Thread(target=store.count, args=(pool(),))
+        thread.start()
+        thread.join()
+    assert len(store._file._opened) <= 2
+
+
+# --- erasure ---------------------------------------------------------------------------------------------------------
+
+GREP = """
+import sys
+from pathlib import Path
+for file in sorted(Path(sys.argv[1]).parent.iterdir()):
+    content = file.read_bytes() if file.is_file() else b""
+    for needle in sys.argv[2:]:
+        if bytes.fromhex(needle) in content:
+            print(file.name, bytes.fromhex(needle)[:12])
+"""
+
+
+@pytest.mark.parametrize("others", [0, 50])
+def test_what_is_removed_leaves_no_byte(path: Path, open_store: OpenStore, others: int, run_python: RunPython) -> None:
+    """Nor do its earlier versions, its metadata, its words in the index or its vectors; a second store is open."""
+    store, idle = open_store(SPACE), open_store(SPACE)
+    store.append([record(f"other{number}", text=f"quite ordinary remark {number}") for number in range(others)])
+    texts = ["the quixotrumpelstil word", "then a quixozanzibarel one", "last the quixofandangole"]
+    vectors = unit_vectors(4, seed=12)
+    for position, text in enumerate(texts, 1):
+        if position > 1:
+            store.patch(
+                [Patch(Ref(MEMORY, "ann", "m", position - 1), at(position), "update", {"mark": "fieldsentinel"})]
+            )
+        windows = vectors[:2] if position == 1 else vectors[[position]]
+        labels = {"labelkeysentinel": f"labelvaluesentinel{position}"}
+        store.append([record("m", position, text=text, labels=labels, key="key/sentinel", vectors=windows)])
+    assert idle.count(pool()) == others + 1
+    codes = [Quantizer(SPACE.dimension).encode(vectors[[number]])[4:36] for number in range(4)]
+    needles = [text.encode() for text in texts]
+    # The index shares beginnings of words: what shows is a word's end, as its stem.
+    needles += [b"umpelstil", b"anzibarel", b"fandangol"]
+    needles += [b"fieldsentinel", b"labelkeysentinel", b"labelvaluesentinel", b"key/sentinel", *codes]
+    shown = run_python(GREP, path, *(needle.hex() for needle in needles)).stdout
+    assert len({line.split(" ", 1)[1] for line in shown.splitlines()}) == len({needle[:12] for needle in needles})
+    store.remove([Ref(MEMORY, "ann", "m", position) for position in (1, 2, 3)])
+    assert run_python(GREP, path, *(needle.hex() for needle in needles)).stdout == ""
+    assert len(search(idle, "quixotrumpelstil ordinary remark", k=100)) == others
+    assert run_python(CHECK, path).stdout == "ok\n"
+
+
+def test_an_erasure_that_a_reader_holds_up_says_so_and_can_be_finished(
+    path: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, run_python: RunPython
+) -> None:
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.3)
+    store, reader = open_store(SPACE), open_store(SPACE)
+    store.append([record("m", text="sentinelword"), record("n", text="other")])
+    ref = Ref(MEMORY, "ann", "m", 1)
+    with reader._file.read() as held:
+        held.execute("SELECT * FROM record").fetchall()
+        with pytest.raises(StoreBusy, match="forget it again"):
+            store.remove([ref])
+        assert store.count(pool()) == 1
+    store.remove([ref])
+    assert run_python(GREP, path, b"sentinelword".hex()).stdout == ""
+
+
+def test_removing_is_no_part_of_a_transaction(store: SQLiteStore) -> None:
+    store.append([record("m")])
+    with pytest.raises(StoreError, match="can't be part of a transaction"), store.transaction():
+        store.remove([Ref(MEMORY, "ann", "m", 1)])
+    assert store.count(pool()) == 1
+
+
+# --- locks -----------------------------------------------------------------------------------------------------------
+
+HOLD = STORE + "\nwith store.transaction():\n    add('held'); print(os.getpid(), flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that is in the middle of a transaction until its standard input is closed."""
+    running = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == f"{running.pid}\n"
+    yield running
+    running.kill()
+    running.communicate()
+
+
+def test_a_busy_store_names_who_keeps_it_busy(
+    store: SQLiteStore, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.4)
+    begun = time.monotonic()
+    with pytest.raises(StoreBusy, match=f"kept busy by process {holder.pid} for 0 s; nothing was written; try again"):
+        store.append([record("m")])
+    assert 0.4 <= time.monotonic() - begun < 5
+
+
+def test_readers_do_not_wait_for_a_writer(store: SQLiteStore, holder: subprocess.Popen[str]) -> None:
+    begun = time.monotonic()
+    assert store.count(pool()) == 0
+    assert search(store, "held") == {}
+    store.touch([Ref(MEMORY, "ann", "held", 1)])
+    assert time.monotonic() - begun < 5
+
+
+def test_a_writer_that_is_killed_leaves_neither_lock_nor_record(
+    store: SQLiteStore, holder: subprocess.Popen[str]
+) -> None:
+    holder.kill()
+    holder.wait()
+    store.append([record("m")])
+    assert [entry.ref.group for entry in everything(store, pool())] == ["m"]
+
+
+# --- full and read-only disks ----------------------------------------------------------------------------------------
+
+FILL = """
+written = []
+def fill():
+    try:
+        for number in range(100_000):
+            with store.transaction():
+                add(f"g{number}", f"text {number} " + "some more words " * 40)
+            written.append(f"g{number}")
+    except StoreError as exc:
+        print(exc)
+def kept():
+    found = {record.ref.group for record in store.scan(mine, limit=100_000)}
+    assert found == set(written), found ^ set(written)
+    assert len(store.candidates(mine, vector=FakeEmbedder().embed("text 1")[0], terms=["text"], k=5)) >= 5
+"""
+
+
+def test_a_file_that_may_not_grow_gives_one_sentence(path: Path, run_python: RunPython) -> None:
+    """Earlier records stay, and writing goes on when there is room again."""
+    script = (
+        STORE
+        + FILL
+        + f"""
+import resource
+add("g"); written.append("g")
+resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, {resource.RLIM_INFINITY}))
+fill(); kept()
+store.close(); store = SQLiteStore(path, FakeEmbedder.space); kept()
+resource.setrlimit(resource.RLIMIT_FSIZE, ({resource.RLIM_INFINITY}, {resource.RLIM_INFINITY}))
+add("later"); written.append("later"); kept()
+"""
+    )
+    done = run_python(script, path)
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+    assert f"the disk of {path} reported an error" in done.stdout
+    assert run_python(CHECK, path).stdout == "ok\n"
+
+
+def _can_mount() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    done = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def mounting() -> None:
+    if not _can_mount():
+        pytest.skip("may not mount here")
+
+
+def on_tmpfs(folder: Path, options: str) -> tuple[str, ...]:
+    """Return what runs a command with a small filesystem of its own in place of a folder."""
+    return ("unshare", "-m", "sh", "-c", f'mount -t tmpfs -o {options} tmpfs "{folder}" && exec "$@"', "sh")
+
+
+@pytest.mark.usefixtures("mounting")
+def test_a_full_disk_gives_one_sentence(tmp_path: Path, run_python: RunPython) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    script = (
+        STORE
+        + FILL
+        + """
+(path.parent / "ballast").write_bytes(bytes(200_000))
+fill(); kept()
+store.close(); store = SQLiteStore(path, FakeEmbedder.space); kept()
+fill(); kept()
+(path.parent / "ballast").unlink()
+add("later"); written.append("later"); kept()
+"""
+    )
+    done = run_python(script, folder / "memories.db", prefix=on_tmpfs(folder, "size=2m,mode=700"))
+    assert done.stderr == ""
+    sentence = f"the disk of {folder / 'memories.db'} is full; nothing was written; make room and try again\n"
+    assert done.stdout == 2 * sentence
+
+
+@pytest.mark.usefixtures("mounting")
+@pytest.mark.parametrize("options", ["size=64k,mode=700", "size=4k,mode=700", "size=2m,nr_inodes=2,mode=700"])
+def test_a_disk_with_no_room_for_a_store_gives_one_sentence(
+    tmp_path: Path, options: str, run_python: RunPython
+) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    script = STORE + "\ntry:\n    add('m')\nexcept StoreError as exc:\n    print(exc)\nprint(store.count(mine))"
+    done = run_python(script, folder / "memories.db", prefix=on_tmpfs(folder, options))
+    assert done.stderr == ""
+    sentence, count = done.stdout.splitlines()
+    assert str(folder / "memories.db") in sentence
+    assert count == "0"
+
+
+READ_ONLY = (
+    STORE
+    + """
+def use(what):
+    try:
+        print(what())
+    except StoreError as exc:
+        print("refused:", exc)
+use(lambda: [record.text for record in store.scan(mine, limit=9)])
+use(lambda: len(store.candidates(mine, vector=FakeEmbedder().embed("note")[0], terms=["note"], k=5)))
+use(lambda: store.touch([Ref(Collection.MEMORY, "ann", "m", 1)]))
+use(lambda: add("n"))
+"""
+)
+
+
+@needs_setpriv
+@pytest.mark.parametrize("log_is_left", [False, True])
+@pytest.mark.parametrize(("folder_mode", "file_mode"), [(0o555, 0o444), (0o755, 0o444), (0o555, 0o644)])
+def test_what_may_only_be_read_is_read_or_refused_in_one_sentence(
+    tmp_path: Path, folder_mode: int, file_mode: int, log_is_left: bool, run_python: RunPython
+) -> None:
+    path = tmp_path / "folder" / "memories.db"
+    run_python(STORE + f"add('m'); {'os._exit(0)' if log_is_left else 'store.close()'}", path)
+    for file in path.parent.iterdir():
+        file.chmod(file_mode)
+    path.parent.chmod(folder_mode)
+    done = run_python(READ_ONLY, path, prefix=AS_PLAIN_USER)
+    path.parent.chmod(0o755)
+    assert done.stderr == ""
+    scanned, searched, touched, added = done.stdout.splitlines()
+    assert (scanned, searched) == ("['note m']", "1") or all(
+        line.startswith(f"refused: {path} or its folder can't be written")
+        or line.startswith(f"refused: cannot open {path}: it or its folder can't be written")
+        for line in (scanned, searched)
+    )
+    assert touched == "None"
+    assert added.startswith("refused: ")
+    assert str(path) in added
+
+
+@needs_setpriv
+def test_a_folder_that_may_not_be_entered_is_refused_in_one_sentence(tmp_path: Path, run_python: RunPython) -> None:
+    path = tmp_path / "folder" / "memories.db"
+    run_python(STORE + "add('m')", path)
+    path.parent.chmod(0)
+    done = run_python(READ_ONLY, path, prefix=AS_PLAIN_USER)
+    path.parent.chmod(0o700)
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    for line in (*lines[:2], lines[3]):
+        assert line == f"refused: cannot use {path}: {os.strerror(errno.EACCES)}"
+
+
+def test_too_many_open_files_give_one_sentence(path: Path, run_python: RunPython) -> None:
+    script = (
+        STORE
+        + """
+import resource
+add("m"); store.close()
+store = SQLiteStore(path, FakeEmbedder.space)
+store.candidates(mine, vector=FakeEmbedder().embed("x")[0], terms=["x"], k=1); store.close()
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 4096))
+for use in (lambda: store.count(mine), lambda: add("n")):
+    try:
+        use()
+    except StoreError as exc:
+        print(exc)
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096))
+add("n")
+print(store.count(mine))
+"""
+    )
+    done = run_python(script, path)
+    assert done.stderr == ""
+    *sentences, count = done.stdout.splitlines()
+    assert len(sentences) == 2
+    assert all(str(path) in sentence and "too many" in sentence.lower() for sentence in sentences)
+    assert count == "2"

@@ -30,13 +30,14 @@ def search(
     times: Mapping[str, Any],
 ) -> None:
     """Find memories by meaning and by word, best first."""
-    numbers = {
-        "limit": whole_number(limit),
-        "min_confidence": share(min_confidence, "min-confidence"),
-        "min_similarity": share(min_similarity, "min-similarity"),
-    }
-    given: dict[str, Any] = {name: number for name, number in numbers.items() if number is not None}
-    found = run.memories.explain(read_argument(query, "query"), tags=tags, **given, **times)
+    found = run.memories.explain(
+        read_argument(query, "query"),
+        tags=tags,
+        limit=whole_number(limit),
+        min_confidence=share(min_confidence, "min-confidence"),
+        min_similarity=share(min_similarity, "min-similarity"),
+        **times,
+    )
     run.show(shapes.found(found, explain=explain), lambda: shapes.texts().found(found, explain=explain))
 
 

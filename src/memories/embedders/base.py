@@ -20,6 +20,7 @@ class Space:
         noise_spread: See `noise_mean`.
         weight: How much similarity counts beside words in a score; it makes up for how narrow the model's range is.
         duplicate: The similarity from which two statements may say the same; measured for each model too.
+        latin_only: Its model knows languages in Latin letters only; what it makes of other scripts says little.
     """
 
     model: str
@@ -28,6 +29,7 @@ class Space:
     noise_spread: float
     weight: float
     duplicate: float
+    latin_only: bool = False
 
 
 class Embedder(Protocol):

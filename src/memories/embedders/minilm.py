@@ -25,7 +25,13 @@ class MiniLM:
     """The packaged all-MiniLM-L6-v2: 384 dimensions, English, about 1.5 ms for a short text on one core."""
 
     space = Space(
-        model="all-MiniLM-L6-v2/int8/1", dimension=384, noise_mean=0.09, noise_spread=0.07, weight=3.0, duplicate=0.80
+        model="all-MiniLM-L6-v2/int8/1",
+        dimension=384,
+        noise_mean=0.09,
+        noise_spread=0.07,
+        weight=3.0,
+        duplicate=0.80,
+        latin_only=True,
     )
 
     def __init__(self) -> None:
@@ -59,9 +65,13 @@ class MiniLM:
 def _load_model() -> tuple[Any, Any]:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads cost 8 ms where the work takes 0.2 ms
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ["ORT_DISABLE_TELEMETRY"] = (
+        "1"  # from 1.29 on it reports to its maker unless this is set before the import
+    )
     import onnxruntime
     from tokenizers import Tokenizer
 
+    onnxruntime.disable_telemetry_events()  # in case the program around us had imported it already
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

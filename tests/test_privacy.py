@@ -1,0 +1,32 @@
+"""Nothing leaves the machine, and nothing is written outside the store."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = "from memories import Memories; m = Memories(); m.create('a secret'); m.search('secret'); m.close()"
+
+
+def run_in(home: Path, *wrapper: str) -> None:
+    kept = {"PATH": os.environ["PATH"], "HOME": str(home), "MEMORY_HOME": str(home / "store"), "EMBEDDER": "minilm"}
+    subprocess.run([*wrapper, sys.executable, "-c", PROGRAM], check=True, env=kept, cwd=home, timeout=60)
+
+
+def test_only_the_store_is_written(tmp_path: Path) -> None:
+    """onnxruntime keeps a telemetry database in the home folder, unless it is told not to before it is imported."""
+    run_in(tmp_path)
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()) == [
+        "store/memories.db",
+        "store/memories.db.lock",
+    ]
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_no_network_is_used(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    run_in(tmp_path, "strace", "-f", "-e", "trace=connect,sendto,sendmsg", "-o", str(trace))
+    assert "AF_INET" not in trace.read_text()
