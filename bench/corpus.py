@@ -85,6 +85,7 @@ def load(file: Path, count: int, queries: int) -> Corpus:
     lines = [line.strip() for line in kept_form.splitlines() if line.strip()]
     if len(lines) < count + queries:
         raise SystemExit(f"{file} has {len(lines)} texts, and {count} + {queries} are needed")
+    CACHE.mkdir(exist_ok=True)
     texts, statements = lines[:count], lines[len(lines) - queries :]
     shorts = [" ".join(text.partition(": ")[2].split()[:_SHORT_WORDS]) or text for text in statements]
     return Corpus(texts, statements, shorts, *(embed(group) for group in (texts, statements, shorts)))

@@ -48,7 +48,9 @@ def load(path: Path) -> tuple[list[str], list[tuple[str, list[int]]]]:
                     places[turn["dia_id"]] = len(texts)
                     texts.append(f"{turn['speaker']}: {turn.get('text', '')}")
         for question in item["qa"]:
-            found = {places[ref] for text in question["evidence"] for ref in re.findall(r"D\d+:\d+", text) if ref in places}
+            found = {
+                places[ref] for text in question["evidence"] for ref in re.findall(r"D\d+:\d+", text) if ref in places
+            }
             if found and question["category"] != 5:
                 questions.append((question["question"], sorted(found)))
     return texts, questions

@@ -21,6 +21,7 @@ DATA = Path("../shared/data/locomo-dev.json")
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
 COUNTED = (1, 2, 3, 4)
 _HITS = 10
+_ONE = "locomo"  # the namespace of all conversations
 
 Target = tuple[str, str]  # conversation and turn
 Finder = Callable[[str, str], list[Target]]  # conversation and question → turns, best first
@@ -45,10 +46,10 @@ class Question:
     evidence: frozenset[Target]
 
 
-def run(file: Path, *, caption: bool = True) -> None:
+def run(file: Path) -> None:
     """Load the conversations, ask their questions, and print a table for each way to store them."""
     items = json.loads(file.read_text(encoding="utf-8"))
-    turns = [turn for item in items for turn in _turns(item, caption)]
+    turns = [turn for item in items for turn in _turns(item)]
     known = {turn.target for turn in turns}
     questions = [question for item in items for question in _questions(item, known)]
     table = dict(zip((turn.text for turn in turns), corpora.embed([turn.text for turn in turns]), strict=True))
@@ -64,17 +65,16 @@ def run(file: Path, *, caption: bool = True) -> None:
         _print(scores, questions, apart=apart)
 
 
-# --- data --------------------------------------------------------------------------------------------------------------
+# --- data ------------------------------------------------------------------------------------------------------------
 
 
-def _turns(item: dict[str, Any], caption: bool) -> Iterable[Turn]:
+def _turns(item: dict[str, Any]) -> Iterable[Turn]:
     talk = item["conversation"]
     for name in talk:
         if re.fullmatch(r"session_\d+", name):
             start = datetime.strptime(talk[f"{name}_date_time"], "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
             for at, turn in enumerate(talk[name]):
-                seen = f" [shows: {turn['blip_caption']}]" if caption and turn.get("blip_caption") else ""
-                text = f"{turn['speaker']}: {turn['text']}{seen}"
+                text = f"{turn['speaker']}: {turn['text']}"
                 yield Turn((item["sample_id"], turn["dia_id"]), text, start + timedelta(seconds=at))
 
 
@@ -87,13 +87,13 @@ def _questions(item: dict[str, Any], known: set[Target]) -> Iterable[Question]:
             yield Question(item["sample_id"], asked["question"], asked["category"], evidence)
 
 
-# --- finders -----------------------------------------------------------------------------------------------------------
+# --- finders ---------------------------------------------------------------------------------------------------------
 
 
 def _memories(turns: Sequence[Turn], folder: Path, *, apart: bool) -> Finder:
     """Store turns as memories, each conversation in its own namespace or all in one, and find them by `search`."""
     config = load_config({"home": str(folder.absolute()), "count_accesses": "false"}, environment={})
-    pools = {turn.target[0] if apart else "all" for turn in turns}
+    pools = {turn.target[0] if apart else _ONE for turn in turns}
     opened = {pool: Memories(namespace=pool, shared=False, config=config) for pool in pools}
     for pool, memories in opened.items():
         drafts = [
@@ -104,7 +104,7 @@ def _memories(turns: Sequence[Turn], folder: Path, *, apart: bool) -> Finder:
         memories.create_many(drafts, force=True)
 
     def find(conversation: str, question: str) -> list[Target]:
-        hits = opened[conversation if apart else "all"].search(question, limit=_HITS)
+        hits = opened[conversation if apart else _ONE].search(question, limit=_HITS)
         return [(hit.memory.tags["conversation"], hit.memory.tags["turn"]) for hit in hits]
 
     return find
@@ -116,11 +116,11 @@ def _words(turns: Sequence[Turn], *, apart: bool) -> Finder:
     for pool in _pools(turns, apart):
         db.execute(f'CREATE VIRTUAL TABLE "{pool}" USING fts5 (text, tokenize = "porter unicode61")')
     for row, turn in enumerate(turns):
-        pool = turn.target[0] if apart else "all"
+        pool = turn.target[0] if apart else _ONE
         db.execute(f'INSERT INTO "{pool}" (rowid, text) VALUES (?, ?)', (row, turn.text))
 
     def find(conversation: str, question: str) -> list[Target]:
-        pool = conversation if apart else "all"
+        pool = conversation if apart else _ONE
         match = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", question))
         sql = f'SELECT rowid FROM "{pool}" WHERE "{pool}" MATCH ? ORDER BY rank LIMIT ?'
         return [turns[row].target for (row,) in db.execute(sql, (match, _HITS))]
@@ -135,7 +135,7 @@ def _dense(turns: Sequence[Turn], table: dict[str, Any], *, apart: bool) -> Find
     vectors = {pool: np.stack([table[turn.text] for turn in kept]) for pool, kept in rows.items()}
 
     def find(conversation: str, question: str) -> list[Target]:
-        pool = conversation if apart else "all"
+        pool = conversation if apart else _ONE
         best = np.argsort(-(vectors[pool] @ model.embed(question)[0]), kind="stable")[:_HITS]
         return [rows[pool][row].target for row in best]
 
@@ -143,10 +143,10 @@ def _dense(turns: Sequence[Turn], table: dict[str, Any], *, apart: bool) -> Find
 
 
 def _pools(turns: Sequence[Turn], apart: bool) -> list[str]:
-    return list(dict.fromkeys(turn.target[0] for turn in turns)) if apart else ["all"]
+    return list(dict.fromkeys(turn.target[0] for turn in turns)) if apart else [_ONE]
 
 
-# --- scores ------------------------------------------------------------------------------------------------------------
+# --- scores ----------------------------------------------------------------------------------------------------------
 
 
 def _ask(questions: Sequence[Question], find: Finder) -> list[int]:
@@ -164,7 +164,10 @@ def _print(scores: dict[str, list[int]], questions: Sequence[Question], *, apart
     groups = [("all of 1 to 4", COUNTED), *((f"{number} {name}", (number,)) for number, name in CATEGORIES.items())]
     columns = ["finder", *(f"{name} ({sum(q.category in kept for q in questions)})" for name, kept in groups)]
     rows = [
-        (finder, *(_share([r for r, q in zip(ranks, questions, strict=True) if q.category in kept]) for _, kept in groups))
+        (
+            finder,
+            *(_share([r for r, q in zip(ranks, questions, strict=True) if q.category in kept]) for _, kept in groups),
+        )
         for finder, ranks in scores.items()
     ]
     report.table(columns, rows)

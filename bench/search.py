@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,7 +62,9 @@ class Opened:
         """Search as a user does."""
         return self.memories.search(query, limit=10, **filters)
 
-    def candidates(self, at: int, where: Filter, *, k: int = _K, vector: bool = True, words: str = "") -> list[Candidate]:
+    def candidates(
+        self, at: int, where: Filter, *, k: int = _K, vector: bool = True, words: str = ""
+    ) -> list[Candidate]:
         """Return the store's candidates for the held-out text of that number."""
         vectors = self.corpus.statement_vectors
         return self.store.candidates(where, vector=vectors[at] if vector else None, terms=query_terms(words), k=k)
@@ -81,15 +83,16 @@ def _run_size(corpus: Corpus, options: Options) -> None:
     with tempfile.TemporaryDirectory(dir=corpora.CACHE) as folder:
         file = Path(folder).absolute() / "memories.db"
         seconds = _fill(corpus, file)
-        held = disk.measure(file)
+        held = disk.measure(file)  # before any search, which counts accesses
         with _open(corpus, file) as opened:
             searches = _time_searches(opened, options.timed)
             parts = _time_parts(opened, options.timed)
+            vectors = _time_vectors(opened, options.timed)
             ours = Measured(
                 engine="Memories, vectors alone",
                 inserts_per_second=size / seconds,
-                times=_times(lambda at: opened.candidates(at, EVERYTHING, k=10), options.timed),
-                filtered_times=_times(lambda at: opened.candidates(at, FEW, k=10), options.timed),
+                times=vectors["all"],
+                filtered_times=vectors["few"],
                 recall=_recall(opened, best),
                 bytes_beside_text=held.beside_text,
             )
@@ -133,39 +136,62 @@ def _open(corpus: Corpus, file: Path) -> Iterator[Opened]:
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
-def _times(call: Callable[[int], Any], count: int) -> list[float]:
-    """Return the milliseconds of a call for each query, after a few that are not counted."""
-    for at in range(10):
-        call(at)
-    return [report.milliseconds(lambda at=at: call(at)) for at in range(count)]  # type: ignore[misc]
+def _times(calls: Mapping[str, Callable[[int], Any]], count: int) -> dict[str, list[float]]:
+    """Return the milliseconds of each call for each query, in turns, so that other load falls on all alike."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for at in range(-10, count):  # the first ten are not counted
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call(abs(at))
+            taken[name].append((time.perf_counter() - start) * 1000)
+    return {name: times[10:] for name, times in taken.items()}
 
 
 def _time_searches(opened: Opened, count: int) -> dict[str, list[float]]:
+    """Time what a user does."""
     corpus = opened.corpus
     few = Memories(
         opened.store, namespace=NAMESPACE, shared=False, embedder=corpus.embedder, config=opened.memories.config
     )
-    return {
-        "a short query (5 words)": _times(lambda at: opened.search(corpus.shorts[at]), count),
-        "a whole sentence": _times(lambda at: opened.search(corpus.statements[at]), count),
-        "a short query, one namespace and one tag (1 of 200)": _times(
-            lambda at: few.search(corpus.shorts[at], limit=10, tags={"project": "p3"}), count
-        ),
-    }
+    return _times(
+        {
+            "a short query (5 words)": lambda at: opened.search(corpus.shorts[at]),
+            "a whole sentence": lambda at: opened.search(corpus.statements[at]),
+            "a short query, one tag (1 of 10)": lambda at: opened.search(corpus.shorts[at], tags={"project": "p3"}),
+            "a short query, one namespace and one tag (1 of 200)": lambda at: few.search(
+                corpus.shorts[at], limit=10, tags={"project": "p3"}
+            ),
+        },
+        count,
+    )
 
 
 def _time_parts(opened: Opened, count: int) -> dict[str, list[float]]:
     """Time what a search for a whole sentence consists of, from the inside out."""
     texts = opened.corpus.statements
-    return {
-        f"store, words alone, {_K} candidates": _times(
-            lambda at: opened.candidates(at, EVERYTHING, vector=False, words=texts[at]), count
-        ),
-        f"store, vectors alone, {_K} candidates": _times(lambda at: opened.candidates(at, EVERYTHING), count),
-        "store, both": _times(lambda at: opened.candidates(at, EVERYTHING, words=texts[at]), count),
-        "search without counting accesses": _times(lambda at: opened.uncounted.search(texts[at], limit=10), count),
-        "search": _times(lambda at: opened.search(texts[at]), count),
-    }
+    return _times(
+        {
+            f"store, words alone, {_K} candidates": lambda at: opened.candidates(
+                at, EVERYTHING, vector=False, words=texts[at]
+            ),
+            f"store, vectors alone, {_K} candidates": lambda at: opened.candidates(at, EVERYTHING),
+            f"store, both, {_K} candidates each": lambda at: opened.candidates(at, EVERYTHING, words=texts[at]),
+            "search, accesses not counted": lambda at: opened.uncounted.search(texts[at], limit=10),
+            "search": lambda at: opened.search(texts[at]),
+        },
+        count,
+    )
+
+
+def _time_vectors(opened: Opened, count: int) -> dict[str, list[float]]:
+    """Time what the others are timed with: ten hits by vector."""
+    return _times(
+        {
+            "all": lambda at: opened.candidates(at, EVERYTHING, k=10),
+            "few": lambda at: opened.candidates(at, FEW, k=10),
+        },
+        count,
+    )
 
 
 def _print_times(title: str, what: str, taken: dict[str, list[float]]) -> None:
@@ -196,13 +222,18 @@ def _recall(opened: Opened, best: NDArray[np.int64]) -> float:
 
 
 def _print_bars(searches: dict[str, list[float]], ours: Measured, size: int) -> None:
-    slowest = max(report.percentile(times, 0.5) for times in searches.values())
+    slowest = max(report.percentile(times, 0.5) for name, times in searches.items() if "tag" not in name)
     megabytes = ours.bytes_beside_text / size / 100
     report.heading(f"Bars, {size:,} memories")
     report.table(
         ["what", "reached", "bar", ""],
         [
-            ("search, slowest p50", f"{slowest:.1f} ms", f"≤ {_LATENCY_BAR:.0f} ms", _met(slowest <= _LATENCY_BAR)),
+            (
+                "search, p50 of the slower of both queries",
+                f"{slowest:.1f} ms",
+                f"≤ {_LATENCY_BAR:.0f} ms",
+                _met(slowest <= _LATENCY_BAR),
+            ),
             ("recall@10", f"{ours.recall:.4f}", f"≥ {_RECALL_BAR}", _met(ours.recall >= _RECALL_BAR)),
             ("disk", f"{megabytes:.2f} MB", f"≤ {_DISK_BAR:.0f} MB per 10,000", _met(megabytes <= _DISK_BAR)),
         ],

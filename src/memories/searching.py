@@ -22,6 +22,7 @@ SURE_SIMILARITY = 0.5  # no nonsense comes so near, in a store of any size
 MIN_COVERAGE = 0.5  # so many of a query's words in one memory make it a sensible query
 MAX_COVERED = 10
 _COVERED = 20_000
+_COUNTED = 20_000  # beyond that the floor hardly grows, and counting takes time
 _SAMPLE = 200  # characters that show which script a text is in
 
 
@@ -206,7 +207,7 @@ def _floor(
     best = max((found.similarity for found in candidates if found.similarity is not None), default=SURE_SIMILARITY)
     if best >= SURE_SIMILARITY or _best_coverage(candidates, terms) >= MIN_COVERAGE:
         return None
-    return noise_floor(space.noise_mean, space.noise_spread, store.count(where))
+    return noise_floor(space.noise_mean, space.noise_spread, store.count(where, at_most=_COUNTED))
 
 
 def _best_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:

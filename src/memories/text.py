@@ -18,7 +18,7 @@ _UNSPACED = (
 _LETTER = rf"(?:(?![{_UNSPACED}_])\w|[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0dff])"
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _WORD = re.compile(f"{_LETTER}+")
-_COMPOUND = re.compile(rf"{_LETTER}+(?:[.'/@:+_-]+{_LETTER}+)+")
+_COMPOUND = re.compile(rf"(?<!{_LETTER}){_LETTER}+(?:[.'/@:+_-]+{_LETTER}+)+")
 _QUOTED = re.compile(r'"([^"]{3,200})"')
 # Letters that the index can hold, for names that consist of signs: C++, C#.
 _SIGNS = ((re.compile(r"(?<=\w)\+\+"), "plusplus "), (re.compile(r"(?<=\w)#(?!\w)"), "sharp "))
@@ -57,8 +57,9 @@ def index_text(text: str) -> str:
 def query_terms(text: str) -> list[str]:
     """Return the terms to look for, most telling forms included, at most `MAX_QUERY_TERMS`, each once.
 
-    A term of several words (an identifier, a path, a quoted phrase) is to be matched as a phrase. Stop words are left
-    out, unless there is nothing else.
+    A term of several words (an identifier, a path, a quoted phrase) is to be matched as a phrase. One that ends in `*`
+    is the beginning of a word: the index knows the endings of English only. Stop words are left out, unless there is
+    nothing else.
     """
     spelled = _space_emoji(_spell_signs(normal_form(text)))
     terms = dict.fromkeys(term for term in _terms(spelled) if term not in STOP_WORDS)
@@ -69,14 +70,17 @@ def query_terms(text: str) -> list[str]:
 
 def is_latin(text: str) -> bool:
     """Return whether at least half of a text's letters are Latin ones; so is a text without letters."""
+    if text.isascii():
+        return True
     letters = [sign for sign in text if sign.isalpha()]
     return 2 * sum(sign < "\u0250" or "\u1e00" <= sign <= "\u1eff" for sign in letters) >= len(letters)
 
 
 def covered(text: str, words: Sequence[str]) -> float:
     """Return the share of these words that a text has, 0 to 1; other endings and other accents count as well."""
-    held = f" {_bare(' '.join(_WORD.findall(index_text(text))))} {index_text(text)}"
-    beginnings = [_bare(word)[: max(4, len(word) - 3)] for word in words]
+    indexed = _bare(index_text(text))
+    held = f" {' '.join(_WORD.findall(indexed))} {indexed}"
+    beginnings = [_bare(word.rstrip("*"))[: max(4, len(word) - 3)] for word in words]
     return sum(f" {beginning}" in held for beginning in beginnings) / max(1, len(words))
 
 
@@ -93,17 +97,24 @@ def _terms(spelled: str) -> Iterator[str]:
         words = _WORD.findall(phrase)
         if len(words) > 1:
             yield " ".join(words)
-    for compound in _COMPOUND.findall(spelled):
+    for compound in dict.fromkeys(_COMPOUND.findall(spelled)):  # each once: a long text repeats itself
         if compound in STOP_WORDS:
             spelled = spelled.replace(compound, " ")
             continue
         words = [word for word in _WORD.findall(compound) if word != "s"]
         if len(words) > 1:
             yield " ".join(words)
-    yield from (word for word in _WORD.findall(spelled) if word != "s")
+    yield from (_open_ended(word) for word in _WORD.findall(spelled) if word != "s")
     for run in _UNSPACED_RUN.findall(spelled):
         yield from _pairs(run) if len(run) > 1 else run
     yield from (sign for sign in spelled if _is_emoji(sign))
+
+
+def _open_ended(word: str) -> str:
+    """Return a word of a script other than Latin as its beginning, so that other endings are found as well."""
+    if len(word) < 4 or is_latin(word):
+        return word
+    return f"{word[: max(4, len(word) - 2)]}*"
 
 
 def _pairs(run: str) -> Iterator[str]:

@@ -599,6 +599,7 @@ class StoreContract:
         found = varied.scan(where, limit=99)
         assert " ".join(f"{entry.ref.group}.{entry.ref.position}" for entry in found) == expected
         assert varied.count(where) == len(found)
+        assert varied.count(where, at_most=2) == min(2, len(found))
         assert varied.groups(where, limit=99) == [("ann", g) for g in dict.fromkeys(entry.ref.group for entry in found)]
         counted: dict[str, int] = {}
         for entry in found:
@@ -764,9 +765,24 @@ class StoreContract:
             "text:b",
             "^a",
             "{",
-        ]
-        + ["", " ", "don't", "C++", "a@b.com", "/usr/bin", "50%", "[x]", "`", "\\", ";", "--", '""', '" OR "', "a*"]
-        + ["rowid", "rank", "text", "x" * 4000, "$1", ":a", "?1", "%s", "a\0b", "\u200b", "()" * 300, "' OR 1=1 --"],
+            *(
+                "",
+                " ",
+                "don't",
+                "C++",
+                "a@b.com",
+                "/usr/bin",
+                "50%",
+                "[x]",
+                "`",
+                "\\",
+                ";",
+                "--",
+                '""',
+                '" OR "',
+            ),
+            *("rowid", "rank", "text", "x" * 4000, "$1", ":a", "?1", "%s", "a\0b", "\u200b", "()" * 300, "' OR 1=1 --"),
+        ],
     )
     def test_no_sign_in_a_term_is_an_operator(self, store: Store, term: str) -> None:
         store.append([record("m", text="plain words"), record("b", namespace="bob", text="plain words")])
@@ -777,6 +793,12 @@ class StoreContract:
     def test_a_word_that_is_an_operator_elsewhere_is_a_word(self, store: Store, word: str) -> None:
         store.append([record("m", text=f"it says {word} there", vectors=None), record("n", text="other", vectors=None)])
         assert set(by_words(store, [word])) == {"m"}
+
+    def test_a_term_that_ends_in_a_star_matches_any_ending(self, store: Store) -> None:
+        store.append([record("m", text="xylophone"), record("n", text="xenon"), record("o", text="a xylograph")])
+        assert set(by_words(store, ["xylo*"])) == {"m", "o"}
+        assert by_words(store, ["xylo"]) == {}
+        assert by_words(store, ["*"]) == by_words(store, ["**"]) == by_words(store, ['"*']) == {}
 
     def test_many_terms_are_no_error(self, store: Store) -> None:
         store.append([record("m", text="w7", vectors=None)])

@@ -5,7 +5,6 @@ import os
 import random
 import resource
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -134,7 +133,7 @@ def all_uses(store: SQLiteStore) -> list[Callable[[], object]]:
 
 # --- vectors in blocks -----------------------------------------------------------------------------------------------
 
-REAL = Space(model="clusters/1", dimension=384, floor=0.5, weight=3.0, duplicate=0.9)
+REAL = replace(SPACE, model="clusters/1", dimension=384)
 ROWS = 6_500
 
 
@@ -174,16 +173,17 @@ def many(large: Path, path: Path) -> Iterator[SQLiteStore]:
 
 
 def recall_at_10(store: SQLiteStore, vectors: Any, where: Filter, meant: list[int], queries: int = 60) -> float:
-    """Return the share of the true ten best that a search finds, by exact float32 scores."""
+    """Return the share of the true ten best that a search finds; as good as the tenth, within 0.002, counts as well."""
     drawn = np.random.default_rng(6)
     found = 0
     for _ in range(queries):
         query = vectors[drawn.integers(ROWS)] + 0.03 * drawn.standard_normal(384)
         query = (query / np.linalg.norm(query)).astype(np.float32)
-        best = {meant[place] for place in np.argsort(-(vectors[meant] @ query))[:10]}
+        scores = dict(zip(meant, (vectors[meant] @ query).tolist(), strict=True))
+        tenth = sorted(scores.values())[-10]
         candidates = store.candidates(where, vector=query, terms=[], k=10)
         assert len(candidates) == 10
-        found += len(best & {int(candidate.record.ref.group[1:]) for candidate in candidates})
+        found += sum(scores[int(candidate.record.ref.group[1:])] >= tenth - 0.002 for candidate in candidates)
     return found / (10 * queries)
 
 
@@ -441,8 +441,9 @@ def look(path: Path) -> list[str]:
     script = """
 import sys, apsw
 db = apsw.Connection(sys.argv[1])
-print(db.pragma("user_version"), db.pragma("integrity_check"), *db.execute("SELECT name FROM pragma_table_info('record')"
-      " WHERE name = 'note'"), *db.execute("SELECT name FROM sqlite_schema WHERE name = 'extra'"))
+print(db.pragma("user_version"), db.pragma("integrity_check"))
+print(*db.execute("SELECT name FROM pragma_table_info('record') WHERE name = 'note'"))
+print(*db.execute("SELECT name FROM sqlite_schema WHERE name = 'extra'"))
 """
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
     return done.stdout.split()
@@ -651,7 +652,7 @@ def test_a_log_without_its_file_is_not_taken_for_an_empty_store(path: Path, run_
     run_python(STORE + "add('m'); os._exit(0)", path)
     path.rename(path.with_name("aside"))
     for use in all_uses(SQLiteStore(path, SPACE)):
-        with pytest.raises(StoreDamaged, match="is gone, but its log memories.db-wal is still there"):
+        with pytest.raises(StoreDamaged, match=r"is gone, but its log memories\.db-wal is still there"):
             use()
     assert not path.exists()
     path.with_name("aside").rename(path)
@@ -692,22 +693,22 @@ def test_no_damage_makes_a_wrong_text_or_an_error_of_the_driver(path: Path) -> N
     store.close()
     content = path.read_bytes()
     drawn = random.Random(11)
+    query = embed("text number 7")[0]
     refused = 0
     for _ in range(400):
         damaged = bytearray(content)
         damaged[drawn.randrange(len(damaged))] ^= 1 << drawn.randrange(8)
         path.write_bytes(damaged)
         store = SQLiteStore(path, SPACE)
-        for use in all_uses(store)[:6]:
+        for use in (
+            lambda: store.scan(pool(), limit=99),  # noqa: B023 - used before the next turn
+            lambda: [found.record for found in store.candidates(pool(), vector=query, terms=["text"], k=50)],  # noqa: B023
+            lambda: [use() for use in (*all_uses(store)[1:4], all_uses(store)[5])][:0],  # noqa: B023
+        ):
             try:
-                found = use()
+                assert {entry.text for entry in use()} <= texts
             except MemoriesError:
                 refused += 1
-                continue
-            if isinstance(found, dict) and found and hasattr(next(iter(found.values())), "record"):
-                found = [candidate.record for candidate in found.values()]
-            if isinstance(found, list) and found and isinstance(found[0], Record):
-                assert {entry.text for entry in found} <= texts
         store.close()
     assert refused > 20
 
@@ -761,32 +762,54 @@ print(store.count(mine), SQLiteStore(path, None).count(mine))
     assert (done.stdout, done.stderr) == ("3 3\n", "")
 
 
-def test_the_lock_of_a_killed_parent_does_not_live_on_in_its_child(path: Path, run_python: RunPython) -> None:
+def test_a_child_that_was_forked_in_the_middle_of_a_use_is_told_so(path: Path, run_python: RunPython) -> None:
+    """SQLite would take the parent's locks for its own; the child may go on without that store only."""
     script = (
         STORE
         + """
-import signal
 add("before")
 with store.transaction():
-    parent, (readable, writable) = os.getpid(), os.pipe()
-    if os.fork() == 0:
-        store.count(mine)  # it goes on using the store
-        os.kill(parent, signal.SIGKILL)
-        while os.getppid() == parent:
-            time.sleep(0.01)
-        add("from the child")
-        Path(sys.argv[2]).touch()
+    child = os.fork()
+    if child == 0:
+        for use in (lambda: store.count(mine), lambda: add("child"), lambda: SQLiteStore(path, None).count(mine)):
+            try:
+                use()
+            except StoreError as exc:
+                print(exc)
+        other = SQLiteStore(path.with_name("other.db"), None)
+        other.touch([]); print(other.count(mine), flush=True)
         os._exit(0)
-    time.sleep(30)
+    assert os.waitpid(child, 0)[1] == 0
+    add("parent")
+print(store.count(mine))
 """
     )
-    run_python(script, path, path.with_name("done"), check=False)
-    deadline = time.monotonic() + 10
-    while not path.with_name("done").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    store = SQLiteStore(path, SPACE)
-    assert [entry.ref.group for entry in everything(store, pool())] == ["before", "from the child"]
-    store.close()
+    sentence = f"{path} was in use when this process was forked; start processes before, or by spawn"
+    assert run_python(script, path).stdout.splitlines() == [sentence, sentence, sentence, "0", "2"]
+
+
+def test_what_a_child_writes_outlives_its_parent(path: Path, run_python: RunPython) -> None:
+    """Were the parent's locks taken for the child's, the last to close would remove the log under the child."""
+    script = (
+        STORE
+        + """
+idle = SQLiteStore(path, None)
+add("before"); idle.count(mine)
+if os.fork():
+    store.close(); idle.close()
+    Path(sys.argv[2]).touch()
+    os.wait()
+    print(SQLiteStore(path, None).count(mine))
+else:
+    add("child")
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.01)
+    for number in range(5):
+        add(f"child-{number}")
+    os._exit(0)
+"""
+    )
+    assert run_python(script, path, path.with_name("closed")).stdout == "7\n"
 
 
 def test_threads_that_ended_leave_no_open_files(store: SQLiteStore) -> None:
@@ -914,7 +937,7 @@ FILL = """
 written = []
 def fill():
     try:
-        for number in range(100_000):
+        for number in range(len(written), 100_000):
             with store.transaction():
                 add(f"g{number}", f"text {number} " + "some more words " * 40)
             written.append(f"g{number}")
@@ -1035,14 +1058,15 @@ def test_what_may_only_be_read_is_read_or_refused_in_one_sentence(
     path.parent.chmod(0o755)
     assert done.stderr == ""
     scanned, searched, touched, added = done.stdout.splitlines()
-    assert (scanned, searched) == ("['note m']", "1") or all(
-        line.startswith(f"refused: {path} or its folder can't be written")
-        or line.startswith(f"refused: cannot open {path}: it or its folder can't be written")
-        for line in (scanned, searched)
+    refusals = (
+        f"refused: {path} or its folder can't be written",
+        f"refused: cannot open {path}: it or its folder can't",
     )
+    assert (scanned, searched) == ("['note m']", "1") or all(line.startswith(refusals) for line in (scanned, searched))
     assert touched == "None"
-    assert added.startswith("refused: ")
-    assert str(path) in added
+    if not (log_is_left and file_mode == 0o644):  # else there is nothing left to be made in the folder
+        assert added.startswith("refused: ")
+        assert str(path) in added
 
 
 @needs_setpriv

@@ -1,6 +1,7 @@
 """An embedder for tests: no model, instant, deterministic; texts are similar as far as they share words."""
 
 import hashlib
+import re
 from typing import TYPE_CHECKING
 
 from memories.embedders.base import Space
@@ -21,7 +22,7 @@ class FakeEmbedder:
         import numpy as np
 
         vector = np.zeros(self.space.dimension, dtype=np.float32)
-        words = index_text(text).split()
+        words = re.findall(r"\w+", index_text(text))
         for word in [word for word in words if word not in STOP_WORDS] or words or [text]:
             digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest()
             for at, sign in zip(digest[:4], digest[4:], strict=True):

@@ -36,7 +36,8 @@ class Store(Protocol):
     def transaction(self) -> AbstractContextManager[None]:
         """Make what is read and written inside one step that no other writer comes between.
 
-        It ends with success or undoes everything. Transactions nest; the outermost one counts. A backend without
+        It ends with success or undoes everything. Transactions nest; the outermost one counts, and a write that fails
+        inside undoes its own part even where the failure is caught. A backend without
         transactions says so, and what it can't keep the service heals when it reads: (none yet).
 
         Raises:
@@ -54,7 +55,11 @@ class Store(Protocol):
         ...
 
     def patch(self, patches: Sequence[Patch]) -> None:
-        """Change the end and the fields of records; refs that don't exist are left out."""
+        """Change the end and the fields of records; refs that don't exist are left out.
+
+        Raises:
+            Conflict: A record would become live again whose key another one has now; nothing was changed.
+        """
         ...
 
     def touch(self, refs: Sequence[Ref]) -> None:
@@ -83,7 +88,8 @@ class Store(Protocol):
         Args:
             where: Which records.
             limit: At most so many.
-            after: Continue behind this group and position, in the direction of the scan.
+            after: Continue behind this group and position, in the direction of the scan; where namespaces share a
+                group, behind the position in all of them.
             newest_first: Scan backwards.
         """
         ...
@@ -100,7 +106,8 @@ class Store(Protocol):
         Args:
             where: Which records.
             vector: The query, shape (dimension,), unit length; None to go by words alone.
-            terms: From `memories.text.query_terms`: words, and phrases of several words; any of them may match.
+            terms: From `memories.text.query_terms`: words, phrases of several words, and beginnings of words, which
+                end in `*`; any of them may match.
             k: So many of the best by vector and so many of the best by words, at most 2k in all.
 
         Returns:
@@ -111,8 +118,8 @@ class Store(Protocol):
         """
         ...
 
-    def count(self, where: Filter) -> int:
-        """Return how many records there are."""
+    def count(self, where: Filter, *, at_most: int | None = None) -> int:
+        """Return how many records there are; with `at_most`, stop counting there."""
         ...
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:

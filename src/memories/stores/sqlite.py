@@ -16,6 +16,7 @@ from memories.stores.sqlite_file import SQLiteFile
 from memories.stores.sqlite_query import (
     Condition,
     condition,
+    damage_noticed,
     decode_group,
     encode_group,
     fetch,
@@ -43,7 +44,7 @@ WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 # In a store of more rows than this, words that very many rows have are left out of a search: ranking costs time for
 # every row that matches, and such words tell the least.
 _RANK_ALL_ROWS = 20_000
-_RANK_AT_MOST = 8_000
+_RANK_AT_MOST = 4_000
 
 
 class SQLiteStore:
@@ -103,7 +104,7 @@ class SQLiteStore:
         """See `Store.touch`."""
         sql = "INSERT INTO access (seq, count) VALUES (?, 1) ON CONFLICT (seq) DO UPDATE SET count = count + 1"
         try:
-            with self._file.write(wait_seconds=0) as db:
+            with self._file.write(wait_seconds=0, durable=False) as db:
                 db.executemany(sql, [(seq,) for seq in (_seq(db, ref) for ref in refs) if seq is not None])
         except StoreDamaged:
             raise
@@ -154,13 +155,14 @@ class SQLiteStore:
         found: list[tuple[Any, ...]] = []
         with self._file.read() as db:
             for pool in pools(db, where):
-                sql, values = condition(where, [pool])
+                sql, values, *_ = condition(where, [pool])
                 if after is not None:
                     sql += f" AND (r.grp, r.position) {sign} (?, ?)"
                     values += (encode_group(after[0]), after[1])
                 order = f"ORDER BY r.grp {direction}, r.position {direction} LIMIT ?"
                 found += fetch(db, f"{_READ} WHERE {sql} {order}", (*values, limit))
-            found.sort(key=lambda row: order_key(row[3], row[4], row[2]), reverse=newest_first)
+            with damage_noticed():
+                found.sort(key=lambda row: order_key(row[3], row[4], row[2]), reverse=newest_first)
             return self._records(db, found[:limit])
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
@@ -173,13 +175,16 @@ class SQLiteStore:
                 f"WHERE {matching.sql} ORDER BY r.grp, p.namespace LIMIT ?",
                 (*matching.values, limit),
             )
-            return [(namespace, decode_group(group)) for namespace, group in rows]
+            with damage_noticed():
+                return [(namespace, decode_group(group)) for namespace, group in rows]
 
-    def count(self, where: Filter) -> int:
+    def count(self, where: Filter, *, at_most: int | None = None) -> int:
         """See `Store.count`."""
+        limit = -1 if at_most is None else at_most
         with self._file.read() as db:
             matching = condition(where, pools(db, where))
-            return int(fetch_value(db, f"SELECT count(*) FROM record r WHERE {matching.sql}", matching.values))
+            sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {matching.sql} LIMIT ?)"
+            return int(fetch_value(db, sql, (*matching.values, limit)))
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
@@ -257,14 +262,16 @@ class SQLiteStore:
         return self._space
 
     def _records(self, db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
-        ids = {int(label) for row in rows for label in (row[9] or "").split(",") if label}
+        with damage_noticed():
+            ids = {int(label) for row in rows for label in (row[9] or "").split(",") if label}
         found = fetch(
             db,
             "SELECT id, key, value FROM label WHERE id IN (SELECT value FROM json_each(?))",
             (json.dumps(list(ids)),),
         )
         labels = {str(label): (key, value) for label, key, value in found}
-        return [self._record(row, labels) for row in rows]
+        with damage_noticed():
+            return [self._record(row, labels) for row in rows]
 
     def _record(self, row: tuple[Any, ...], labels: Mapping[str, tuple[str, str]]) -> Record:
         (seq, collection, namespace, group, position, created_at, ended_at, ended_by, key) = row[:9]
@@ -340,7 +347,8 @@ def _seq(db: apsw.Connection, ref: Ref) -> int | None:
 def _stored_space(db: apsw.Connection) -> tuple[str, int] | None:
     """Return the model and the dimension of the vectors in the store, if it has any."""
     found = dict(fetch(db, "SELECT name, value FROM meta WHERE name IN ('model', 'dimension')"))
-    return (found["model"], found["dimension"]) if found else None
+    with damage_noticed():
+        return (found["model"], found["dimension"]) if found else None
 
 
 def _crc(text: str) -> int:
@@ -362,7 +370,7 @@ def _best_by_words(db: apsw.Connection, matching: Condition, terms: Sequence[str
         return {}
     rows = fetch(
         db,
-        "SELECT r.seq, -bm25(words) FROM words JOIN record r ON r.seq = words.rowid "
+        "SELECT r.seq, -bm25(words) FROM words CROSS JOIN record r ON r.seq = words.rowid "
         f"WHERE words MATCH ? AND {matching.sql} ORDER BY 2 DESC LIMIT ?",
         (match, *matching.values, k),
     )
@@ -386,5 +394,8 @@ def _telling(db: apsw.Connection, terms: list[str]) -> list[str]:
 
 
 def _quoted(term: str) -> str:
-    """Return a term as FTS5 takes it literally, with no sign in it an operator."""
-    return '"' + term.replace("\0", " ").replace('"', '""') + '"'
+    """Return a term as FTS5 takes it literally, with no sign in it an operator, but for a final `*`: any ending."""
+    beginning = term.removesuffix("*")
+    return (
+        '"' + beginning.replace("\0", " ").replace('"', '""') + '"' + ("*" if beginning and beginning != term else "")
+    )

@@ -10,6 +10,7 @@ import random
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,7 @@ class SQLiteFile:
             )
         self.path = path
         self._reset()
+        _FILES.add(self)
 
     def _reset(self) -> None:
         self._pid = os.getpid()
@@ -79,14 +81,19 @@ class SQLiteFile:
                 connection.execute("ROLLBACK")
 
     @contextlib.contextmanager
-    def write(self, *, wait_seconds: float | None = None) -> Iterator[apsw.Connection]:
+    def write(self, *, wait_seconds: float | None = None, durable: bool = True) -> Iterator[apsw.Connection]:
         """Give a connection in a transaction that no other writer comes between; commit at the end.
 
         The lock on the side file comes first: it makes writers queue in fair order before SQLite's own lock. Inside
         another `write` this is a savepoint: its failure undoes its own part, also where somebody catches it.
 
+        Args:
+            wait_seconds: How long to wait for other writers; by default `BUSY_SECONDS`.
+            durable: Flush it to the disk. What is not can be lost in a power cut until the next commit that is; what
+                was flushed before can't.
+
         Raises:
-            StoreBusy: Another writer held the lock for `wait_seconds`, by default `BUSY_SECONDS`.
+            StoreBusy: Another writer held the lock for so long.
         """
         with translated(self.path):
             if self.in_write:
@@ -101,6 +108,7 @@ class SQLiteFile:
                 connection = self._connection()
                 if self._outdated:
                     self._migrate(connection)
+                connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
                 connection.execute("BEGIN IMMEDIATE")
                 self._local.depth = 1
                 try:
@@ -185,6 +193,7 @@ class SQLiteFile:
         return connection
 
     def _open(self) -> apsw.Connection:
+        self._disinherit()
         if self.path.stat().st_size == 0:
             raise StoreDamaged(f"{self.path} is empty (0 bytes), which no store is; restore a backup or remove it")
         connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
@@ -232,11 +241,27 @@ class SQLiteFile:
 
     def _forget_if_forked(self) -> None:
         if self._pid != os.getpid():
-            # The parent's connections must be neither used nor closed here; keep them from being collected.
-            _INHERITED.extend(connection for _, connection in self._opened)
-            if self._lock_fd is not None:
-                os.close(self._lock_fd)  # else the parent's lock would outlive it here
-            self._reset()
+            self._disinherit()
+
+    def _disinherit(self) -> None:
+        """Let go of the parent's connections, of every store: SQLite would take the parent's locks for ours."""
+        for file in list(_FILES):
+            if file._pid != os.getpid() and not file._drop_inherited() and file.path == self.path:
+                raise StoreError(
+                    f"{self.path} was in use when this process was forked; start processes before, or by spawn"
+                )
+
+    def _drop_inherited(self) -> bool:
+        """Close what the parent opened, without touching the file; not if it was in the middle of something."""
+        if any(connection.in_transaction for _, connection in self._opened):
+            return False
+        for _, connection in self._opened:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.close()
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)  # else the parent's lock would outlive it here
+        self._reset()
+        return True
 
     # --- creating and migrating ------------------------------------------------------------------------------------
 
@@ -337,7 +362,7 @@ class SQLiteFile:
         return StoreBusy(f"{self.path} was kept busy{by} for {wait_seconds:.0f} s; nothing was written; try again")
 
 
-_INHERITED: list[apsw.Connection] = []
+_FILES: "weakref.WeakSet[SQLiteFile]" = weakref.WeakSet()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apsw
@@ -17,9 +17,20 @@ def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any
     try:
         return db.execute(sql, values).fetchall()
     except UnicodeDecodeError as exc:
-        raise StoreDamaged(
-            f"the store is damaged: it holds a text that is not UTF-8 ({exc}); restore a backup"
-        ) from exc
+        raise _damaged(exc) from exc
+
+
+@contextlib.contextmanager
+def damage_noticed() -> Iterator[None]:
+    """Take it for damage when stored values are not what was written; around nothing but their reading."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as exc:
+        raise _damaged(exc) from exc
+
+
+def _damaged(exc: Exception) -> StoreDamaged:
+    return StoreDamaged(f"the store is damaged: it holds what was never written ({exc}); restore a backup")
 
 
 def fetch_value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
@@ -33,10 +44,19 @@ _HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 class Condition(NamedTuple):
-    """A condition on `record r`, and the values of its question marks."""
+    """A condition on `record r`.
+
+    Attributes:
+        sql: The condition.
+        values: The values of its question marks.
+        pools: The part of it that an index alone can tell.
+        broad: Whether the other parts leave most records of the pools.
+    """
 
     sql: str
     values: tuple[Any, ...]
+    pools: str
+    broad: bool
 
 
 def pools(db: apsw.Connection, where: Filter) -> list[int]:
@@ -46,7 +66,8 @@ def pools(db: apsw.Connection, where: Filter) -> list[int]:
 
 def condition(where: Filter, among: Sequence[int]) -> Condition:
     """Return the filter as a condition on `record r` in these pools."""
-    conditions = [f"r.pool IN ({','.join(map(str, among))})"]
+    in_pools = f"r.pool IN ({','.join(map(str, among))})"
+    conditions = [in_pools]
     values: list[Any] = []
 
     def add(sql: str, *given: Any) -> None:
@@ -71,7 +92,7 @@ def condition(where: Filter, among: Sequence[int]) -> Condition:
             "WHERE l.key = ? AND l.value = ?)",
             *pair,
         )
-    return Condition(" AND ".join(conditions), tuple(values))
+    return Condition(" AND ".join(conditions), tuple(values), in_pools, len(conditions) == 2 and where.state == "live")
 
 
 def _liveness(where: Filter) -> tuple[Any, ...]:
@@ -84,12 +105,12 @@ def _liveness(where: Filter) -> tuple[Any, ...]:
 
 def _beginning(prefix: str) -> tuple[Any, ...]:
     """Return the condition that a group's name begins so, followed by its values."""
-    texts = "typeof(r.grp) = 'text' AND r.grp >= ? AND substr(r.grp, 1, ?) = ?", prefix, len(prefix), prefix
+    texts = "r.grp >= ? AND r.grp < x'' AND substr(r.grp, 1, ?) = ?", prefix, len(prefix), prefix
     lowest, highest = (prefix + bound[len(prefix) :] for bound in (_LOWEST_UUID, _HIGHEST_UUID))
     first, last = encode_group(lowest), encode_group(highest)
     if isinstance(first, str) or isinstance(last, str):
         return texts  # no UUID begins so
-    return f"(r.grp BETWEEN ? AND ? OR {texts[0]})", first, last, *texts[1:]
+    return f"(r.grp BETWEEN ? AND ? OR ({texts[0]}))", first, last, *texts[1:]
 
 
 def encode_group(group: str) -> bytes | str:

@@ -1,0 +1,65 @@
+"""`python -m bench`: run one benchmark or all of them, and print tables in markdown; see `bench/README.md`."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the command, and comparable between machines
+
+from bench import cold, duplicates, locomo, report, search
+
+_WHAT = {
+    "cold": ("cold commands",),
+    "search": ("warm search",),
+    "speed": ("cold commands", "warm search"),
+    "locomo": ("LoCoMo",),
+    "duplicates": ("duplicates",),
+    "all": ("cold commands", "warm search", "LoCoMo", "duplicates"),
+}
+
+
+def main() -> None:
+    """Read the options and run what is asked for."""
+    given = _parser().parse_args()
+    sys.stdout.reconfigure(line_buffering=True)  # a long run shows its tables as they come
+    print(f"Measured {report.environment()}.")
+    for part in _WHAT[given.what]:
+        match part:
+            case "cold commands" if _present(given.texts, part):
+                cold.run(cold.Options(given.texts, given.cold_memories, given.rounds))
+            case "warm search" if _present(given.texts, part):
+                search.run(search.Options(given.texts, given.sizes, given.queries, given.timed, given.peers))
+            case "LoCoMo" if _present(given.locomo, part):
+                locomo.run(given.locomo)
+            case "duplicates":
+                report.heading("Duplicates and corrections")
+                duplicates.main()
+
+
+def _present(file: Path, part: str) -> bool:
+    if not file.is_file():
+        report.note(f"Left out: {part}, for there is no {file} (bench/README.md says where to get it).")
+    return file.is_file()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("what", nargs="?", default="all", choices=_WHAT)
+    parser.add_argument("--texts", type=Path, default=Path("../shared/data/texts.txt"), help="real texts, one a line")
+    parser.add_argument("--locomo", type=Path, default=locomo.DATA, help="LoCoMo conversations as published, JSON")
+    parser.add_argument("--sizes", type=_sizes, default=search.SIZES, help="memories in warm search: 10000,100000")
+    parser.add_argument("--queries", type=int, default=search.QUERIES, help="held-out texts that recall is measured by")
+    parser.add_argument("--timed", type=int, default=search.TIMED, help="how many of them time is measured by")
+    parser.add_argument("--cold-memories", type=int, default=cold.MEMORIES, help="memories under the cold commands")
+    parser.add_argument("--rounds", type=int, default=20, help="how often each cold command runs")
+    parser.add_argument("--no-peers", dest="peers", action="store_false", help="leave out Chroma and sqlite-vec")
+    return parser
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in text.split(","))
+
+
+if __name__ == "__main__":
+    main()

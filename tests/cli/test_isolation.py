@@ -1,0 +1,122 @@
+"""A namespace is read by nobody else: every command, every way of naming a memory, is tried from another one."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Command = Callable[..., Any]
+SECRET = "the launch code is xylophone"
+
+
+@pytest.fixture
+def secret(stored: Callable[..., str]) -> str:
+    """Return the id of a memory of Alice's."""
+    stored("a common truth about the launch")
+    return stored(SECRET, "-n", "alice", "--tag", "codename=marimba", "--key", "launch/code")
+
+
+@pytest.fixture(params=[["-n", "bob"], ["-n", "bob", "--no-shared"], ["-n", "shared"], [], ["-n", "alic"]])
+def elsewhere(request: pytest.FixtureRequest) -> list[str]:
+    """Return options of somebody who must not see it."""
+    return list(request.param)
+
+
+@pytest.fixture(params=["whole", "prefix"])
+def named(request: pytest.FixtureRequest, secret: str) -> str:
+    """Return the id, whole and shortened."""
+    return {"whole": secret, "prefix": secret[:18]}[request.param]
+
+
+def test_its_owner_sees_it(memory: Command, secret: str) -> None:
+    assert memory("get", secret[:18], "-n", "alice").json["namespace"] == "alice"
+    assert memory("get", secret, env={"MEMORY_NAMESPACE": "alice"}).json["content"] == SECRET
+    assert memory("status", "-n", "alice").json["memory_count"] == 2
+    assert memory("status", "-n", "alice", "--no-shared").json["memory_count"] == 1
+
+
+def test_reads_see_the_own_pool_and_the_shared_one(memory: Command, secret: str, stored: Callable[..., str]) -> None:
+    stored("Bob knows of the launch", "-n", "bob")
+    both = memory("search", "launch", "-n", "bob").json["results"]
+    assert {hit["namespace"] for hit in both} == {"bob", "shared"}
+    own = memory("search", "launch", "-n", "bob", "--no-shared").json["results"]
+    assert {hit["namespace"] for hit in own} == {"bob"}
+    assert {item["namespace"] for item in memory("list").json["results"]} == {"shared"}
+
+
+@pytest.mark.parametrize("command", [["get"], ["history"], ["reinforce"], ["delete"], ["restore"], ["forget", "--yes"]])
+def test_an_id_is_not_found_from_elsewhere(
+    memory: Command, secret: str, named: str, elsewhere: list[str], command: list[str]
+) -> None:
+    answer = memory(command[0], named, *command[1:], *elsewhere)
+    assert (answer.code, answer.error) == (1, "Memory not found")
+    assert memory("get", secret, "-n", "alice").json["version"] == 1
+
+
+def test_it_is_not_changed_from_elsewhere(memory: Command, secret: str, elsewhere: list[str]) -> None:
+    writer = [option for option in elsewhere if option != "--no-shared"]
+    for answer in (
+        memory("update", secret, "harmless", *elsewhere),
+        memory("create", "harmless", "--supersedes", secret, *writer),
+    ):
+        assert (answer.code, answer.error) == (1, "Memory not found")
+    assert memory("create", "another launch code", "--key", "launch/code", *writer).json["id"] != secret
+    found = memory("get", secret, "-n", "alice").json
+    assert (found["content"], found["version"]) == (SECRET, 1)
+    assert "superseded_by" not in found
+
+
+def test_nothing_hints_at_it(memory: Command, secret: str, elsewhere: list[str]) -> None:
+    writer = [option for option in elsewhere if option != "--no-shared"]
+    for command in (
+        ["search", SECRET, *elsewhere], ["search", SECRET, "--explain", *elsewhere], ["list", *elsewhere],
+        ["list", "--as-of", "2099-01-01", *elsewhere], ["list", "--deleted", *elsewhere], ["tags", *elsewhere],
+        ["tags", "codename", *elsewhere], ["list", "--tag", "codename=marimba", *elsewhere],
+        ["create", SECRET, *writer], ["list", "--limit", "1", "--cursor", f"{secret}.2", *elsewhere],
+    ):  # fmt: skip
+        answer = memory(*command)
+        said = answer.out + answer.err
+        assert secret not in said, command
+        if SECRET not in command:
+            assert "xylophone" not in said, command
+        if "codename" not in said.split("marimba")[0]:
+            assert "marimba" not in said, command
+    assert json.loads(memory("tags", "codename", *elsewhere).out)["values"] == []
+
+
+def test_counts_leave_it_out(memory: Command, secret: str, elsewhere: list[str]) -> None:
+    expected = 0 if "--no-shared" in elsewhere else 1
+    assert memory("status", *elsewhere).json["memory_count"] == expected
+    memory("delete", secret, "-n", "alice")
+    status = memory("status", *elsewhere).json
+    assert (status["memory_count"], status["deleted_count"]) == (expected, 0)
+    assert "alice" not in memory("status", *elsewhere).out
+
+
+def test_the_same_text_in_another_namespace_is_stored(memory: Command, secret: str) -> None:
+    shape = memory("create", SECRET, "-n", "bob").json
+    assert (shape["stored"], shape["namespace"]) == (True, "bob")
+
+
+def test_a_prefix_that_fits_memories_of_others_too_is_not_ambiguous(
+    memory: Command, stored: Callable[..., str]
+) -> None:
+    from datetime import UTC, datetime
+
+    from memories import Memories
+
+    ids = {}
+    for name in ("alice", "bob", "carol"):
+        with Memories(namespace=name, embedder="fake", clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)) as memories:
+            made = memories.create(f"of {name}").memory
+            assert made is not None
+            ids[name] = made.id
+    prefix = ids["bob"][:13]
+    assert all(memory_id.startswith(prefix) for memory_id in ids.values())
+    assert memory("get", prefix, "-n", "bob").json["content"] == "of bob"
+
+
+def test_names_of_namespaces_are_folded(memory: Command, secret: str) -> None:
+    assert memory("get", secret, "-n", "ALICE").json["id"] == secret
+    assert memory("get", secret, "-n", "Ａlice").json["id"] == secret

@@ -1,0 +1,306 @@
+"""search, get, history, list and tags, as the command's specifications give them."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from memories import Draft, Memories
+
+Command = Callable[..., Any]
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def aged() -> Callable[..., str]:
+    """Store a memory that was written so many days ago; return its id."""
+
+    def store(content: str, days: float, decay: str = "stable", **tags: str) -> str:
+        written = datetime.now(UTC) - days * DAY
+        with Memories(embedder="fake") as memories:
+            [made] = memories.create_many([Draft(content, tags=tags, decay=decay, created_at=written)], force=True)
+        assert made.memory is not None
+        return made.memory.id
+
+    return store
+
+
+def contents(answer: Any) -> list[str]:
+    return [shape["content"] for shape in answer.json["results"]]
+
+
+# --- search ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_result_is_a_memory_with_its_similarity_and_score(memory: Command, stored: Callable[..., str]) -> None:
+    memory_id = stored("User prefers Python for CLI tools", "--agent", "claude", "--type", "preference")
+    answer = memory("search", "python tools")
+    assert list(answer.json) == ["results", "count"]
+    assert answer.json["count"] == 1
+    [result] = answer.json["results"]
+    shape = memory("get", memory_id).json
+    for counted in (result, shape):
+        counted.pop("access_count", None)
+    assert result.keys() - shape.keys() == {"similarity", "score"}
+    assert {name: result[name] for name in shape} == shape
+    assert 0 < result["similarity"] <= 1
+    assert 0 < result["score"] <= 1
+
+
+def test_search_by_words_alone_has_no_similarity(memory: Command) -> None:
+    env = {"EMBEDDER": "none"}
+    memory("create", "Deploys happen on Tuesdays", env=env)
+    [result] = memory("search", "deploys", env=env).json["results"]
+    assert result["similarity"] is None
+
+
+@pytest.mark.parametrize(
+    ("option", "found"),
+    [
+        (["--agent", "claude"], {"deploys one"}),
+        (["--personality", "rex"], {"deploys two"}),
+        (["--project", "shop"], {"deploys one", "deploys two"}),
+        (["--type", "fact"], {"deploys two"}),
+        (["--global"], {"deploys three"}),
+        (["--tag", "team=blue"], {"deploys three"}),
+        (["--project", "shop", "--type", "fact"], {"deploys two"}),
+        (["--project", "shop", "--global"], set()),
+        ([], {"deploys one", "deploys two", "deploys three"}),
+    ],
+)
+@pytest.mark.parametrize("command", [["search", "deploys"], ["list"]])
+def test_every_tag_narrows(
+    memory: Command, stored: Callable[..., str], command: list[str], option: list[str], found: set[str]
+) -> None:
+    stored("deploys one", "--agent", "claude", "--project", "shop")
+    stored("deploys two", "--personality", "rex", "--project", "shop", "--type", "fact")
+    stored("deploys three", "--global", "--tag", "team=blue")
+    assert set(contents(memory(*command, *option))) == found
+
+
+def test_limit_and_its_default(memory: Command, stored: Callable[..., str]) -> None:
+    for number in range(12):
+        stored(f"deploys number {number}")
+    assert memory("search", "deploys").json["count"] == 10
+    assert memory("search", "deploys", "--limit", "3").json["count"] == 3
+    assert memory("search", "deploys", env={"DEFAULT_LIMIT": "5"}).json["count"] == 5
+
+
+def test_min_confidence_leaves_out_what_is_less_current(memory: Command, aged: Callable[..., str]) -> None:
+    faded = aged("deploys long ago", 24, "contextual")
+    aged("deploys lately", 3, "contextual")
+    aged("deploys always", 300, "stable")
+    assert set(contents(memory("search", "deploys"))) == {"deploys lately", "deploys always"}
+    assert len(contents(memory("search", "deploys", "--min-confidence", "0.1"))) == 3
+    assert contents(memory("search", "deploys", "--min-confidence", "0.95")) == ["deploys always"]
+    assert len(contents(memory("search", "deploys", env={"MIN_CONFIDENCE": "0.15"}))) == 3
+    assert memory("get", faded).json["confidence"] == pytest.approx(0.2, abs=0.001)
+    assert set(contents(memory("search", "deploys", env={"DECAY_HALF_LIFE_HOURS": "48"}))) == {"deploys always"}
+
+
+def test_min_similarity_leaves_out_what_is_less_similar(memory: Command, stored: Callable[..., str]) -> None:
+    stored("red apples")
+    stored("red apples grow beside very many other trees in gardens everywhere")
+    assert contents(memory("search", "red apples", "--min-similarity", "0.9")) == ["red apples"]
+
+
+def test_since_and_until_are_times_of_writing(memory: Command, aged: Callable[..., str]) -> None:
+    aged("deploys long ago", 30)
+    aged("deploys last week", 6)
+    aged("deploys today", 0)
+    for command in (["search", "deploys"], ["list"]):
+        assert set(contents(memory(*command, "--since", "7d"))) == {"deploys last week", "deploys today"}
+        assert set(contents(memory(*command, "--until", "1w"))) == {"deploys long ago"}
+        assert contents(memory(*command, "--since", "2w", "--until", "2d")) == ["deploys last week"]
+
+
+def test_a_day_counts_to_its_end(memory: Command, stored: Callable[..., str]) -> None:
+    stored("deploys today")
+    today = datetime.now().astimezone().date().isoformat()
+    assert memory("search", "deploys", "--since", today, "--until", today).json["count"] == 1
+
+
+def test_as_of_shows_the_past(memory: Command) -> None:
+    clock = [datetime(2026, 1, 1, tzinfo=UTC)]
+    with Memories(embedder="fake", clock=lambda: clock[0]) as memories:
+        first = memories.create("The port is 8080").memory
+        assert first is not None
+        clock[0] = datetime(2026, 2, 1, tzinfo=UTC)
+        memories.update(first.id, "The port is 9090")
+        clock[0] = datetime(2026, 3, 1, tzinfo=UTC)
+        memories.delete(first.id)
+    for command in (["search", "port"], ["list"]):
+        assert contents(memory(*command, "--as-of", "2025-12-31")) == []
+        assert contents(memory(*command, "--as-of", "2026-01-15")) == ["The port is 8080"]
+        assert contents(memory(*command, "--as-of", "2026-02-15T12:00:00Z")) == ["The port is 9090"]
+        assert contents(memory(*command)) == []
+
+
+def test_search_finds_the_exact_words_first(memory: Command, stored: Callable[..., str]) -> None:
+    stored("The deploy of the shop is frozen")
+    stored("A freeze is something else")
+    assert contents(memory("search", "The deploy of the shop is frozen"))[0] == "The deploy of the shop is frozen"
+
+
+def test_search_reads_the_query_from_standard_input(memory: Command, stored: Callable[..., str]) -> None:
+    stored("deploys happen")
+    assert memory("search", "-", stdin="deploys\n").json["count"] == 1
+
+
+def test_a_query_that_begins_with_a_dash_comes_behind_two(memory: Command, stored: Callable[..., str]) -> None:
+    stored("the flag -x is needed")
+    assert "--" in memory("search", "-x").error
+    assert memory("search", "--", "-x").json["count"] == 1
+
+
+def test_explain_shows_every_candidate_and_why_it_was_dropped(memory: Command, aged: Callable[..., str]) -> None:
+    aged("deploys long ago", 29, "contextual")
+    kept = aged("deploys today", 0)
+    shape = memory("search", "deploys", "--explain").json
+    assert shape["count"] == 1
+    assert shape["explain"]["terms"] == ["deploys"]
+    considered = {item["content"]: item for item in shape["explain"]["considered"]}
+    assert considered["deploys today"]["dropped"] == ""
+    assert considered["deploys today"]["id"] == kept
+    assert "confidence" in considered["deploys long ago"]["dropped"]
+    for item in considered.values():
+        assert {"id", "content", "score", "similarity", "words", "confidence", "freshness", "boost"} <= item.keys()
+    shown = memory("search", "deploys", "--explain", "--format", "text").out
+    assert "words looked for: deploys" in shown
+    assert "dropped: confidence" in shown
+
+
+def test_reinforce_on_retrieval_is_a_setting(memory: Command, aged: Callable[..., str]) -> None:
+    memory_id = aged("commits are conventional", 15, "reinforceable")
+    memory("search", "commits")
+    assert memory("get", memory_id).json["confidence"] == pytest.approx(0.5, abs=0.01)
+    memory("search", "commits", env={"REINFORCE_ON_RETRIEVAL": "true"})
+    assert memory("get", memory_id).json["confidence"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_accesses_are_counted_unless_a_setting_says_no(memory: Command, stored: Callable[..., str]) -> None:
+    memory_id = stored("deploys happen")
+    memory("search", "deploys")
+    memory("get", memory_id)
+    assert memory("get", memory_id, env={"COUNT_ACCESSES": "false"}).json["access_count"] == 2
+    assert memory("get", memory_id).json["access_count"] == 2
+
+
+# --- get and id prefixes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shorten", [lambda text: text[:18], lambda text: text.upper(), lambda text: text.replace("-", "")]
+)
+def test_an_id_may_be_shortened_and_written_otherwise(
+    memory: Command, stored: Callable[..., str], shorten: Callable[[str], str]
+) -> None:
+    memory_id = stored("content")
+    assert memory("get", shorten(memory_id)).json["id"] == memory_id
+
+
+def test_an_ambiguous_prefix_lists_what_it_fits(memory: Command, aged: Callable[..., str]) -> None:
+    with Memories(embedder="fake", clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)) as memories:
+        ids = [made.memory.id for made in memories.create_many(["one", "two", "three"]) if made.memory]
+    for command in (["get"], ["update"], ["delete"], ["forget", "--yes"], ["history"], ["restore"], ["reinforce"]):
+        answer = memory(command[0], ids[0][:13], *command[1:], *(["new"] if command == ["update"] else []))
+        assert answer.code == 2
+        assert "fits 3 memories" in answer.error
+        assert json.loads(answer.err)["matches"] == sorted(ids)
+    shown = memory("get", ids[0][:13], "--format", "text")
+    assert shown.err.splitlines()[1:] == [f"  {memory_id}" for memory_id in sorted(ids)]
+    assert memory("list").json["count"] == 3
+
+
+def test_get_shows_a_memory_that_has_faded(memory: Command, aged: Callable[..., str]) -> None:
+    assert memory("get", aged("content", 90, "contextual")).json["confidence"] == 0.0
+
+
+# --- history ---------------------------------------------------------------------------------------------------------
+
+
+def test_history_shows_every_version_oldest_first(memory: Command, stored: Callable[..., str]) -> None:
+    memory_id = stored("The port is 8080", "--project", "shop")
+    memory("update", memory_id, "The port is 9090", "--tag", "sure=no")
+    memory("delete", memory_id)
+    memory("restore", memory_id)
+    shape = memory("history", memory_id).json
+    assert list(shape) == ["id", "versions", "count"]
+    assert (shape["id"], shape["count"]) == (memory_id, 3)
+    keys = ["version", "content", "tags", "operation", "created_at", "ended_at", "ended_by"]
+    assert [list(version) for version in shape["versions"]] == [keys] * 3
+    told = [[version[key] for key in ("version", "content", "operation")] for version in shape["versions"]]
+    assert told == [
+        [1, "The port is 8080", "create"],
+        [2, "The port is 9090", "update"],
+        [3, "The port is 9090", "restore"],
+    ]
+    first, second, third = shape["versions"]
+    assert (first["tags"], first["ended_by"]) == ({"project": "shop"}, "update")
+    assert first["ended_at"] == second["created_at"]
+    assert second["tags"] == {"project": "shop", "sure": "no"}
+    assert second["ended_by"].startswith("delete")
+    assert (third["ended_at"], third["ended_by"]) == (None, None)
+
+
+def test_history_shows_deleted_memories(memory: Command, stored: Callable[..., str]) -> None:
+    memory_id = stored("content")
+    memory("delete", memory_id)
+    [version] = memory("history", memory_id).json["versions"]
+    assert version["ended_by"] == "delete"
+    assert version["ended_at"] >= version["created_at"]
+
+
+# --- list ------------------------------------------------------------------------------------------------------------
+
+
+def test_list_is_newest_first(memory: Command, stored: Callable[..., str]) -> None:
+    ids = [stored(f"number {number}") for number in range(5)]
+    answer = memory("list")
+    assert list(answer.json) == ["results", "count", "next_cursor"]
+    assert [shape["id"] for shape in answer.json["results"]] == ids[::-1]
+    assert (answer.json["count"], answer.json["next_cursor"]) == (5, None)
+
+
+@pytest.mark.parametrize("options", [[], ["--namespace", "bob"], ["--project", "shop"], ["--as-of", "2030-01-01"]])
+def test_pages_reach_the_end_without_loss_or_repeat(
+    memory: Command, stored: Callable[..., str], options: list[str]
+) -> None:
+    pool = options if options[:1] == ["--namespace"] else []
+    ids = {stored(f"number {number}", "--project", "shop", *(pool if number % 2 else [])) for number in range(11)}
+    memory("update", sorted(ids)[4], "changed", *pool)
+    seen: list[str] = []
+    cursor: list[str] = []
+    for _ in range(6):
+        page = memory("list", "--limit", "2", *options, *cursor).json
+        seen += [shape["id"] for shape in page["results"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = ["--cursor", page["next_cursor"]]
+    assert seen == sorted(ids, reverse=True)
+
+
+def test_list_takes_the_deleted_ones(memory: Command, stored: Callable[..., str]) -> None:
+    ids = [stored(f"number {number}") for number in range(4)]
+    for memory_id in ids[:3]:
+        memory("delete", memory_id)
+    page = memory("list", "--deleted", "--limit", "2").json
+    rest = memory("list", "--deleted", "--limit", "2", "--cursor", page["next_cursor"]).json
+    assert [shape["id"] for shape in page["results"] + rest["results"]] == ids[2::-1]
+
+
+# --- tags ------------------------------------------------------------------------------------------------------------
+
+
+def test_tags_counts_keys_and_values(memory: Command, stored: Callable[..., str]) -> None:
+    stored("one", "--project", "shop", "--tag", "team=blue")
+    stored("two", "--project", "shop")
+    changed = stored("three", "--project", "blog")
+    gone = stored("four", "--project", "gone")
+    memory("delete", gone)
+    memory("update", changed, "--project", "shop")
+    assert memory("tags").json == {"keys": [{"key": "project", "count": 3}, {"key": "team", "count": 1}]}
+    assert memory("tags", "project").json == {"key": "project", "values": [{"value": "shop", "count": 3}]}
+    assert memory("tags", "nothing").json == {"key": "nothing", "values": []}

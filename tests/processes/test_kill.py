@@ -1,0 +1,181 @@
+"""Writers are killed at random moments: what was acknowledged is found afterwards, and nothing is damaged."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+# The process that starts, kills and checks. It never opens the store itself: all that do are its forks, which begin
+# warm and die with it. Each writer keeps a ledger: `+id` after a create returned, `-id` before a forget begins, `=id`
+# after it returned.
+DRIVER = """
+import ctypes, json, os, random, signal, sys, time, traceback
+from pathlib import Path
+import memories.searching, memories.stores.sqlite, memories.stores.sqlite_vectors, memories.text, memories.versions
+import memories.writing
+from memories import Memories, NotFound
+from memories.embedders import open_embedder
+from memories.stores.sqlite import SQLiteStore
+
+open_embedder("fake").embed("warm")
+mode, folder, rounds, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+libc = ctypes.CDLL(None)
+drawn = random.Random(seed)
+totals = {"acknowledged": 0, "forgotten": 0, "rounds": 0, "unfinished": 0}
+
+
+def fork(work, *arguments):
+    child = os.fork()
+    if child:
+        return child
+    libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    signal.alarm(60)
+    failed = 0
+    try:
+        work(*arguments)
+    except BaseException:
+        traceback.print_exc()
+        failed = 1
+    os._exit(failed)
+
+
+def write(path, ledger, number):
+    own = random.Random(f"{seed} {number} {ledger}")
+    note = os.open(ledger, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    memories = Memories(f"sqlite:///{path}", embedder="fake")
+    made = []
+    turn = 0
+    while True:
+        turn += 1
+        content = f"{ledger.name} turn {turn} " + "with more words " * own.randrange(60)
+        if mode != "create" and len(made) > 2 and own.random() < 0.3:
+            gone = made.pop(own.randrange(len(made)))
+            os.write(note, f"-{gone}\\n".encode())
+            memories.forget(gone)
+            os.write(note, f"={gone}\\n".encode())
+        elif own.random() < 0.15 and made:
+            memories.update(made[0], content)
+        else:
+            made.append(memories.create(content, key=f"{ledger.name}/{turn}" if turn % 7 == 0 else None,
+                                        force=own.random() < 0.8, tags={"by": ledger.name}).memory.id)
+            os.write(note, f"+{made[-1]}\\n".encode())
+
+
+def outcome(ledgers):
+    lines = [line for ledger in ledgers if ledger.exists() for line in ledger.read_text().split()]
+    created, begun, ended = ({line[1:] for line in lines if line[0] == sign} for sign in "+-=")
+    return created - begun, ended, begun - ended
+
+
+def check(path, ledgers, deeply):
+    kept, forgotten, _ = outcome(ledgers)
+    with Memories(f"sqlite:///{path}", embedder="fake") as memories:
+        for memory_id in sorted(kept):
+            assert memories.get(memory_id).content
+        for memory_id in sorted(forgotten):
+            try:
+                memories.get(memory_id)
+            except NotFound:
+                continue
+            raise AssertionError(f"{memory_id} was forgotten and is there")
+        memories.create("the store can still be written", force=True)
+    if deeply:
+        integrity(path)
+
+
+def integrity(path):
+    store = SQLiteStore(path, None)
+    with store._file.write() as db:
+        assert db.pragma("integrity_check") == "ok"
+        db.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 0)")
+        tables = ("record", "vector", "words")
+        counts = {db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in tables}
+        assert len(counts) == 1, counts
+        (sealed,) = db.execute("SELECT coalesce(sum(length(seqs) / 8), 0) FROM block").fetchall()[0]
+        assert sealed <= counts.pop()
+    store.close()
+
+
+def wait(children, expected):
+    for child in children:
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if ended != expected:
+            sys.exit(f"round {totals['rounds']}: a process ended with {ended}")
+
+
+ledgers = []
+path = folder / "memories.db"
+for number in range(rounds):
+    if mode == "first":
+        path, ledgers = folder / f"round{number}" / "memories.db", []
+    started = [folder / f"ledger{number}-{writer}" for writer in range(drawn.randint(2, 4))]
+    ledgers += started
+    children = [fork(write, path, ledger, number) for ledger in started]
+    time.sleep(drawn.uniform(0.0, 0.03) if mode == "first" else drawn.uniform(0.03, 0.16))
+    drawn.shuffle(children)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        if drawn.random() < 0.3:
+            time.sleep(drawn.uniform(0.0, 0.02))  # the others go on for a moment
+    wait(children, -signal.SIGKILL)
+    totals["rounds"] += 1
+    deeply = mode == "first" or number % 10 == 9 or number == rounds - 1
+    wait([fork(check, path, ledgers if deeply else started, deeply)], 0)
+    if mode == "first" or number == rounds - 1:
+        kept, forgotten, unfinished = outcome(ledgers)
+        totals["acknowledged"] += len(kept) + len(forgotten)
+        totals["forgotten"] += len(forgotten)
+        totals["unfinished"] += len(unfinished)
+print(json.dumps(totals))
+"""
+
+
+@pytest.fixture
+def kill(tmp_path: Path, run_python: RunPython, clean_environment: dict[str, str]) -> Callable[..., dict[str, Any]]:
+    """Run so many rounds of writing and killing; return what was acknowledged in them."""
+
+    def run(mode: str, rounds: int, *, seed: int) -> dict[str, Any]:
+        folder = tmp_path / "store"
+        folder.mkdir(mode=0o700)
+        done = subprocess.run(
+            [sys.executable, "-c", DRIVER, mode, str(folder), str(rounds), str(seed)],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=clean_environment,
+            timeout=1200,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return dict(json.loads(done.stdout))
+
+    return run
+
+
+def test_a_killed_writer_loses_nothing_that_was_acknowledged(kill: Callable[..., dict[str, Any]]) -> None:
+    totals = kill("create", 100, seed=1)
+    assert totals["rounds"] == 100
+    assert totals["acknowledged"] > 500
+
+
+def test_a_kill_while_forgetting_neither_loses_nor_brings_back(kill: Callable[..., dict[str, Any]]) -> None:
+    totals = kill("forget", 30, seed=2)
+    assert totals["forgotten"] > 20
+    assert totals["acknowledged"] > 100
+
+
+def test_a_kill_while_the_store_is_made_leaves_none_or_a_whole_one(kill: Callable[..., dict[str, Any]]) -> None:
+    assert kill("first", 50, seed=3)["rounds"] == 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["create", "forget", "first"])
+def test_a_thousand_kills_lose_nothing(kill: Callable[..., dict[str, Any]], mode: str) -> None:
+    totals = kill(mode, 1000, seed=4)
+    assert totals["rounds"] == 1000
+    assert totals["acknowledged"] > 1000

@@ -1,0 +1,204 @@
+"""Many processes use one store at once: nothing acknowledged is lost, nothing comes twice, nobody gets an error."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+# Forks the workers from a process that has imported everything and opened nothing; each prints one line of JSON.
+TOGETHER = """
+import json, os, signal, sys, time, traceback
+import memories.writing, memories.searching, memories.versions, memories.text, memories.embedders.fake
+import memories.stores.sqlite, memories.stores.sqlite_vectors
+from memories import Memories
+url, count, script = sys.argv[1], int(sys.argv[2]), compile(sys.argv[3], "worker", "exec")
+readable, start = os.pipe()
+children = []
+for number in range(count):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(90)
+        os.close(start)
+        os.read(readable, 1)  # ends for all of them when the parent closes its side
+        failed = 0
+        try:
+            with Memories(url, embedder="fake") as memories:
+                exec(script, {"memories": memories, "number": number, "show": lambda found: print(json.dumps(found))})
+        except BaseException:
+            traceback.print_exc()
+            failed = 1
+        sys.stdout.flush()
+        os._exit(failed)
+    children.append(child)
+os.close(start)
+ended = [os.waitpid(child, 0)[1] for child in children]
+sys.exit(any(ended))
+"""
+LOOK = """
+import json, sys, apsw
+db = apsw.Connection(sys.argv[1])
+db.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 0)")
+print(json.dumps([
+    db.pragma("integrity_check"),
+    *[db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in ("record", "vector", "words")],
+]))
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store" / "memories.db"
+
+
+@pytest.fixture
+def together(path: Path, run_python: RunPython) -> Callable[..., list[Any]]:
+    """Run a worker's script in so many processes, which begin at one moment; return what each printed."""
+
+    def run(script: str, count: int) -> list[Any]:
+        printed = run_python(TOGETHER, f"sqlite:///{path}", count, script)
+        assert printed.stderr == ""
+        return [json.loads(line) for line in printed.stdout.splitlines()]
+
+    return run
+
+
+def look(run_python: RunPython, path: Path) -> tuple[str, int, int, int]:
+    """Return what integrity_check says, and how many records, vectors and indexed texts there are."""
+    return tuple(json.loads(run_python(LOOK, path).stdout))  # type: ignore[return-value]
+
+
+def test_sixteen_processes_lose_nothing(path: Path, together: Callable[..., list[Any]], run_python: RunPython) -> None:
+    acknowledged = together(
+        """
+made = []
+for turn in range(100):
+    content = f"process {number} noted in turn {turn} that w{number}x{turn} is so"
+    made.append(memories.create(content, force=True, tags={"by": str(number)}).memory.id)
+    if turn % 10 == 3:
+        assert memories.get(made[-1]).content == content
+        assert made[-1] in {hit.memory.id for hit in memories.search(f"w{number}x{turn}", limit=20)}
+        listed = memories.list(tags={"by": str(number)}, limit=1000).memories
+        assert {memory.id for memory in listed} == set(made)
+    if turn % 25 == 24:
+        memories.update(made[0], f"{content}, and was updated")
+show(made)
+""",
+        16,
+    )
+    ids = [memory_id for made in acknowledged for memory_id in made]
+    assert len(ids) == len(set(ids)) == 1600
+    listing = """
+import json, sys
+from memories import Memories
+found, cursor = [], None
+with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
+    while True:
+        page = memories.list(limit=1000, cursor=cursor)
+        found += [memory.id for memory in page.memories]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+print(json.dumps(found))
+"""
+    listed = json.loads(run_python(listing, path).stdout)
+    assert sorted(listed) == sorted(ids)
+    records = 1600 + 16 * 4
+    assert look(run_python, path) == ("ok", records, records, records)
+
+
+def test_eight_commands_at_once_all_succeed(
+    path: Path, tmp_path: Path, clean_environment: Mapping[str, str], run_python: RunPython
+) -> None:
+    environment = {**clean_environment, "MEMORY_STORE": f"sqlite:///{path}"}
+    answers: list[Any] = []
+    for turn in range(5):
+        running = [
+            subprocess.Popen(
+                [sys.executable, "-m", "memories", "create", f"turn {turn}: w{number}z{turn} was noted", "--force"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=tmp_path,
+                env=environment,
+            )
+            for number in range(8)
+        ]
+        for process in running:
+            printed, error = process.communicate(timeout=60)
+            assert (process.returncode, error) == (0, "")
+            answers.append(json.loads(printed))
+    assert all(answer["stored"] for answer in answers)
+    assert len({answer["id"] for answer in answers}) == 40
+    assert look(run_python, path) == ("ok", 40, 40, 40)
+
+
+def test_processes_that_make_the_store_at_one_moment_all_succeed(
+    path: Path, together: Callable[..., list[Any]], run_python: RunPython
+) -> None:
+    script = 'memories.create(f"first of {number}", force=True); show(memories.status().memory_count)'
+    for _ in range(3):
+        counts = together(script, 24)
+        assert max(counts) == 24
+        assert look(run_python, path) == ("ok", 24, 24, 24)
+        assert sorted(found.name for found in path.parent.iterdir()) == ["memories.db", "memories.db.lock"]
+        path.unlink()
+        path.with_name("memories.db.lock").unlink()
+        path.parent.rmdir()
+
+
+def test_one_key_written_by_many_has_one_memory_without_gaps(
+    path: Path, together: Callable[..., list[Any]], run_python: RunPython
+) -> None:
+    written = together(
+        """
+made = [memories.create(f"process {number} says {turn}", key="user/editor").memory for turn in range(20)]
+show([(memory.id, memory.version) for memory in made])
+""",
+        8,
+    )
+    (memory_id,) = {memory_id for made in written for memory_id, _ in made}
+    assert sorted(version for made in written for _, version in made) == list(range(1, 161))
+    history = """
+import json, sys
+from memories import Memories
+with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
+    found = memories.history(sys.argv[2]).versions
+    print(json.dumps([[version.version, version.content, version.ended_at is None] for version in found]))
+"""
+    versions: Sequence[Any] = json.loads(run_python(history, path, memory_id).stdout)
+    assert [version for version, _, _ in versions] == list(range(1, 161))
+    assert [current for _, _, current in versions] == [False] * 159 + [True]
+    assert {content for _, content, _ in versions} == {f"process {n} says {t}" for n in range(8) for t in range(20)}
+
+
+def test_the_same_text_at_once_is_stored_once(
+    path: Path, together: Callable[..., list[Any]], run_python: RunPython
+) -> None:
+    answers = together('made = memories.create("Deploys happen on Tuesdays"); show([made.stored, made.memory.id])', 8)
+    assert sorted(stored for stored, _ in answers) == [False] * 7 + [True]
+    assert len({memory_id for _, memory_id in answers}) == 1
+    assert look(run_python, path) == ("ok", 1, 1, 1)
+
+
+def test_updates_of_one_memory_at_once_all_become_versions(
+    path: Path, together: Callable[..., list[Any]], run_python: RunPython
+) -> None:
+    made = """
+import sys
+from memories import Memories
+with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
+    print(memories.create("the first version").memory.id)
+"""
+    memory_id = run_python(made, path).stdout.strip()
+    written = together(
+        f"show([memories.update({memory_id!r}, f'says {{number}} {{turn}}').version for turn in range(10)])",
+        6,
+    )
+    assert sorted(version for versions in written for version in versions) == list(range(2, 62))
+    assert look(run_python, path) == ("ok", 61, 61, 61)

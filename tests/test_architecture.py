@@ -1,0 +1,215 @@
+"""What keeps the code readable and the command fast, checked on the sources themselves."""
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import memories
+from memories.cli import app
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "memories"
+FILES = sorted(SOURCE.rglob("*.py"))
+MODULES = [
+    ".".join(("memories", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__") for file in FILES
+]
+
+# A module may import those of its own layer and of the layers before; only the first word below `memories` counts.
+LAYERS = (
+    ("errors", "models"),
+    ("validate", "times", "ids", "text", "decay", "versions", "ranking", "duplicates", "config"),
+    ("stores", "embedders"),
+    ("writing", "searching"),
+    ("service",),
+    ("cli",),
+    ("__main__",),
+)
+HEAVY = "typer click pydantic fastapi numpy onnxruntime tokenizers apsw chromadb qdrant_client langgraph".split()
+MAX_CODE_LINES, MAX_FUNCTION_LINES, MAX_DEPTH = 400, 50, 2
+
+
+def layer(module: str) -> int:
+    noun = module.split(".")[1]
+    return next(number for number, nouns in enumerate(LAYERS) if noun in nouns)
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the modules of ours that a tree imports, for type checking and inside functions included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if node.module == "memories")
+            yield node.module or ""
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def code_lines(text: str) -> set[int]:
+    """Return the numbers of lines with code: no blank ones, no comments, no docstrings."""
+    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in skipped:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
+    return lines
+
+
+def in_process(script: str, home: Path, *arguments: str) -> str:
+    """Run a script in a process of its own, whose home is empty; return what it printed."""
+    environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "EMBEDDER": "minilm"}
+    done = subprocess.run(
+        [sys.executable, "-B", "-W", "error", "-c", script, *arguments],
+        capture_output=True, text=True, cwd=home, env=environment, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("file", FILES, ids=MODULES)
+def test_imports_point_inward(file: Path) -> None:
+    module = MODULES[FILES.index(file)]
+    if module == "memories":
+        return  # it only names what is exported; that importing it stays light is tested below
+    for imported in imports(ast.parse(file.read_text())):
+        if imported.startswith("memories."):
+            known = imported if layer_is_known(imported) else "memories.errors"
+            assert layer(known) <= layer(module), f"{module} imports {imported}"
+
+
+def layer_is_known(module: str) -> bool:
+    return any(module.split(".")[1] in nouns for nouns in LAYERS)
+
+
+def test_every_module_has_a_layer() -> None:
+    assert [module for module in MODULES if module != "memories" and not layer_is_known(module)] == []
+
+
+def test_importing_memories_loads_nothing_heavy(empty: Path) -> None:
+    script = "import sys, memories; print([name for name in sys.argv[1:] if name in sys.modules])"
+    assert in_process(script, empty, *HEAVY) == "[]\n"
+    script = "import sys, memories; memories.Memories; print([name for name in sys.argv[1:] if name in sys.modules])"
+    assert in_process(script, empty, *HEAVY) == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "command", ["--help", "search --help", "status", "config", "list", "tags", "get ID", "history ID", "delete ID"]
+)
+def test_what_needs_no_vectors_does_not_load_their_libraries(command: str, empty: Path) -> None:
+    store = f"sqlite:///{empty}/m.db"
+    with memories.Memories(store, embedder="none") as found:
+        made = found.create("content").memory
+    assert made is not None
+    if command.split(maxsplit=1)[0] not in ("--help", "search"):
+        command += f" --store {store}"
+    script = (
+        "import sys\nfrom memories.cli import run\ncode = run(sys.argv[1].split())\n"
+        "heavy = sys.modules.keys() & {'numpy', 'onnxruntime', 'tokenizers', 'typer', 'pydantic'}\n"
+        "sys.stderr.write(repr(heavy)) if heavy else None\nsys.exit(code or len(heavy))"
+    )
+    assert in_process(script, empty, command.replace("ID", made.id))
+
+
+def test_importing_every_module_does_nothing(empty: Path) -> None:
+    script = """
+import importlib, logging, os, sys
+before = dict(os.environ)
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+assert dict(os.environ) == before
+assert not logging.getLogger().handlers
+"""
+    modules = [module for module in MODULES if module != "memories.__main__"]
+    assert in_process(script, empty, *modules) == ""
+    assert list(empty.iterdir()) == []
+
+
+def test_the_public_names_are_all_there_and_no_others(empty: Path) -> None:
+    assert sorted(memories.__all__) == list(memories.__all__)
+    assert dir(memories) == sorted(memories.__all__)
+    for name in memories.__all__:
+        assert getattr(memories, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = memories.Nothing
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    exported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("memories.")
+        for alias in node.names
+    }
+    assert exported == set(memories.__all__) - {"__version__"}
+    raised = {name for name, value in vars(memories.errors).items() if isinstance(value, type)}
+    assert raised <= set(memories.__all__)
+
+
+@pytest.mark.parametrize("file", FILES, ids=MODULES)
+def test_budgets(file: Path) -> None:
+    text = file.read_text()
+    lines = code_lines(text)
+    assert len(lines) <= MAX_CODE_LINES
+    assert len(file.relative_to(SOURCE).parts) <= MAX_DEPTH
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = len(lines & set(range(node.lineno, (node.end_lineno or 0) + 1)))
+            assert length <= MAX_FUNCTION_LINES, f"{node.name} has {length} lines"
+
+
+def test_every_module_and_public_function_says_what_it_is() -> None:
+    for file in FILES:
+        tree = ast.parse(file.read_text())
+        assert ast.get_docstring(tree), file
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                assert ast.get_docstring(node) or node.name in UNDOCUMENTED, f"{file}: {node.name}"
+
+
+UNDOCUMENTED = {"decode_group", "pools", "fetch", "fetch_value"}  # their names and types say it all
+
+
+def test_one_file_only_opens_stores() -> None:
+    opening = [file.name for file in FILES if "apsw.Connection(" in file.read_text()]
+    assert opening == ["sqlite_file.py"]
+
+
+def test_nothing_else_touches_a_store_file() -> None:
+    """Python's own sqlite3 loses acknowledged writes, and closing a plain file handle cancels SQLite's locks."""
+    for file in FILES:
+        text = file.read_text()
+        assert not re.search(r"^\s*(import|from) (sqlite3|pysqlite3)\b", text, re.M), file
+        if file.parent.name == "stores":
+            assert not re.search(r"(?<![.\w])open\(|\.(read_bytes|write_bytes|write_text)\(|copyfile|copy2", text), file
+
+
+def test_errors_are_shown_once_and_swallowed_nowhere() -> None:
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ExceptHandler) and isinstance(node.type, ast.Name) and node.type.id == "Exception":
+                assert any(isinstance(part, ast.Raise) and part.cause for part in ast.walk(node)), (
+                    f"{file}:{node.lineno}"
+                )
+            assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{file}:{node.lineno}"
+
+
+def test_every_command_is_in_the_documentation() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    text = "\n".join(page.read_text() for page in pages)
+    if not text.strip():
+        pytest.skip("there is no documentation yet")
+    assert [name for name in app.commands if f"memory {name}" not in text] == []

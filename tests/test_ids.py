@@ -1,0 +1,73 @@
+"""Ids are UUIDv7, in the order of creation, and are read as people shorten them."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from memories.errors import InvalidInput
+from memories.ids import ID_LENGTH, new_id, parse_id
+
+NOW = datetime(2026, 2, 21, 10, 0, 0, 123_000, tzinfo=UTC)
+
+
+def test_an_id_is_a_uuid_of_version_7() -> None:
+    for _ in range(200):
+        text = new_id(NOW)
+        found = uuid.UUID(text)
+        assert str(found) == text
+        assert len(text) == ID_LENGTH
+        assert found.variant == uuid.RFC_4122
+        assert found.version == 7
+        assert found.int >> 80 == int(NOW.timestamp() * 1000)
+
+
+def test_ids_of_one_millisecond_differ_in_every_random_bit() -> None:
+    ids = [uuid.UUID(new_id(NOW)).int for _ in range(400)]
+    assert len(set(ids)) == 400
+    seen_one = seen_zero = 0
+    for value in ids:
+        seen_one |= value
+        seen_zero |= ~value
+    random_bits = (0xFFF << 64) | ((1 << 62) - 1)
+    assert seen_one & seen_zero & ((1 << 80) - 1) == random_bits
+
+
+def test_the_order_of_ids_is_the_order_of_creation() -> None:
+    ids = [new_id(NOW + timedelta(milliseconds=step)) for step in range(100)]
+    assert ids == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    ("moment", "millis"),
+    [
+        (datetime(1969, 12, 31, tzinfo=UTC), 0),
+        (datetime(1, 1, 1, tzinfo=UTC), 0),
+        (datetime(1970, 1, 1, tzinfo=UTC), 0),
+        (datetime.max.replace(tzinfo=UTC), 253_402_300_799_999),
+    ],
+)
+def test_any_time_makes_an_id(moment: datetime, millis: int) -> None:
+    assert uuid.UUID(new_id(moment)).int >> 80 == millis
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("01a1fdf1-92cd-72f2-8000-0123456789ab", "01a1fdf1-92cd-72f2-8000-0123456789ab"),
+        (" 01A1FDF1-92CD-72F2-8000-0123456789AB\n", "01a1fdf1-92cd-72f2-8000-0123456789ab"),
+        ("01a1fdf192cd72f280000123456789ab", "01a1fdf1-92cd-72f2-8000-0123456789ab"),
+        ("01a1fdf1", "01a1fdf1"),
+        ("01a1fdf1-", "01a1fdf1"),
+        ("01a1fdf1-92c", "01a1fdf1-92c"),
+        ("01a1fdf192cd72f2", "01a1fdf1-92cd-72f2"),
+    ],
+)
+def test_ids_and_prefixes_are_read_in_any_spelling(written: str, read: str) -> None:
+    assert parse_id(written) == read
+
+
+@pytest.mark.parametrize("text", ["", "01a1fdf", "01a1fdfg", "a" * 33, "x" * 36, "01a1fdf1_92cd", "０１ａ１ｆｄｆ１"])
+def test_what_is_no_id_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="is not a memory id"):
+        parse_id(text)

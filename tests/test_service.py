@@ -1,0 +1,467 @@
+"""`Memories`, the library: every verb, over a real store."""
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from memories import (
+    AmbiguousId,
+    Draft,
+    EmbedderMismatch,
+    InvalidInput,
+    Memories,
+    Memory,
+    NotFound,
+    NotReinforceable,
+    RequestError,
+    load_config,
+)
+from memories.embedders.minilm import MiniLM
+from memories.stores import open_store
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+REALISTIC = {
+    "The user prefers Python over Go for command line tools": "which programming language does she like for scripts?",
+    "Deploys to production happen on Tuesday mornings": "when do we release?",
+    "The payments team is led by Alice": "who is in charge of billing?",
+    "The user is allergic to peanuts": "what food is dangerous for her?",
+    "Commit messages follow the conventional commits format": "how should I word my git commits?",
+    "The staging database is reset every night at two": "when is the test data wiped?",
+    "The frontend is written in React with TypeScript": "what framework does the user interface use?",
+    "The user lives in Berlin with two cats": "does she have pets?",
+    "Tests must pass before anything is merged to main": "what is required before merging a pull request?",
+    "The API rate limit is one hundred requests per minute": "how often may clients call us?",
+    "Logs are kept for thirty days": "how long is the log retention?",
+    "The user dislikes long meetings": "how does he feel about lengthy calls?",
+    "Passwords are stored with argon2": "how do we hash credentials?",
+    "The office is closed between Christmas and New Year": "is anybody at work during the winter holidays?",
+    "Customer data must never leave the European Union": "where may we host personal information?",
+    "The mobile app supports Android 10 and newer": "which phones can run it?",
+    "Bob is on parental leave until June": "why is Bob away?",
+    "The search service runs on four machines": "how many servers answer queries?",
+    "The user learns Japanese in the evenings": "which foreign language is she studying?",
+    "Invoices are sent on the first day of the month": "when do customers get their bills?",
+}
+STRANGERS = [
+    "The kitchen has a new coffee machine", "The printer on the second floor is broken", "The parking lot is paved",
+    "A new carpet was laid in the lobby", "The plants are watered on Mondays", "The elevator was inspected in May",
+    "The company picnic was rained out", "The meeting room is named after a mountain", "The window cleaner came by",
+    "The vending machine takes coins only", "The fire drill took nine minutes", "The roof has solar panels",
+    "The bicycle stand holds thirty bikes", "The library got new shelves", "The canteen serves soup on Thursdays",
+    "The flag is at half mast", "The doorbell was replaced", "The garden has an apple tree",
+    "The cellar is dry again", "The clock in the hall is five minutes late",
+]  # fmt: skip
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def move(self, by: timedelta = DAY) -> None:
+        self.now += by
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def memories(tmp_path: Path, clock: Clock) -> Iterator[Memories]:
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake", clock=clock) as found:
+        yield found
+
+
+def add(memories: Memories, content: str, **fields: object) -> Memory:
+    made = memories.create(content, force=True, **fields).memory  # type: ignore[arg-type]
+    assert made is not None
+    return made
+
+
+def contents(found: object) -> list[str]:
+    return [getattr(item, "memory", item).content for item in getattr(found, "memories", found)]  # type: ignore[call-overload]
+
+
+# --- verbs -----------------------------------------------------------------------------------------------------------
+
+
+def test_create_get_update_delete_restore_forget(memories: Memories, clock: Clock) -> None:
+    made = memories.create("The port is 8080", tags={"project": "shop"}, decay="contextual", confidence=0.8)
+    assert made.stored
+    memory = made.memory
+    assert memory is not None
+    assert (memory.created_at, memory.confidence, memory.base_confidence) == (START, 0.8, 0.8)
+    assert memories.get(memory.id) == memory
+    clock.move()
+    changed = memories.update(memory.id, "The port is 9090", tags={"sure": "yes"}, remove_tags=["project"])
+    assert (changed.content, changed.tags, changed.version) == ("The port is 9090", {"sure": "yes"}, 2)
+    assert (changed.created_at, changed.updated_at) == (START, START + DAY)
+    clock.move()
+    assert memories.delete(memory.id).deleted
+    with pytest.raises(NotFound, match=r"^Memory not found$"):
+        memories.get(memory.id)
+    with pytest.raises(NotFound):
+        memories.delete(memory.id)
+    clock.move()
+    restored = memories.restore(memory.id)
+    assert (restored.content, restored.version, restored.deleted) == ("The port is 9090", 3, False)
+    assert [version.operation for version in memories.history(memory.id).versions] == ["create", "update", "restore"]
+    assert memories.forget(memory.id) == ()
+    for verb in (memories.get, memories.history, memories.restore, memories.forget):
+        with pytest.raises(NotFound):
+            verb(memory.id)
+
+
+def test_reinforce_resets_decay(memories: Memories, clock: Clock) -> None:
+    memory = add(memories, "content", decay="reinforceable")
+    clock.move(15 * DAY)
+    assert memories.get(memory.id).confidence == 0.5
+    reinforced = memories.reinforce(memory.id)
+    assert (reinforced.confidence, reinforced.last_reinforced_at) == (1.0, START + 15 * DAY)
+    clock.move(3 * DAY)
+    assert memories.get(memory.id).confidence == 0.9
+    for decay in ("stable", "contextual"):
+        with pytest.raises(NotReinforceable, match=decay):
+            memories.reinforce(add(memories, f"content {decay}", decay=decay).id)
+
+
+def test_an_update_renews_what_decays(memories: Memories, clock: Clock) -> None:
+    memory = add(memories, "content", decay="contextual")
+    clock.move(15 * DAY)
+    assert memories.update(memory.id, "new content").confidence == 1.0
+
+
+def test_finding_counts_and_does_not_reinforce(memories: Memories, clock: Clock) -> None:
+    memory = add(memories, "apples", decay="reinforceable")
+    clock.move(3 * DAY)
+    memories.search("apples")
+    memories.search("apples", as_of=clock.now)
+    found = memories.get(memory.id)
+    assert (found.access_count, found.confidence, found.last_reinforced_at) == (1, 0.9, None)
+
+
+def test_tags_and_status_count(memories: Memories) -> None:
+    add(memories, "one", tags={"project": "a"})
+    add(memories, "two", tags={"project": "b", "type": "fact"})
+    memories.delete(add(memories, "three", tags={"project": "b"}).id)
+    assert memories.tags() == {"project": 2, "type": 1}
+    assert memories.tags("project") == {"a": 1, "b": 1}
+    status = memories.status()
+    assert (status.memory_count, status.deleted_count, status.embedder) == (2, 1, "fake/1")
+
+
+def test_prefixes_of_ids(memories: Memories, clock: Clock) -> None:
+    one, two = add(memories, "one"), add(memories, "two")
+    assert memories.get(one.id[:20]).id == one.id
+    with pytest.raises(AmbiguousId) as caught:
+        memories.get(one.id[:13])
+    assert caught.value.matches == tuple(sorted((one.id, two.id)))
+    memories.delete(two.id)
+    assert memories.get(one.id[:13]).id == one.id
+
+
+def test_list_pages_hold_everything_once(memories: Memories, clock: Clock) -> None:
+    ids = []
+    for number in range(25):
+        ids.append(add(memories, f"number {number}").id)
+        clock.move(timedelta(milliseconds=1))
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = memories.list(limit=7, cursor=cursor)
+        seen += [memory.id for memory in page.memories]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert seen == ids[::-1]
+
+
+# --- many at once ----------------------------------------------------------------------------------------------------
+
+
+def test_create_many_keeps_the_order(memories: Memories) -> None:
+    drafts = [Draft(f"memory number {number}", tags={"n": str(number)}) for number in range(600)]
+    made = memories.create_many(drafts, force=True)
+    assert [created.memory.content for created in made if created.memory] == [draft.content for draft in drafts]
+    assert memories.status().memory_count == 600
+
+
+def test_create_many_checks_all_before_it_writes_one(memories: Memories) -> None:
+    for bad in (
+        Draft(""),
+        Draft("c", tags={"": "x"}),
+        Draft("c", decay="slow"),
+        Draft("c", confidence=2),
+        Draft("c", key=""),
+    ):
+        with pytest.raises(InvalidInput):
+            memories.create_many(["good", *(f"good {number}" for number in range(600)), bad])
+    assert memories.status().memory_count == 0
+
+
+def test_create_many_sees_repetitions_within_itself(memories: Memories) -> None:
+    made = memories.create_many(["The sky is blue", "the sky is blue.", "The sky is green today"])
+    assert [created.stored for created in made] == [True, False, True]
+    assert made[1].memory is not None
+    assert made[0].memory is not None
+    assert made[1].memory.id == made[0].memory.id
+
+
+def test_imports_may_be_of_any_time(memories: Memories) -> None:
+    for moment in (datetime(1, 1, 1, tzinfo=UTC), datetime(1969, 7, 20, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)):
+        made = add(memories, f"in {moment.year}", created_at=moment)
+        assert memories.get(made.id).created_at == moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+# --- keys, chains, the past ------------------------------------------------------------------------------------------
+
+
+def test_a_key_addresses_one_memory(memories: Memories) -> None:
+    first = memories.create("vim", key="user/editor").memory
+    second = memories.create("emacs", key="user/editor").memory
+    assert first is not None
+    assert second is not None
+    assert (second.id, second.version, second.key) == (first.id, 2, "user/editor")
+    memories.delete(first.id)
+    third = memories.create("nano", key="user/editor").memory
+    assert third is not None
+    assert third.id != first.id
+    with pytest.raises(RequestError, match='key "user/editor"'):
+        memories.restore(first.id)
+
+
+def test_the_past_can_be_searched_and_listed(memories: Memories, clock: Clock) -> None:
+    memory = add(memories, "The office is in Bonn")
+    clock.move()
+    memories.update(memory.id, "The office is in Cologne")
+    clock.move()
+    memories.delete(memory.id)
+    clock.move()
+    memories.restore(memory.id)
+    clock.move()
+    newer = add(memories, "The office is in Berlin", supersedes=memory.id)
+    clock.move()
+    hour = timedelta(hours=1)
+    expected = [
+        (START - hour, []),
+        (START, ["The office is in Bonn"]),
+        (START + hour, ["The office is in Bonn"]),
+        (START + DAY, ["The office is in Cologne"]),
+        (START + DAY + hour, ["The office is in Cologne"]),
+        (START + 2 * DAY + hour, []),
+        (START + 3 * DAY + hour, ["The office is in Cologne"]),
+        (START + 4 * DAY + hour, ["The office is in Berlin"]),
+    ]
+    for moment, known in expected:
+        assert contents(memories.list(as_of=moment)) == known, moment
+        assert contents(memories.search("office", as_of=moment)) == known, moment
+    assert contents(memories.list()) == ["The office is in Berlin"]
+    assert memories.history(memory.id).superseded_by == newer.id
+    assert memories.history(newer.id).supersedes == memory.id
+    assert memories.get(memory.id).superseded_by == newer.id
+
+
+def test_confidence_in_the_past_is_what_it_was(memories: Memories, clock: Clock) -> None:
+    add(memories, "apples", decay="contextual")
+    clock.move(90 * DAY)
+    assert memories.search("apples") == ()
+    [hit] = memories.search("apples", as_of=START + 3 * DAY)
+    assert hit.memory.confidence == 0.9
+
+
+# --- search ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def realistic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memories]:
+    path = tmp_path_factory.mktemp("realistic") / "m.db"
+    with Memories(f"sqlite:///{path}", embedder=MiniLM(), config=load_config({"namespace": "shared"})) as memories:
+        memories.create_many([*REALISTIC, *STRANGERS], force=True)
+        yield memories
+
+
+@pytest.mark.parametrize("content", [*REALISTIC, *STRANGERS])
+def test_the_exact_words_of_a_memory_find_it_first(realistic: Memories, content: str) -> None:
+    assert contents(realistic.search(content))[0] == content
+    assert contents(realistic.search(content.upper() + "?"))[0] == content
+
+
+MISSED = {
+    "The frontend is written in React with TypeScript": "one shared word that tells little outweighs the meaning",
+    "Customer data must never leave the European Union": "a sensible question without a common word is taken for noise",
+}
+
+
+@pytest.mark.parametrize("content", [content for content in REALISTIC if content not in MISSED])
+def test_a_paraphrase_finds_a_memory_in_the_first_five(realistic: Memories, content: str) -> None:
+    assert content in contents(realistic.search(REALISTIC[content], limit=5))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=reason)) for name, reason in MISSED.items()],
+)
+def test_a_paraphrase_without_a_common_word_finds_a_memory_in_the_first_five(realistic: Memories, content: str) -> None:
+    assert content in contents(realistic.search(REALISTIC[content], limit=5))
+
+
+@pytest.mark.parametrize("query", ["asdf qwer zxcv", "xyzzy plugh", "qqqqqq", "%%% ###", "blorptang frobnicate wug"])
+def test_nonsense_finds_nothing(realistic: Memories, query: str) -> None:
+    assert realistic.search(query) == ()
+
+
+@pytest.mark.parametrize("embedder", ["minilm", "none"])
+def test_any_script_finds_what_was_stored(tmp_path: Path, embedder: str) -> None:
+    pairs = {
+        "用户住在柏林": "柏林",
+        "本社は東京にあります": "東京",
+        "사용자는 베를린에 산다": "베를린",
+        "ผู้ใช้ชอบกาแฟดำ": "กาแฟ",
+        "Команда выпускает релиз по вторникам": "релиз",
+        "الفريق يجتمع يوم الاثنين": "الاثنين",
+        "टीम सोमवार को मिलती है": "सोमवार",
+        "Das Büro schließt früh": "büro",
+        "The release is done 🎉": "🎉",
+        "We write C++ here": "C++",
+        "The scripts are in C# there": "C#",
+        "The column user_id is null": "user_id",
+    }
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder=embedder) as memories:
+        memories.create_many(list(pairs), force=True)
+        for content, query in pairs.items():
+            assert contents(memories.search(query))[:1] == [content], query
+            assert contents(memories.search(content))[:1] == [content], content
+
+
+def test_keyword_only_mode_needs_no_model(tmp_path: Path) -> None:
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
+        add(memories, "Deploys happen on Tuesdays")
+        [hit] = memories.search("deploy")
+        assert (hit.similarity, hit.score) == (None, 1.0)
+        assert memories.search("kitchen") == ()
+        with pytest.raises(InvalidInput, match="needs an embedder"):
+            memories.search("deploy", min_similarity=0.5)
+        status = memories.status()
+        assert (status.embedder, status.store_model, status.without_vector_count) == ("none", None, 1)
+
+
+def test_two_models_are_never_compared(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/m.db"
+    with Memories(url, embedder="fake") as memories:
+        memory = add(memories, "Deploys happen")
+    with Memories(url, embedder="minilm") as memories:
+        for call in (
+            lambda: memories.search("deploys"),
+            lambda: memories.create("new"),
+            lambda: memories.update(memory.id, "x"),
+        ):
+            with pytest.raises(EmbedderMismatch, match="fake/1"):
+                call()
+        assert memories.get(memory.id).version == 1
+    with Memories(url, embedder="none") as memories:
+        assert contents(memories.search("deploys")) == ["Deploys happen"]
+
+
+def test_explain_says_why_something_is_no_hit(memories: Memories, clock: Clock) -> None:
+    add(memories, "apples of old", decay="contextual")
+    clock.move(28 * DAY)
+    add(memories, "apples of now")
+    explanation = memories.explain("apples")
+    assert contents(explanation.hits) == ["apples of now"]
+    dropped = {item.content: item.dropped for item in explanation.considered}
+    assert dropped["apples of now"] == ""
+    assert "confidence" in dropped["apples of old"]
+    assert explanation.terms == ("apples",)
+
+
+def test_what_has_faded_does_not_hide_what_is_behind_it(memories: Memories, clock: Clock) -> None:
+    memories.create_many([Draft(f"apples {number}", decay="contextual") for number in range(300)], force=True)
+    clock.move(40 * DAY)
+    add(memories, "there is one more sort of apples that grows in the garden behind the old house of my uncle")
+    assert len(memories.search("apples")) == 1
+
+
+# --- the object ------------------------------------------------------------------------------------------------------
+
+
+def test_namespaces_do_not_see_each_other(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/m.db"
+    with (
+        Memories(url, embedder="fake", namespace="alice") as alice,
+        Memories(url, embedder="fake", namespace="bob") as bob,
+    ):
+        secret = add(alice, "apples of Alice", tags={"whose": "alice"})
+        assert bob.search("apples of Alice") == ()
+        assert bob.list().memories == ()
+        assert bob.tags() == {}
+        for verb in (bob.get, bob.delete, bob.history, bob.restore, bob.forget, bob.reinforce):
+            for name in (secret.id, secret.id[:18]):
+                with pytest.raises(NotFound, match=r"^Memory not found$"):
+                    verb(name)
+        with pytest.raises(NotFound):
+            bob.create("apples of Bob", supersedes=secret.id)
+        assert alice.get(secret.id).version == 1
+
+
+def test_a_given_store_is_not_closed(tmp_path: Path) -> None:
+    embedder = MiniLM()
+    store = open_store(f"sqlite:///{tmp_path}/m.db", embedder.space)
+    with Memories(store, embedder=embedder) as memories:
+        memory = add(memories, "content")
+    with Memories(store, embedder=embedder, namespace="bob") as memories:
+        assert memories.get(memory.id).content == "content"
+    store.close()
+
+
+def test_nothing_is_created_before_something_is_stored(tmp_path: Path) -> None:
+    with Memories(f"sqlite:///{tmp_path}/new/m.db", embedder="fake") as memories:
+        assert memories.list().memories == ()
+        assert memories.search("anything") == ()
+        assert memories.status().memory_count == 0
+    assert not (tmp_path / "new").exists()
+
+
+def test_many_threads_may_use_one_memory(tmp_path: Path) -> None:
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as memories:
+        shared = add(memories, "shared counter")
+        errors: list[BaseException] = []
+
+        def work(name: int) -> None:
+            try:
+                for number in range(8):
+                    made = add(memories, f"thread {name} number {number}")
+                    memories.search(f"thread {name}")
+                    memories.update(shared.id, f"written by {name} as {number}")
+                    assert memories.get(made.id).content == f"thread {name} number {number}"
+            except BaseException as exc:  # noqa: BLE001 - the test looks at it
+                errors.append(exc)
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert memories.status().memory_count == 65
+        history = memories.history(shared.id)
+        assert [version.version for version in history.versions] == list(range(1, 66))
+        assert sum(version.ended_at is None for version in history.versions) == 1
+
+
+@pytest.mark.parametrize("verb", ["since", "until", "as_of"])
+def test_times_must_be_aware(memories: Memories, verb: str) -> None:
+    naive = datetime(2026, 1, 1)  # noqa: DTZ001 - that is what is wrong with it
+    calls: list[Callable[..., object]] = [memories.list, lambda **given: memories.search("q", **given)]
+    for call in calls:
+        with pytest.raises(InvalidInput, match="has no time zone"):
+            call(**{verb: naive})

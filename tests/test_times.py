@@ -1,0 +1,108 @@
+"""Times are read once, kept as aware UTC in milliseconds, and shown in one form."""
+
+import time
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memories.errors import InvalidInput
+from memories.times import describe_age, from_millis, is_naive, parse_time, to_iso, to_millis
+
+NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Run on a machine in Berlin."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@given(st.datetimes(timezones=st.just(UTC)))
+def test_milliseconds_are_kept_for_every_time(moment: datetime) -> None:
+    kept = from_millis(to_millis(moment))
+    assert timedelta(0) <= moment - kept < timedelta(milliseconds=1)
+    assert to_millis(kept) == to_millis(moment)
+    assert datetime.fromisoformat(to_iso(moment)) == kept
+
+
+def test_iso_is_utc_with_milliseconds() -> None:
+    assert to_iso(NOW) == "2026-02-21T10:00:00.000Z"
+    assert (
+        to_iso(datetime(2026, 2, 21, 1, 2, 3, 456_789, tzinfo=timezone(timedelta(hours=2))))
+        == "2026-02-20T23:02:03.456Z"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2024-05-31T12:00:00Z", datetime(2024, 5, 31, 12, tzinfo=UTC)),
+        ("2024-05-31T12:00:00+02:00", datetime(2024, 5, 31, 10, tzinfo=UTC)),
+        (" 2024-05-31T12:00:00.250Z ", datetime(2024, 5, 31, 12, 0, 0, 250_000, tzinfo=UTC)),
+        ("30m", NOW - timedelta(minutes=30)),
+        ("5min", NOW - timedelta(minutes=5)),
+        ("12h", NOW - timedelta(hours=12)),
+        ("7d", NOW - timedelta(days=7)),
+        ("2 w", NOW - timedelta(weeks=2)),
+        ("0d", NOW),
+    ],
+)
+def test_times_are_read(text: str, expected: datetime) -> None:
+    found = parse_time(text, NOW)
+    assert found == expected
+    assert found.utcoffset() == timedelta(0)
+
+
+@pytest.mark.usefixtures("berlin")
+def test_a_time_without_a_zone_is_the_machines() -> None:
+    assert parse_time("2024-07-01T12:00:00", NOW) == datetime(2024, 7, 1, 10, tzinfo=UTC)
+    assert parse_time("2024-01-01T12:00", NOW) == datetime(2024, 1, 1, 11, tzinfo=UTC)
+
+
+@pytest.mark.usefixtures("berlin")
+def test_a_day_is_its_first_or_its_last_millisecond() -> None:
+    assert parse_time("2024-07-01", NOW) == datetime(2024, 6, 30, 22, tzinfo=UTC)
+    assert parse_time("2024-07-01", NOW, end_of_day=True) == datetime(2024, 7, 1, 21, 59, 59, 999_000, tzinfo=UTC)
+    assert parse_time("2024-07-01T00:00:00Z", NOW, end_of_day=True) == datetime(2024, 7, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "now", "2024-13-01", "0000-01-01", "1e18", "7", "-7d", "9999999d", "999999w", "2024"]
+)
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="not a date"):
+        parse_time(text, NOW)
+
+
+def test_a_long_wrong_time_is_cut_in_the_message() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_time("x\x1b" * 5000, NOW)
+    assert len(str(caught.value)) < 500
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "naive"),
+    [("2024-05-31T12:00:00", True), ("2024-05-31T12:00:00Z", False), ("2024-05-31", False), ("nonsense", False)],
+)
+def test_only_times_of_day_can_leave_their_zone_open(text: str, naive: bool) -> None:
+    assert is_naive(text) is naive
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "just now"), (59, "just now"), (60, "1 minute ago"), (7_199, "1 hour ago"), (7_200, "2 hours ago"),
+        (86_400 * 3, "3 days ago"), (604_800, "1 week ago"), (86_400 * 65, "2 months ago"),
+        (86_400 * 800, "2 years ago"),
+        (-7_200, "in 2 hours"), (-30, "just now"),
+    ],
+)  # fmt: skip
+def test_ages_are_told_in_words(seconds: int, words: str) -> None:
+    assert describe_age(NOW - timedelta(seconds=seconds), NOW) == words
