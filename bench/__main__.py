@@ -34,7 +34,9 @@ def main() -> None:
                 locomo.run(given.locomo)
             case "duplicates":
                 report.heading("Duplicates and corrections")
+                print("```")  # plain text, in columns
                 duplicates.main()
+                print("```")
 
 
 def _present(file: Path, part: str) -> bool:

@@ -65,12 +65,17 @@ class KnownVectors:
 
     def __init__(self, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
         self._vectors = vectors
+        self._model = MiniLM()
         self._rows = {text: row for row, text in enumerate(texts)}
 
     def embed(self, text: str) -> NDArray[np.float32]:
         """Return the vector of a known text, shape (1, 384); see `Embedder.embed`."""
         row = self._rows[text]
         return self._vectors[row : row + 1]
+
+    def familiarity(self, text: str) -> float:
+        """Return what MiniLM says."""
+        return self._model.familiarity(text)
 
 
 def load(file: Path, count: int, queries: int) -> Corpus:

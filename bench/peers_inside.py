@@ -110,7 +110,7 @@ def sqlite_vec(task: Task, kind: str) -> None:
     largest = float(np.abs(task.stored).max())
     column, given, encoded = {
         "float32": ("float[384] distance_metric=cosine", "?", lambda vector: vector.tobytes()),
-        # With one scale for all numbers; its own vec_quantize_int8 expects numbers up to 1 and loses 5 points of recall.
+        # One scale for all numbers: its own vec_quantize_int8 expects numbers up to 1 and loses 5 points of recall.
         "int8": (
             "int8[384] distance_metric=cosine",
             "vec_int8(?)",

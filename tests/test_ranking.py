@@ -63,8 +63,14 @@ def test_scores_are_at_most_1() -> None:
 
 
 def test_a_negative_similarity_does_not_subtract() -> None:
-    [place] = rank([found(-0.4, 1.0)], rules())
+    [place] = rank([found(-0.4, 4.0)], rules())
     assert place.score == 0.25
+
+
+def test_weak_words_do_not_count_in_full() -> None:
+    """In a small store the best BM25 may come from one word that every other memory has too."""
+    [place] = rank([found(0.0, 1.0)], rules())
+    assert place.score == 0.0625
 
 
 @pytest.mark.parametrize(

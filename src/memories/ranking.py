@@ -2,7 +2,7 @@
 
 Words and vectors are fused as measured on conversations (docs/benchmarks.md):
 
-    fused     = (words / best words + weight × similarity) / (1 + weight)
+    fused     = (words / max(best words, 4) + weight × similarity) / (1 + weight)
     freshness = 1 / (1 + rate × age in days)          for memories that decay, else 1
     boost     = 1 + rate × accesses, capped
     score     = fused × freshness × boost, at most 1
@@ -19,6 +19,8 @@ from memories.models import DecayPolicy
 FRESHNESS_RATE = 0.02  # a decaying memory counts half after 50 days
 ACCESS_RATE = 0.002  # ten reads weigh 2 %: enough to settle a tie, too little to keep itself on top
 ACCESS_CAP = 1.02
+FULL_WORDS = 4.0  # from this BM25 on, the best words count in full; one common word in a small store should not
+FAMILIAR_MARGIN = 0.1  # a question of known words is taken for noise only if its best answer is so much less similar
 WORDLESS_SHARE = 0.5  # what shares no word with the query must be so similar, compared with the best
 
 
@@ -116,10 +118,10 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
 
 
 def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> Ranked:
-    words = candidate.words / best_words if best_words > 0 else 0.0
     if candidate.similarity is None:
-        fused = words
+        fused = candidate.words / best_words if best_words > 0 else 0.0
     else:
+        words = candidate.words / max(best_words, FULL_WORDS)
         fused = (words + rules.weight * max(0.0, candidate.similarity)) / (1 + rules.weight)
     decays = candidate.decay_policy is not DecayPolicy.STABLE
     freshness = 1 / (1 + FRESHNESS_RATE * max(0.0, candidate.age_days)) if decays else 1.0

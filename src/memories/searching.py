@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from memories import versions
 from memories.models import Candidate, Filter, Memory, Moment, Record
-from memories.ranking import Features, Ranked, Rules, noise_floor, rank
+from memories.ranking import FAMILIAR_MARGIN, Features, Ranked, Rules, noise_floor, rank
 from memories.stores.base import Store
 from memories.text import covered, is_latin, query_terms
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from memories.embedders import Embedder, Space
+    from memories.embedders import Embedder
 
 MIN_CANDIDATES = 50
 SURE_SIMILARITY = 0.5  # no nonsense comes so near, in a store of any size
 MIN_COVERAGE = 0.5  # so many of a query's words in one memory make it a sensible query
+MIN_FAMILIARITY = 0.5  # more of its words are known to the model: a question, however strange
 MAX_COVERED = 10
 _COVERED = 20_000
 _COUNTED = 20_000  # beyond that the floor hardly grows, and counting takes time
@@ -165,7 +166,7 @@ def run(store: Store, embedder: "Embedder | None", search: Search, now: datetime
         ]
         rules = Rules(
             weight=embedder.space.weight if embedder else 0.0,
-            floor=_floor(store, embedder.space, search.where, candidates, terms) if embedder else None,
+            floor=_floor(store, embedder, search, candidates, terms) if embedder else None,
             min_similarity=search.min_similarity,
             min_confidence=search.min_confidence,
             limit=search.limit,
@@ -198,7 +199,7 @@ def _query_vector(embedder: "Embedder", query: str) -> "NDArray[np.float32]":
 
 
 def _floor(
-    store: Store, space: "Space", where: Filter, candidates: Sequence[Candidate], terms: Sequence[str]
+    store: Store, embedder: "Embedder", search: Search, candidates: Sequence[Candidate], terms: Sequence[str]
 ) -> float | None:
     """Return the similarity below which the query means nothing here; None where that is not in question.
 
@@ -207,7 +208,11 @@ def _floor(
     best = max((found.similarity for found in candidates if found.similarity is not None), default=SURE_SIMILARITY)
     if best >= SURE_SIMILARITY or _best_coverage(candidates, terms) >= MIN_COVERAGE:
         return None
-    return noise_floor(space.noise_mean, space.noise_spread, store.count(where, at_most=_COUNTED))
+    floor = noise_floor(
+        embedder.space.noise_mean, embedder.space.noise_spread, store.count(search.where, at_most=_COUNTED)
+    )
+    familiar = embedder.familiarity(search.query) > MIN_FAMILIARITY
+    return floor - FAMILIAR_MARGIN if familiar else floor
 
 
 def _best_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:

@@ -146,6 +146,8 @@ class Memories:
         """
         from memories.writing import Created, Writer
 
+        if isinstance(drafts, str):
+            raise InvalidInput("create_many takes a list of drafts or texts; for one text use create")
         now = self._now()
         writer = Writer(self._store, self._embedder, self.namespace, now, self._find, force=force)
         written = writer.write([draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts])
@@ -173,7 +175,7 @@ class Memories:
             memory_id: Its id, or an unambiguous prefix of 8 or more characters.
             content: What it says now; None leaves it.
             tags: Tags to add or to change.
-            remove_tags: Keys of tags to take away.
+            remove_tags: Keys of tags to take away; one that it does not have is left out.
 
         Returns:
             The memory. If nothing changed there is no new version.
@@ -187,10 +189,11 @@ class Memories:
             raise InvalidInput("nothing to update was given; give new content or a tag")
         text = self._find(memory_id).text if content is None else validate.content(content)
         added = validate.tags(tags or {})
+        removed = {validate.tag_key(key) for key in ([remove_tags] if isinstance(remove_tags, str) else remove_tags)}
         vectors = self._embed(text)
         with self._store.transaction():
             latest = self._find_current(memory_id)
-            labels = {key: value for key, value in (dict(latest.labels) | added).items() if key not in remove_tags}
+            labels = {key: value for key, value in (dict(latest.labels) | added).items() if key not in removed}
             if text == latest.text and labels == latest.labels:
                 return self._memory(latest)
             changed = versions.next_version(latest, "update", self._now(), text=text, labels=validate.tags(labels))
@@ -307,6 +310,8 @@ class Memories:
             limit: How many, at most 1,000.
             cursor: `next_cursor` of the page before.
         """
+        if deleted and as_of is not None:
+            raise InvalidInput("deleted and as_of can't be combined; leave one out")
         limit = validate.limit(self.config.default_limit if limit is None else limit)
         where = self._filter(tags, since, until, as_of)
         if deleted:
@@ -400,7 +405,12 @@ class Memories:
         )
 
     def _search(self, query: str, given: "SearchFilters") -> "Found":
-        from memories.searching import Search, run
+        from memories.searching import Search, SearchFilters, run
+
+        for name in given:
+            if name not in SearchFilters.__annotations__:
+                known = ", ".join(SearchFilters.__annotations__)
+                raise InvalidInput(f'there is no filter "{name}"; use {known}')
 
         limit, min_confidence = given.get("limit"), given.get("min_confidence")
         search = Search(
@@ -488,6 +498,6 @@ def _moment(given: Moment | None, now: datetime, *, end_of_day: bool = False) ->
 
 def _parse_cursor(cursor: str) -> tuple[str, int]:
     group, separator, position = cursor.rpartition(".")
-    if not separator or not position.isdigit() or len(position) > 9 or len(group) != ID_LENGTH:
+    if not separator or not (position.isascii() and position.isdigit()) or len(position) > 9 or len(group) != ID_LENGTH:
         raise InvalidInput("the cursor is not one that a listing returned; begin again without it")
     return parse_id(group), int(position)

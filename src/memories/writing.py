@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from memories import validate, versions
-from memories.duplicates import Verdict, judge
+from memories.duplicates import Judgement, Verdict, judge
 from memories.errors import InvalidInput
 from memories.ids import new_id
 from memories.models import Candidate, Collection, DecayPolicy, Draft, Filter, Memory, Record
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BATCH = 500  # drafts in one transaction: one disk flush for all of them, and other writers wait only briefly
 MAX_SIMILAR = 5
+MAX_JUDGED = 8_000  # characters
 _COMPARED = 16
 _COMPARED_LONG = 4  # judging two texts of thousands of words takes 0.1 s and more
 
@@ -90,7 +91,7 @@ class Writer:
         return outcomes
 
     def _write(self, draft: Draft, vectors: Any) -> Outcome:
-        superseded = None if draft.supersedes is None else self.find(draft.supersedes)
+        superseded = None if draft.supersedes is None else self._find_own(draft.supersedes)
         if superseded is not None:
             draft = replace(draft, supersedes=superseded.ref.group)
         if draft.key is not None:
@@ -117,14 +118,24 @@ class Writer:
         changes = versions.decay_fields(draft) | ({"supersedes": draft.supersedes} if superseded else {})
         self._retire(superseded, latest.ref.group)
         unchanged = all(latest.fields.get(name) == value for name, value in changes.items())
-        if draft.content == latest.text and draft.tags == latest.labels and unchanged:
+        labels = {**latest.labels, **draft.tags}
+        if draft.content == latest.text and labels == latest.labels and unchanged:
             return Outcome(stored=False, record=latest)
-        record = versions.next_version(
-            latest, "update", self.now, text=draft.content, labels=draft.tags, fields=changes
-        )
+        written_at = draft.created_at or self.now
+        record = versions.next_version(latest, "update", written_at, text=draft.content, labels=labels, fields=changes)
         self.store.patch([versions.ended(latest, record.created_at, "update")])
         self.store.append([replace(record, vectors=vectors)])
         return Outcome(stored=True, record=record)
+
+    def _find_own(self, memory_id: str) -> Record:
+        """Return a memory that may be replaced: what others read must not vanish behind what they can't."""
+        found = self.find(memory_id)
+        if found.ref.namespace != self.namespace:
+            raise InvalidInput(
+                f"the memory to replace is in namespace {found.ref.namespace}, and the new one would be in "
+                f"{self.namespace}; write the new one there"
+            )
+        return found
 
     def _retire(self, superseded: Record | None, successor: str) -> None:
         if superseded is not None:
@@ -139,7 +150,7 @@ class Writer:
         threshold = 1.0 if self.embedder is None else self.embedder.space.duplicate
         for candidate in self._rivals(draft, vectors):
             record = candidate.record
-            judgement = judge(draft.content, record.text, candidate.similarity, threshold=threshold)
+            judgement = _judge(draft.content, record.text, candidate.similarity, threshold)
             found = Similar(record.ref.group, record.text, _rounded(candidate.similarity), judgement.reason)
             if judgement.verdict is Verdict.SAME:
                 same = same or record
@@ -175,8 +186,8 @@ def _checked(draft: Draft) -> Draft:
         raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{str(draft.decay)[:40]}"')
     created_at = draft.created_at
     if created_at is not None:
-        if created_at.tzinfo is None:
-            raise InvalidInput(f"created_at {created_at.isoformat()} has no time zone; give an aware datetime")
+        if not isinstance(created_at, datetime) or created_at.tzinfo is None:
+            raise InvalidInput(f"created_at {str(created_at)[:40]} is not an aware datetime; give one with a time zone")
         created_at = from_millis(to_millis(created_at.astimezone(UTC)))
     return replace(
         draft,
@@ -187,6 +198,13 @@ def _checked(draft: Draft) -> Draft:
         confidence=validate.unit(draft.confidence, "confidence"),
         created_at=created_at,
     )
+
+
+def _judge(new: str, old: str, similarity: float | None, threshold: float) -> Judgement:
+    """Judge two texts; of long ones only whether they are the same, since comparing their words takes seconds."""
+    if max(len(new), len(old)) <= MAX_JUDGED:
+        return judge(new, old, similarity, threshold=threshold)
+    return Judgement(Verdict.SAME if new.split() == old.split() else Verdict.DIFFERENT)
 
 
 def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:

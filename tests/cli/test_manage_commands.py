@@ -148,7 +148,6 @@ def test_passwords_are_not_shown(memory: Command) -> None:
     assert "s3cr" not in memory("status", env=env).err
 
 
-@pytest.mark.xfail(strict=True, reason="open_store repeats an unknown URL with its password")
 def test_passwords_are_not_shown_in_errors(memory: Command) -> None:
     assert "s3cret" not in memory("status", env={"MEMORY_STORE": "ftp://memories:s3cret@db.example/"}).error
 

@@ -375,3 +375,25 @@ def test_error_shapes_are_json_on_a_pipe(memory: Command) -> None:
     answer = memory("get", "01a1fdf1-92cd-72f2-8000-000000000000")
     assert (answer.code, answer.out) == (1, "")
     assert json.loads(answer.err) == {"error": "Memory not found"}
+
+
+# --- what was decided where the specifications are silent ------------------------------------------------------------
+
+
+def test_an_empty_option_counts_as_not_given(memory: Command) -> None:
+    """So that a script may pass `--project "$PROJECT"` when the variable is not set."""
+    assert memory("create", "apples are red", "--project", "").json["tags"] == {}
+
+
+def test_an_upsert_keeps_the_tags_that_it_does_not_change(memory: Command) -> None:
+    memory("create", "The editor is Vim", "--key", "user/editor", "--type", "preference", "-t", "source=chat")
+    shape = memory("create", "The editor is Helix", "--key", "user/editor", "-t", "source=shell").json
+    assert shape["tags"] == {"type": "preference", "source": "shell"}
+
+
+def test_a_shared_memory_can_not_vanish_behind_a_private_one(memory: Command) -> None:
+    shared = memory("create", "apples are red").json["id"]
+    answer = memory("create", "apples are green", "--supersedes", shared, "-n", "bob")
+    assert answer.code == 2
+    assert "write the new one there" in answer.error
+    assert memory("search", "apples").json["count"] == 1

@@ -107,7 +107,8 @@ def share(text: str | None, name: str) -> float | None:
 def _gather(written: Sequence[str], known: Mapping[str, str | bool | None]) -> dict[str, str]:
     """Return the tags of `--tag` and those that have options of their own; each key may have one value only."""
     pairs = [parse_tag(text) for text in written]
-    pairs += [parse_tag(f"{key}={value}") for key, value in known.items() if isinstance(value, str)]
+    # An empty one counts as not given, so that a script may pass a variable that is not set.
+    pairs += [parse_tag(f"{key}={value}") for key, value in known.items() if isinstance(value, str) and value.strip()]
     if known["global"]:
         pairs.append(("global", "true"))
     tags: dict[str, str] = {}

@@ -54,3 +54,10 @@ class Embedder(Protocol):
         of them counts when the text is compared.
         """
         ...
+
+    def familiarity(self, text: str) -> float:
+        """Return the share of a text's words that the model knows as words, 0 to 1.
+
+        What it has to spell out in pieces is a name, or nonsense; it helps to tell a strange question from no question.
+        """
+        ...

@@ -31,3 +31,7 @@ class FakeEmbedder:
         if length == 0.0:
             vector[0], length = 1.0, 1.0
         return (vector / length)[np.newaxis, :]
+
+    def familiarity(self, text: str) -> float:  # noqa: ARG002 - it knows no word
+        """Return 0.0."""
+        return 0.0

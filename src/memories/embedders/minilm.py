@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _WEIGHTS = Path(__file__).parent / "weights"
 _NAME = "all-MiniLM-L6-v2"
 _CLS, _SEP = 101, 102
+_LONG_WORD = 8  # letters
 
 WINDOW_TOKENS = 254  # with [CLS] and [SEP] the 256 that the model was made for
 WINDOW_STEP = 222  # windows overlap by 32 tokens, so that no sentence is seen only in halves
@@ -54,6 +55,20 @@ class MiniLM:
         windows = [np.array([[_CLS, *ids[at : at + WINDOW_TOKENS], _SEP]], dtype=np.int64) for at in starts]
         # One window per run: dynamic int8 scales over everything in a run, and vectors must not depend on neighbours.
         return np.concatenate([session.run(None, {"input_ids": window})[0] for window in windows])
+
+    def familiarity(self, text: str) -> float:
+        """Return the share of words that are in the vocabulary, whole or as two halves of a long one."""
+        from memories.text import normal_form
+
+        tokenizer, _ = self._load()
+        words: list[list[str]] = []
+        for token in tokenizer.encode(normal_form(text), add_special_tokens=False).tokens:
+            if token.startswith("##") and words:
+                words[-1].append(token[2:])
+            elif token.isalpha():
+                words.append([token])
+        known = [len(pieces) == 1 or (len(pieces) == 2 and len("".join(pieces)) >= _LONG_WORD) for pieces in words]
+        return sum(known) / len(known) if known else 0.0
 
     def _load(self) -> tuple[Any, Any]:
         with self._lock:

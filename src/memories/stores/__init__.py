@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from memories.config import without_password
 from memories.embedders.base import Space
 from memories.errors import ConfigError
 from memories.stores.base import Store
@@ -28,4 +29,4 @@ def open_store(url: str, space: Space | None) -> Store:
         return SQLiteStore(Path(rest[1:]).expanduser().absolute(), space)
     if kind in _PLANNED:
         raise ConfigError(f"{kind} stores are not in this release; use sqlite:///path, or leave the store unset")
-    raise ConfigError(f'"{url[:80]}" is not a store; use sqlite:///path')
+    raise ConfigError(f'"{without_password(url)[:80]}" is not a store; use sqlite:///path')
