@@ -45,11 +45,11 @@ class MiniLM:
         Raises:
             EmbedderError: The packaged model can't be read.
         """
+        tokenizer, session = self._load()  # before numpy: it tells numpy's library to use one thread
         import numpy as np
 
         from memories.text import normal_form
 
-        tokenizer, session = self._load()
         ids = tokenizer.encode(normal_form(text), add_special_tokens=False).ids
         starts = range(0, max(1, len(ids) - WINDOW_TOKENS + WINDOW_STEP), WINDOW_STEP)[:MAX_WINDOWS]
         windows = [np.array([[_CLS, *ids[at : at + WINDOW_TOKENS], _SEP]], dtype=np.int64) for at in starts]

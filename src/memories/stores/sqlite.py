@@ -45,6 +45,7 @@ WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 # every row that matches, and such words tell the least.
 _RANK_ALL_ROWS = 20_000
 _RANK_AT_MOST = 4_000
+_SURPLUS = 4  # so many times the wanted records are ranked before a filter that leaves most of them
 
 
 class SQLiteStore:
@@ -210,7 +211,7 @@ class SQLiteStore:
             if vector is not None and self._comparable(db):
                 similar = self._vectors().best(db, matching, vector, k)
                 only_words = [seq for seq in words if seq not in similar]
-                similar |= self._vectors().exact(db, only_words, vector, rotated=False)
+                similar |= self._vectors().exact(db, only_words, vector)
             seqs = json.dumps(list({**words, **similar}))
             rows = fetch(db, f"{_READ} WHERE r.seq IN (SELECT value FROM json_each(?))", (seqs,))
             records = self._records(db, rows)
@@ -368,13 +369,17 @@ def _best_by_words(db: apsw.Connection, matching: Condition, terms: Sequence[str
     match = " OR ".join(_telling(db, [_quoted(term) for term in terms]))
     if not match:
         return {}
-    rows = fetch(
-        db,
-        "SELECT r.seq, -bm25(words) FROM words CROSS JOIN record r ON r.seq = words.rowid "
-        f"WHERE words MATCH ? AND {matching.sql} ORDER BY 2 DESC LIMIT ?",
-        (match, *matching.values, k),
+    # The index alone finds the best fast; looking up the record of every match, as a filter must, takes as long again.
+    ranked = "SELECT rowid AS seq, -rank AS score FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?"
+    sql = (
+        f"SELECT r.seq, score FROM ({ranked}) CROSS JOIN record r USING (seq) "
+        f"WHERE {matching.sql} ORDER BY score DESC LIMIT ?"
     )
-    return dict(rows)
+    if matching.broad:
+        rows = fetch(db, sql, (match, _SURPLUS * k, *matching.values, k))
+        if len(rows) == k:
+            return dict(rows)
+    return dict(fetch(db, sql, (match, -1, *matching.values, k)))
 
 
 def _telling(db: apsw.Connection, terms: list[str]) -> list[str]:

@@ -54,7 +54,7 @@ CREATE TABLE vector (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL);
 -- The bit codes of the vectors up to seq `hi`, about 1,024 in a block. Derived from `vector`; can be made again.
 CREATE TABLE block (
   hi INTEGER PRIMARY KEY,
-  seqs BLOB NOT NULL,                     -- int64, one for each window
+  seqs BLOB NOT NULL,                     -- int64, one for each window; empty for an unbroken row up to hi
   bits BLOB NOT NULL                      -- uint64, word by word
 );
 """

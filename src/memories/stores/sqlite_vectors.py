@@ -4,6 +4,7 @@ import heapq
 import json
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import apsw
@@ -19,9 +20,19 @@ BLOCK_ROWS = 1024
 EXACT_ROWS = 4096  # so many rows are scored one by one; more go through the blocks
 MIN_MATCHING = 200  # so many of the candidates must be ones that the filter means, or more are looked at
 MIN_RESCORED = 400  # enough to hold the true ten best of 200,000 rows in 99.9 % of queries
-RESCORED_SHARE = 500  # one more for every so many rows
+RESCORED_SHARE = 1000  # one more for every so many rows
 
 Scores = dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """The bit blocks that have been read: the seq of each window, its bit code, and how many of its bits are set."""
+
+    hi: int
+    seqs: "NDArray[np.int64]"
+    bits: "NDArray[np.uint64]"
+    counts: "NDArray[np.uint16]"
 
 
 class VectorIndex:
@@ -32,9 +43,7 @@ class VectorIndex:
         self.quantizer = Quantizer(dimension)
         self._lock = threading.Lock()
         self._epoch: int | None = None
-        self._hi = 0
-        self._seqs: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self._bits: NDArray[np.uint64] = np.empty((self.quantizer.words, 0), dtype=np.uint64)
+        self._blocks = self._no_blocks()
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -58,7 +67,7 @@ class VectorIndex:
         seqs, codes = self._unpack(rows)
         db.execute(
             "INSERT INTO block (hi, seqs, bits) VALUES (?, ?, ?)",
-            (int(seqs[-1]), seqs.astype("<i8").tobytes(), self.quantizer.bits(codes).astype("<u8").tobytes()),
+            (int(seqs[-1]), _pack_seqs(seqs), self.quantizer.bits(codes).astype("<u8").tobytes()),
         )
 
     def remove(self, db: apsw.Connection, seq: int) -> None:
@@ -91,49 +100,58 @@ class VectorIndex:
         turned = self.quantizer.rotate(query[np.newaxis, :])[0]
         if _is_large(db, matching):
             return self._best_by_blocks(db, matching, turned, k)
-        few = fetch(db, f"SELECT r.seq FROM record r WHERE {matching.sql}", matching.values)
-        return _top(self.exact(db, [row[0] for row in few], turned, rotated=True), k)
+        sql = f"SELECT v.seq, v.codes FROM record r CROSS JOIN vector v ON v.seq = r.seq WHERE {matching.sql}"
+        return _top(self._score(fetch(db, sql, matching.values), turned), k)
 
-    def exact(self, db: apsw.Connection, seqs: Sequence[int], query: "NDArray[np.float32]", *, rotated: bool) -> Scores:
-        """Return the score of each of these records that has a vector."""
-        turned = query if rotated else self.quantizer.rotate(query[np.newaxis, :])[0]
+    def exact(self, db: apsw.Connection, seqs: Sequence[int], query: "NDArray[np.float32]") -> Scores:
+        """Return the score of each of these records that has a vector; the query is not rotated yet."""
+        turned = self.quantizer.rotate(query[np.newaxis, :])[0]
         sql = "SELECT seq, codes FROM vector WHERE seq IN (SELECT value FROM json_each(?))"
         return self._score(fetch(db, sql, (json.dumps(list(seqs)),)), turned)
 
-    def _best_by_blocks(self, db: apsw.Connection, matching: Condition, query: "NDArray[np.float32]", k: int) -> Scores:
-        hi, seqs, bits = self._load_blocks(db)
-        coarse = self.quantizer.coarse_scores(query, bits)
-        tail = [row[0] for row in fetch(db, "SELECT seq FROM vector WHERE seq > ?", (hi,))]
-        newest = self.exact(db, _matching(db, matching, tail), query, rotated=True)
+    def _best_by_blocks(
+        self, db: apsw.Connection, matching: Condition, turned: "NDArray[np.float32]", k: int
+    ) -> Scores:
+        blocks = self._load_blocks(db)
+        coarse = self.quantizer.coarse_scores(turned, blocks.bits, blocks.counts)
+        tail = "SELECT v.seq, v.codes FROM vector v CROSS JOIN record r ON r.seq = v.seq WHERE v.seq > ?"
+        newest = self._score(fetch(db, f"{tail} AND {matching.sql}", (blocks.hi, *matching.values)), turned)
         found: Scores = {}
-        wanted = max(MIN_RESCORED, 4 * k) + len(seqs) // RESCORED_SHARE
+        wanted = max(MIN_RESCORED, 4 * k) + len(coarse) // RESCORED_SHARE
         seen: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         while True:
             best = np.argpartition(-coarse, wanted)[:wanted] if wanted < len(coarse) else slice(None)
-            piece = np.setdiff1d(seqs[best], seen)
-            found |= self.exact(db, _matching(db, matching, piece.tolist()), query, rotated=True)
+            piece = np.setdiff1d(blocks.seqs[best], seen)
+            found |= self._score(_matching(db, matching, piece.tolist()), turned)
             # Where the filter left few of the candidates, go further down the list.
             if wanted >= len(coarse) or len(found) >= min(wanted, max(MIN_MATCHING, 4 * k)):
                 return _top(found | newest, k)
             seen = np.union1d(seen, piece)
             wanted *= 4
 
-    def _load_blocks(self, db: apsw.Connection) -> "tuple[int, NDArray[np.int64], NDArray[np.uint64]]":
+    def _load_blocks(self, db: apsw.Connection) -> "_Blocks":
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = 'blocks_epoch'")
         with self._lock:
-            if self._epoch != epoch:
-                self._epoch = epoch
-                self._hi, self._seqs, self._bits = 0, self._seqs[:0], self._bits[:, :0]
-            newer = fetch(db, "SELECT hi, seqs, bits FROM block WHERE hi > ? ORDER BY hi", (self._hi,))
+            known = self._blocks if self._epoch == epoch else self._no_blocks()
+            newer = fetch(db, "SELECT hi, seqs, bits FROM block WHERE hi > ? ORDER BY hi", (known.hi,))
             if newer:
-                with damage_noticed():
-                    seqs = np.concatenate([self._seqs, *(np.frombuffer(row[1], "<i8") for row in newer)])
-                    bits = [np.frombuffer(row[2], "<u8").reshape(self.quantizer.words, -1) for row in newer]
-                    joined = np.ascontiguousarray(np.concatenate([self._bits, *bits], axis=1))
-                    if joined.shape[1] != len(seqs):
-                        raise ValueError("a block of vectors is cut off")
-                self._hi, self._seqs, self._bits = newer[-1][0], seqs, joined
-            return self._hi, self._seqs, self._bits
+                known = self._joined(known, newer)
+            self._epoch, self._blocks = epoch, known
+            return known
+
+    def _no_blocks(self) -> "_Blocks":
+        bits = np.empty((self.quantizer.words, 0), dtype=np.uint64)
+        return _Blocks(0, np.empty(0, dtype=np.int64), bits, self.quantizer.bit_counts(bits))
+
+    def _joined(self, known: "_Blocks", newer: Sequence[tuple[int, bytes, bytes]]) -> "_Blocks":
+        with damage_noticed():
+            parts = [np.frombuffer(row[2], "<u8").reshape(self.quantizer.words, -1) for row in newer]
+            numbers = [_unpack_seqs(row[1], row[0], part.shape[1]) for row, part in zip(newer, parts, strict=True)]
+            seqs = np.concatenate([known.seqs, *numbers])
+            bits = np.ascontiguousarray(np.concatenate([known.bits, *parts], axis=1))
+            if bits.shape[1] != len(seqs):
+                raise ValueError("a block of vectors is cut off")
+        return _Blocks(newer[-1][0], seqs, bits, self.quantizer.bit_counts(bits))
 
     def _score(self, rows: Sequence[tuple[int, bytes]], turned: "NDArray[np.float32]") -> Scores:
         if not rows:
@@ -164,17 +182,34 @@ def _highest(db: apsw.Connection) -> int:
 def _is_large(db: apsw.Connection, matching: Condition) -> bool:
     """Return whether more records are meant than should be scored one by one."""
     sql = "SELECT count(*) FROM (SELECT 1 FROM record r WHERE {} LIMIT ?)"
-    in_pools = fetch_value(db, sql.format(matching.pools), (EXACT_ROWS + 1,))  # from the index alone: 0.3 ms
-    if in_pools <= EXACT_ROWS or matching.broad:
-        return bool(in_pools > EXACT_ROWS)
-    return bool(fetch_value(db, sql.format(matching.sql), (*matching.values, EXACT_ROWS + 1)) > EXACT_ROWS)
+    in_pools = int(fetch_value(db, sql.format(matching.pools), (EXACT_ROWS + 1,)))  # from the index alone: 0.3 ms
+    if matching.broad:
+        return in_pools > BLOCK_ROWS
+    if in_pools <= EXACT_ROWS:
+        return False
+    return int(fetch_value(db, sql.format(matching.sql), (*matching.values, EXACT_ROWS + 1))) > EXACT_ROWS
 
 
-def _matching(db: apsw.Connection, matching: Condition, seqs: Sequence[int]) -> list[int]:
-    """Return those of the seqs that the filter means."""
+def _matching(db: apsw.Connection, matching: Condition, seqs: Sequence[int]) -> list[tuple[int, bytes]]:
+    """Return seq and codes of those of the seqs that the filter means."""
     # CROSS keeps the order: first the seqs, then a look at each record; else an index of all records would be walked.
-    sql = f"SELECT r.seq FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value WHERE {matching.sql}"
-    return [row[0] for row in fetch(db, sql, (json.dumps(list(seqs)), *matching.values))]
+    sql = (
+        "SELECT v.seq, v.codes FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
+        f"CROSS JOIN vector v ON v.seq = r.seq WHERE {matching.sql}"
+    )
+    return fetch(db, sql, (json.dumps(list(seqs)), *matching.values))
+
+
+def _pack_seqs(seqs: "NDArray[np.int64]") -> bytes:
+    """Return the seqs of a block; nothing if they are one unbroken row, as they mostly are."""
+    unbroken = int(seqs[-1]) - int(seqs[0]) + 1 == len(seqs) and bool((np.diff(seqs) == 1).all())
+    return b"" if unbroken else seqs.astype("<i8").tobytes()
+
+
+def _unpack_seqs(packed: bytes, hi: int, count: int) -> "NDArray[np.int64]":
+    if not packed:
+        return np.arange(hi - count + 1, hi + 1, dtype=np.int64)
+    return np.frombuffer(packed, "<i8").astype(np.int64)
 
 
 def _top(scores: Scores, k: int) -> Scores:
