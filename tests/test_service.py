@@ -11,16 +11,18 @@ from memories import (
     AmbiguousId,
     Draft,
     EmbedderMismatch,
+    Forgotten,
     InvalidInput,
     Memories,
     Memory,
     NotFound,
     NotReinforceable,
     RequestError,
+    StoreBusy,
     load_config,
 )
 from memories.embedders.minilm import MiniLM
-from memories.stores import open_store
+from memories.stores import open_store, sqlite_file
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -116,7 +118,7 @@ def test_create_get_update_delete_restore_forget(memories: Memories, clock: Cloc
     restored = memories.restore(memory.id)
     assert (restored.content, restored.version, restored.deleted) == ("The port is 9090", 3, False)
     assert [version.operation for version in memories.history(memory.id).versions] == ["create", "update", "restore"]
-    assert memories.forget(memory.id) == ()
+    assert memories.forget(memory.id) == Forgotten(memory.id, 3, ())
     for verb in (memories.get, memories.history, memories.restore, memories.forget):
         with pytest.raises(NotFound):
             verb(memory.id)
@@ -471,3 +473,21 @@ def test_long_texts_are_compared_in_no_time(memories: Memories) -> None:
 def test_removing_a_tag_takes_its_whole_name(memories: Memories) -> None:
     memory = add(memories, "apples", tags={"project": "shop", "pro": "yes"})
     assert memories.update(memory.id, remove_tags="project").tags == {"pro": "yes"}
+
+
+def test_an_erasure_that_a_reader_held_up_is_finished_by_forgetting_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.2)
+    url = f"sqlite:///{tmp_path}/m.db"
+    with Memories(url, embedder="fake") as writer, Memories(url, embedder="fake") as reader:
+        memory = add(writer, "apples are a secret")
+        reader.get(memory.id)
+        with reader._store._file.read(), pytest.raises(StoreBusy, match="forget it again"):  # type: ignore[attr-defined]
+            writer.forget(memory.id)
+        assert writer.search("apples") == ()
+        assert writer.status().erasing
+        assert writer.forget(memory.id).versions == 0
+        assert not writer.status().erasing
+        with pytest.raises(NotFound):
+            writer.forget(memory.id)

@@ -1,6 +1,6 @@
 """Draw what a command prints on a terminal as an SVG picture, for the README.
 
-    MEMORY_HOME=.demo python tools/picture.py docs/search.svg memory search "when do we release?" --limit 3
+MEMORY_HOME=.demo python tools/picture.py docs/search.svg memory search "when do we release?" --limit 3
 """
 
 import html

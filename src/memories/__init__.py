@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         StoreError,
         SystemFault,
     )
-    from memories.models import DecayPolicy, Draft, History, Memory, Page, Status, Version
+    from memories.models import DecayPolicy, Draft, Forgotten, History, Memory, Page, Status, Version
     from memories.searching import Considered, Explanation, Hit, SearchFilters
     from memories.service import Memories
     from memories.stores import Store
@@ -56,6 +56,7 @@ __all__ = [
     "EmbedderError",
     "EmbedderMismatch",
     "Explanation",
+    "Forgotten",
     "History",
     "Hit",
     "InvalidInput",

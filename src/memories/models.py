@@ -122,6 +122,20 @@ class Page:
     next_cursor: str | None
 
 
+class Forgotten(NamedTuple):
+    """What was removed for good.
+
+    Attributes:
+        id: The memory.
+        versions: How many versions it had; 0 if they were gone and only their bytes were left.
+        also_in: Files that may still hold it, such as snapshots taken before an upgrade.
+    """
+
+    id: str
+    versions: int
+    also_in: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """How the memory is: where it lies and what it holds, as far as the caller's namespaces reach."""
@@ -137,6 +151,7 @@ class Status:
     store_model: str | None
     schema_version: int | None
     size_bytes: int
+    erasing: bool
 
 
 # --- what a store keeps --------------------------------------------------------------------------------------------
@@ -252,10 +267,18 @@ class Patch(NamedTuple):
 
 
 class StoreInfo(NamedTuple):
-    """What a store says about itself; `schema_version` and `model` are None where it has none yet."""
+    """What a store says about itself.
+
+    Attributes:
+        schema_version: None where it has none yet.
+        model: What made its vectors; None where it has none.
+        without_vector_count: Records that only words can find.
+        erasing: A removal was cut short: bytes of what was removed may still be in its files.
+    """
 
     url: str
     schema_version: int | None
     model: str | None
     size_bytes: int
     without_vector_count: int
+    erasing: bool

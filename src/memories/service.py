@@ -16,6 +16,7 @@ from memories.models import (
     DecayPolicy,
     Draft,
     Filter,
+    Forgotten,
     History,
     Memory,
     Moment,
@@ -246,20 +247,26 @@ class Memories:
                 raise RequestError(f'another memory has the key "{latest.key}" now; delete or update that one first')
             return self._append_version(latest, versions.next_version(latest, "restore", self._now()), vectors)
 
-    def forget(self, memory_id: str) -> tuple[str, ...]:
+    def forget(self, memory_id: str) -> Forgotten:
         """Remove a memory for good, with all its versions: no byte of it stays in the store. Nothing brings it back.
-
-        Returns:
-            Other files that may still hold it, such as snapshots taken before an upgrade.
 
         Raises:
             NotFound: There is no such memory; deleted ones are found.
+            StoreBusy: Another process reads the store, so that bytes are still in its files. The memory is gone all the
+                same, and forgetting it again finishes the work.
         """
-        where = self._where(state="any", group=self._find(memory_id, deleted=True).ref.group)
-        also_in: tuple[str, ...] = ()
-        while records := self._store.scan(where, limit=1_000_000):  # again, if a version was added meanwhile
+        try:
+            group = self._find(memory_id, deleted=True).ref.group
+        except NotFound:
+            if not self._store.info(self._where()).erasing:
+                raise
+            return Forgotten(parse_id(memory_id), 0, self._store.remove([]))
+        forgotten = Forgotten(group, 0, ())
+        while records := self._store.scan(self._where(state="any", group=group), limit=1_000_000):
+            # Again, if a version was added meanwhile.
             also_in = self._store.remove([record.ref for record in records])
-        return also_in
+            forgotten = Forgotten(group, forgotten.versions + len(records), also_in)
+        return forgotten
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -360,6 +367,7 @@ class Memories:
             store_model=info.model,
             schema_version=info.schema_version,
             size_bytes=info.size_bytes,
+            erasing=info.erasing,
         )
 
     def close(self) -> None:

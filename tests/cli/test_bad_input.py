@@ -160,7 +160,7 @@ TABLE = [
     library("30", lambda found: found.tags(5), "tag key is of type int"),  # type: ignore[arg-type]
     library("30", lambda _: Memories(namespace=5), "namespace is of type int"),  # type: ignore[arg-type]
     library("30", lambda found: found.create("c", created_at=NAIVE), "is not an aware datetime"),
-    library("30", lambda found: found.search("q", since=NAIVE), "is not an aware datetime"),
+    library("30", lambda found: found.search("q", since=NAIVE), "has no time zone"),
     refused("27", ("list", "--cursor", f"{UNKNOWN}.²"), lambda found: found.list(cursor=f"{UNKNOWN}.²"), "cursor"),
     library("30", lambda found: found.create("c", created_at="2026-01-01"), "created_at"),  # type: ignore[arg-type]
     library("29", lambda found: found.search("q", limt=5), "limt"),  # type: ignore[call-arg]

@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from memories.config import SETTINGS, Config, without_password
-from memories.models import History, Memory, Page, Status
+from memories.models import Forgotten, History, Memory, Page, Status
 from memories.times import to_iso
 
 if TYPE_CHECKING:
@@ -81,6 +81,11 @@ def reinforced(found: Memory) -> dict[str, Any]:
     return {"id": found.id, "confidence": found.confidence, "last_reinforced_at": to_iso(at) if at else ""}
 
 
+def forgotten(result: Forgotten) -> dict[str, Any]:
+    """Return what was removed for good."""
+    return {"id": result.id, "forgotten": True, "versions": result.versions, "also_in": list(result.also_in)}
+
+
 def found(result: "Explanation", *, explain: bool) -> dict[str, Any]:
     """Return the hits of a search; with `explain`, also everything that was considered."""
     results = [memory(hit.memory) | {"similarity": hit.similarity, "score": hit.score} for hit in result.hits]
@@ -148,7 +153,7 @@ def status(found: Status) -> dict[str, Any]:
         "store_model": found.store_model,
         "schema_version": found.schema_version,
         "size_bytes": found.size_bytes,
-    }
+    } | ({"unfinished_erasure": True} if found.erasing else {})
 
 
 def config(found: Config) -> dict[str, Any]:

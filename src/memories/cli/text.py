@@ -132,6 +132,7 @@ def status(found: Status) -> str:
         ("no vector", f"{found.without_vector_count} (found by words only)" if found.without_vector_count else ""),
         ("embedder", found.embedder),
         ("size", f"{found.size_bytes / 1e6:.1f} MB"),
+        ("erasing", "bytes of a forgotten memory are still there; forget it again" if found.erasing else ""),
     ]
     return _table((name, value) for name, value in rows if value)
 

@@ -92,15 +92,15 @@ def restore(run: Session, memory_id: str) -> None:
 @in_session(reads=True)
 def forget(run: Session, memory_id: str, yes: bool) -> None:
     """Remove a memory for good, every byte of it."""
-    history = run.memories.history(memory_id)
-    if not (yes or confirm(shapes.texts().forget_question(history))):
+    if not yes and not confirm(shapes.texts().forget_question(run.memories.history(memory_id))):
         note("Nothing was forgotten.")
         return
-    also_in = run.memories.forget(history.id)
-    answer = {"id": history.id, "forgotten": True, "versions": len(history.versions), "also_in": list(also_in)}
-    run.show(answer, lambda: f"Forgotten for good: {history.id}")
-    if also_in:
-        note(f"Snapshots from before an upgrade may still hold it; remove them yourself: {', '.join(also_in)}")
+    forgotten = run.memories.forget(memory_id)
+    run.show(shapes.forgotten(forgotten), lambda: f"Forgotten for good: {forgotten.id}")
+    if forgotten.also_in:
+        note(
+            f"Snapshots from before an upgrade may still hold it; remove them yourself: {', '.join(forgotten.also_in)}"
+        )
 
 
 COMMANDS = (create, update, reinforce, delete, restore, forget)

@@ -75,8 +75,8 @@ class Store(Protocol):
             Other files that may still hold them, such as snapshots taken before a migration.
 
         Raises:
-            StoreBusy: A reader kept the old pages from being overwritten; the records are gone for every reader, and
-                calling again finishes the erasure.
+            StoreBusy: A reader kept the old pages from being overwritten. The records are gone for every reader, `info`
+                says `erasing`, and the next call, also one with no refs, finishes the erasure.
         """
         ...
 

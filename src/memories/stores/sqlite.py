@@ -123,7 +123,10 @@ class SQLiteStore:
                     self._remove(db, seq)
             db.execute("DELETE FROM label WHERE id NOT IN (SELECT label FROM record_label)")
             db.execute("INSERT INTO words (words) VALUES ('optimize')")  # rewrites the index without what was deleted
+            db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('erasing', 1)")
         self._file.erase_free_pages()
+        with self._file.write() as db:
+            db.execute("DELETE FROM meta WHERE name = 'erasing'")
         return self._file.snapshots()
 
     def _remove(self, db: apsw.Connection, seq: int) -> None:
@@ -225,6 +228,7 @@ class SQLiteStore:
         with self._file.read() as db:
             version = fetch_value(db, "PRAGMA user_version")
             stored = _stored_space(db)
+            erasing = bool(fetch(db, "SELECT 1 FROM meta WHERE name = 'erasing'"))
             matching = condition(where, pools(db, where))
             without = fetch_value(
                 db,
@@ -237,6 +241,7 @@ class SQLiteStore:
             model=stored[0] if stored else None,
             size_bytes=self._file.size_bytes(),
             without_vector_count=without,
+            erasing=erasing,
         )
 
     def close(self) -> None:
@@ -277,11 +282,7 @@ class SQLiteStore:
     def _record(self, row: tuple[Any, ...], labels: Mapping[str, tuple[str, str]]) -> Record:
         (seq, collection, namespace, group, position, created_at, ended_at, ended_by, key) = row[:9]
         (label_ids, fields, crc, text, accesses) = row[9:]
-        if _crc(text) != crc:
-            raise StoreDamaged(
-                f"record {seq} of {self._file.path} is damaged: its text does not match its checksum; restore a backup"
-            )
-        return Record(
+        record = Record(
             ref=Ref(Collection(collection), namespace, decode_group(group), position),
             text=text,
             created_at=from_millis(created_at),
@@ -292,6 +293,11 @@ class SQLiteStore:
             fields=json.loads(fields) if fields else {},
             accesses=accesses,
         )
+        if _crc(record) != crc:
+            raise StoreDamaged(
+                f"record {seq} of {self._file.path} is damaged: it does not match its checksum; restore a backup"
+            )
+        return record
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
@@ -316,7 +322,7 @@ def _insert(db: apsw.Connection, record: Record) -> int:
                 record.key,
                 ",".join(map(str, labels)) or None,
                 _to_json(record.fields),
-                _crc(record.text),
+                _crc(record),
                 record.text,
             ),
         )
@@ -352,8 +358,11 @@ def _stored_space(db: apsw.Connection) -> tuple[str, int] | None:
         return (found["model"], found["dimension"]) if found else None
 
 
-def _crc(text: str) -> int:
-    return zlib.crc32(text.encode())
+def _crc(record: Record) -> int:
+    """Return the checksum of what never changes in a record."""
+    labels = (part for pair in record.labels.items() for part in pair)
+    ref = (record.ref.namespace, record.ref.group, str(record.ref.position), str(to_millis(record.created_at)))
+    return zlib.crc32("\0".join((*ref, record.key or "", *labels, record.text)).encode())
 
 
 def _to_json(fields: Mapping[str, Any]) -> str | None:

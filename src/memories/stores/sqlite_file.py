@@ -428,7 +428,7 @@ def _refuse_unsafe(path: Path) -> None:
         if not part.exists():
             continue
         found = part.stat()
-        if found.st_mode & 0o002:
+        if found.st_mode & 0o002 and not found.st_mode & 0o1000:  # in a sticky one nobody can replace our files
             raise StoreError(f"{part} can be written by everybody; run: chmod o-w {part}")
         if found.st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
             raise StoreError(f"{part} belongs to another user; set MEMORY_HOME to a folder of your own")

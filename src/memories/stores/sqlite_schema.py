@@ -7,7 +7,7 @@ never change; to change the schema, add one.
 APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
 
 _FIRST = """
--- What the store has to remember about itself: model, dimension, blocks_epoch.
+-- What the store has to remember about itself: model, dimension, blocks_epoch, erasing.
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 
 -- A namespace of a collection. Records name it by a small number.
@@ -30,7 +30,7 @@ CREATE TABLE record (
   key TEXT,
   labels TEXT,                            -- ids of its labels, '3,17'
   fields TEXT,                            -- JSON
-  crc INTEGER NOT NULL,                   -- CRC-32 of the text in UTF-8: SQLite alone does not notice bit rot
+  crc INTEGER NOT NULL,                   -- of what never changes: SQLite alone does not notice bit rot
   text TEXT NOT NULL
 );
 CREATE UNIQUE INDEX record_position ON record (pool, grp, position);
