@@ -7,15 +7,16 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the command, and comparable between machines
 
-from bench import cold, duplicates, locomo, report, search
+from bench import cold, duplicates, floor, locomo, report, search
 
 _WHAT = {
     "cold": ("cold commands",),
     "search": ("warm search",),
     "speed": ("cold commands", "warm search"),
     "locomo": ("LoCoMo",),
+    "floor": ("noise floor",),
     "duplicates": ("duplicates",),
-    "all": ("cold commands", "warm search", "LoCoMo", "duplicates"),
+    "all": ("cold commands", "warm search", "LoCoMo", "noise floor", "duplicates"),
 }
 
 
@@ -32,6 +33,9 @@ def main() -> None:
                 search.run(search.Options(given.texts, given.sizes, given.queries, given.timed, given.peers))
             case "LoCoMo" if _present(given.locomo, part):
                 locomo.run(given.locomo)
+            case "noise floor" if _present(given.locomo, part):
+                report.heading("Noise floor")
+                floor.run(given.locomo)
             case "duplicates":
                 report.heading("Duplicates and corrections")
                 print("```")  # plain text, in columns

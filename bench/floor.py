@@ -3,11 +3,8 @@
 The best of N cosines that mean nothing grows as mean + spread × sqrt(2 ln N), as the largest of N normal numbers does.
 This fits the two constants to the 98th percentile of nonsense queries and shows what the floor costs: the share of real
 questions that nothing resembles so much, where the text that answers is among the N.
-
-    python -m bench.floor --data ../shared/data/locomo-dev.json
 """
 
-import argparse
 import json
 import random
 import re
@@ -83,10 +80,6 @@ def measure(texts: list[str], questions: list[tuple[str, list[int]]], seed: int 
         print(f"| {size} | {median:.3f} | {high:.3f} | {floor:.3f} | {(best_real < floor).mean():.1%} |")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/locomo-dev.json"))
-    arguments = parser.parse_args()
-    if not arguments.data.exists():
-        raise SystemExit(f"{arguments.data} is not there; see bench/README.md")
-    measure(*load(arguments.data))
+def run(data: Path) -> None:
+    """Measure with the LoCoMo conversations in that file, and print the table."""
+    measure(*load(data))

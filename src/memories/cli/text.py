@@ -157,7 +157,7 @@ def _item(place: int | None, found: Memory, what: str) -> str:
     """Return a memory in two lines: what it says, and what is known of it."""
     mark = "" if place is None else f"{place:>2}  "
     indent = " " * len(mark)
-    faded = "" if found.confidence >= 1.0 else f"confidence {_percent(found.confidence)}"
+    faded = "" if found.confidence >= 0.995 else f"confidence {_percent(found.confidence)}"
     known = [what, faded, describe_age(found.updated_at, _now()), _tags(found.tags), _pool(found)]
     details = " · ".join(part for part in known if part)
     content = _paint(_BOLD, _wrapped(_cut(found.content), indent=indent))
