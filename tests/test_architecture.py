@@ -24,7 +24,7 @@ MODULES = [
 # A module may import those of its own layer and of the layers before; only the first word below `memories` counts.
 LAYERS = (
     ("errors", "models"),
-    ("validate", "times", "ids", "text", "decay", "versions", "ranking", "duplicates", "config"),
+    ("validate", "times", "ids", "text", "decay", "versions", "ranking", "vocabulary", "duplicates", "config"),
     ("stores", "embedders"),
     ("writing", "searching"),
     ("service",),

@@ -22,18 +22,48 @@ def near(new: str, old: str) -> Judgement:
     ("new", "old"),
     [
         ("The user prefers tabs", "the user  prefers tabs."),
-        ("Deploys are FROZEN!", "deploys are frozen"),
+        ("DEPLOYS ARE FROZEN!", "deploys are frozen"),
+        ("Deploys are frozen. Ask Bob.", "deploys are frozen. ask Bob"),
+        ("He reads it in The Times.", "He reads it in the Times."),
+        ("Do NOT push on red.", "Do not push on red."),
+        ('He said "no".', 'He said "no"'),
+        ("a:\n  b  \n", "a:\n  b"),
         ("用户住在柏林", "用户住在柏林。"),
         ("“Quoted” text", '"quoted" text'),
     ],
 )
-def test_case_spaces_quotes_and_final_stops_make_no_difference(new: str, old: str) -> None:
+def test_first_letters_spaces_quotes_and_final_stops_make_no_difference(new: str, old: str) -> None:
     assert near(new, old) == Judgement(Verdict.SAME)
     assert judge(new, old, None, threshold=0.8).verdict is Verdict.SAME
 
 
 def test_case_counts_in_paths() -> None:
     assert near("See src/Cart.tsx", "See src/cart.tsx").verdict is Verdict.CORRECTION
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "reason"),
+    [
+        ("Push to main first.", "Push to Main first.", "case: Main -> main"),
+        ("userid", "userId", "case: userId -> userid"),
+        ("Print it with -V.", "Print it with -v.", "case: -v -> -V"),
+        ("The level is DEBUG.", "The level is Debug.", "case: Debug -> DEBUG"),
+        ("We polish shoes, e.g. Main ones.", "We polish shoes, e.g. main ones.", "case: main -> Main"),
+        ("Move Main to main.", "Move main to Main.", "case: main -> Main"),
+        ("Contact US", "Contact us", "name: us -> US"),
+        ("Drink it in Massen.", "Drink it in Maßen.", "name: Maßen -> Massen"),
+        ("git add", "git add .", "words: - ."),
+        ("The separator is !", "The separator is .", "words: . -> !"),
+        ("a:\n  b: 1", "a:\n b: 1", "layout"),
+        ("a:\n  b: 1", "a: b: 1", "layout"),
+        ("stop\napi db", "stop api\ndb", "layout"),
+        ("Bring the laptops.", "Bring the laptop.", "number: laptop -> laptops"),
+        ("Bring the laptop.", "Bring the laptops.", "number: laptops -> laptop"),
+    ],
+)
+def test_case_lone_signs_layout_and_number_count(new: str, old: str, reason: str) -> None:
+    assert near(new, old) == Judgement(Verdict.CORRECTION, reason)
+    assert judge(new, old, None, threshold=0.8) == Judgement(Verdict.DIFFERENT)
 
 
 def test_raised_digits_are_not_digits() -> None:
@@ -43,7 +73,8 @@ def test_raised_digits_are_not_digits() -> None:
 @pytest.mark.parametrize(
     ("new", "old"),
     [
-        ("User likes dark mode in all applications.", "The user prefers dark mode in every application."),
+        ("User wants dark mode in all applications.", "The user wishes dark mode in every application."),
+        ("Deploys happen on Tuesdays at 09:30", "Deploys happen on Tuesdays at 9:30."),
         ("The payments team is managed by Alice.", "Alice manages the payments team."),
         ("On Fridays, we deploy.", "We deploy on Fridays."),
         ("Priya is the release manager.", "The release manager is Priya."),
@@ -74,7 +105,7 @@ def test_another_wording_of_the_same_fact_is_a_duplicate(new: str, old: str) -> 
         ("The lead is Melanie.", "The lead is Caroline.", "name: Caroline -> Melanie"),
         ("The editor is emacs.", "The editor is vim.", "words: vim -> emacs"),
         ("The flag is not set.", "The flag is set.", "negation: + not"),
-        ("Never push on red.", "Always push on red.", "negation: + Never"),
+        ("Never push on red.", "Always push on red.", "negation: Always -> Never"),
         ("We no longer use Jenkins.", "We use Jenkins.", "negation: + no longer"),
         ("The flag is disabled.", "The flag is enabled.", "words: enabled -> disabled"),
         ("Bob reports to Alice.", "Alice reports to Bob.", "word order"),
@@ -174,13 +205,13 @@ def test_unlike_texts_in_other_scripts_are_different_however_near_their_vectors(
 
 
 def test_below_the_threshold_all_but_the_same_is_different() -> None:
-    assert judge("User likes tea.", "The user prefers tea.", 0.5, threshold=0.8) == Judgement(Verdict.DIFFERENT)
+    assert judge("User wants tea.", "The user wishes tea.", 0.5, threshold=0.8) == Judgement(Verdict.DIFFERENT)
     assert judge("user likes tea", "User likes tea.", 0.5, threshold=0.8) == Judgement(Verdict.SAME)
 
 
 def test_without_vectors_a_difference_is_different_and_none_a_duplicate() -> None:
-    assert judge("User likes tea.", "The user prefers tea.", None, threshold=0.8) == Judgement(Verdict.DUPLICATE)
-    assert judge("User likes tea.", "The user prefers coffee.", None, threshold=0.8) == Judgement(Verdict.DIFFERENT)
+    assert judge("User wants tea.", "The user wishes tea.", None, threshold=0.8) == Judgement(Verdict.DUPLICATE)
+    assert judge("User wants tea.", "The user wishes coffee.", None, threshold=0.8) == Judgement(Verdict.DIFFERENT)
 
 
 @pytest.mark.parametrize("text", ["", " ", "?", "...", "-", "()", "`", "'", "'s", "\u0300", "👍", "on", "by", "is"])
@@ -220,7 +251,7 @@ def test_no_correction_is_dropped_in_either_direction_however_near() -> None:
     assert [row for row in stored if near(row["old"], row["new"]).verdict in NOT_STORED] == []
 
 
-@pytest.mark.parametrize(("split", "recall"), [("dev", 0.70), ("held", 0.55)])
+@pytest.mark.parametrize(("split", "recall"), [("dev", 0.63), ("held", 0.57)])
 def test_repetitions_are_caught(judged: list[tuple[dict[str, str], Verdict]], split: str, recall: float) -> None:
     caught = [v in NOT_STORED for row, v in judged if row["expected"] == "duplicate" and row["split"] == split]
     assert sum(caught) / len(caught) >= recall

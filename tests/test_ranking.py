@@ -14,7 +14,7 @@ def found(similarity: float | None = 0.5, words: float = 1.0, **changes: Any) ->
 
 
 def rules(**changes: Any) -> Rules:
-    usual = {"weight": 3.0, "floor": None, "min_similarity": 0.0, "min_confidence": 0.0, "limit": 10}
+    usual = {"weight": 3.0, "floor": 0.0, "near_best": 1.0, "min_similarity": 0.0, "min_confidence": 0.0, "limit": 10}
     return Rules(**(usual | changes))
 
 
@@ -110,3 +110,9 @@ def test_the_noise_floor_grows_with_what_is_searched() -> None:
     assert floors == sorted(floors)
     assert floors[0] == floors[2]
     assert 0.1 < floors[0] < floors[-1] < 0.5
+
+
+def test_a_query_that_may_be_noise_finds_only_what_is_nearly_the_best() -> None:
+    places = rank([found(0.25, 2.0), found(0.21), found(0.15, 2.0)], rules(near_best=0.06))
+    assert [place.index for place in places if not place.dropped] == [0, 1]
+    assert ["may be noise" in place.dropped for place in places if place.index == 2] == [True]

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,8 +22,13 @@ from memories import (
     StoreBusy,
     load_config,
 )
+from memories.embedders.fake import FakeEmbedder
 from memories.embedders.minilm import MiniLM
 from memories.stores import open_store, sqlite_file
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -491,3 +497,140 @@ def test_an_erasure_that_a_reader_held_up_is_finished_by_forgetting_again(
         assert not writer.status().erasing
         with pytest.raises(NotFound):
             writer.forget(memory.id)
+
+
+# --- somebody else writes in between ---------------------------------------------------------------------------------
+
+
+class Interrupting(FakeEmbedder):
+    """Does something once while a text is being embedded: what another process might do at that moment."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def embed(self, text: str) -> "NDArray[np.float32]":
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile:
+            meanwhile()
+        return super().embed(text)
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path) -> Iterator[tuple[Memories, Memories, Interrupting]]:
+    """Two memories over one store, and the embedder of the first, which can be told to let the second go first."""
+    embedder = Interrupting()
+    config = load_config({"namespace": "shared"}, environment={"REINFORCE_ON_RETRIEVAL": "true"})
+    url = f"sqlite:///{tmp_path}/m.db"
+    with Memories(url, embedder=embedder, config=config) as ours, Memories(url, embedder="fake") as theirs:
+        yield ours, theirs, embedder
+
+
+def test_a_change_of_tags_does_not_undo_a_change_of_content(interrupted: Any) -> None:
+    ours, theirs, embedder = interrupted
+    memory = add(ours, "port is 5432")
+    embedder.meanwhile = lambda: theirs.update(memory.id, "port is 5433")
+    assert ours.update(memory.id, tags={"a": "b"}).content == "port is 5433"
+    [hit] = ours.search("port is 5433")
+    assert hit.similarity > 0.99
+
+
+def test_a_restored_memory_has_the_vector_of_what_it_says(interrupted: Any) -> None:
+    ours, theirs, embedder = interrupted
+    memory = add(ours, "alpha beta")
+    ours.delete(memory.id)
+
+    def meanwhile() -> None:
+        theirs.restore(memory.id)
+        theirs.update(memory.id, "gamma delta")
+        theirs.delete(memory.id)
+
+    embedder.meanwhile = meanwhile
+    assert ours.restore(memory.id).content == "gamma delta"
+    [hit] = ours.search("gamma delta")
+    assert hit.similarity > 0.99
+
+
+def test_being_found_does_not_bring_back_what_was_deleted_meanwhile(
+    interrupted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs, _ = interrupted
+    memory = add(ours, "apples are red", decay="reinforceable")
+    touch = ours._store.touch
+
+    def touch_late(refs: Any) -> None:
+        theirs.delete(memory.id)
+        touch(refs)
+
+    monkeypatch.setattr(ours._store, "touch", touch_late)
+    assert len(ours.search("apples")) == 1
+    assert ours.search("apples") == ()
+    assert ours.status().memory_count == 0
+
+
+# --- decay and repetition --------------------------------------------------------------------------------------------
+
+
+def test_what_can_no_longer_be_found_does_not_swallow_its_repetition(memories: Memories, clock: Clock) -> None:
+    add(memories, "the build is broken", decay="contextual")
+    clock.move(60 * DAY)
+    assert memories.create("the build is broken", decay="contextual").stored
+    assert len(memories.search("build broken")) == 1
+
+
+def test_saying_a_decaying_fact_again_under_its_key_makes_it_fresh(memories: Memories, clock: Clock) -> None:
+    add(memories, "the team uses tabs", decay="contextual", key="style/indent")
+    clock.move(20 * DAY)
+    again = memories.create("the team uses tabs", key="style/indent").memory
+    assert again is not None
+    assert (again.version, again.confidence, again.decay_policy) == (2, 1.0, "contextual")
+
+
+def test_each_project_has_its_own_addresses(memories: Memories) -> None:
+    one = add(memories, "port is 1", key="db/port", tags={"project": "one"})
+    other = add(memories, "port is 2", key="db/port", tags={"project": "other"})
+    assert one.id != other.id
+    assert {memories.get(one.id).content, memories.get(other.id).content} == {"port is 1", "port is 2"}
+
+
+def test_versions_that_ended_do_not_make_a_word_common(memories: Memories) -> None:
+    memory = add(memories, "zanzibar is far")
+    for number in range(20):
+        add(memories, f"note {number}")
+    before = memories.explain("zanzibar").considered[0].features["words"]
+    other = add(memories, "zanzibar 0")
+    for number in range(1, 20):
+        memories.update(other.id, f"zanzibar {number}")
+    memories.delete(other.id)
+    assert memories.explain("zanzibar").considered[0].id == memory.id
+    assert memories.explain("zanzibar").considered[0].features["words"] == before
+
+
+def test_the_past_is_found_by_its_words(memories: Memories, clock: Clock) -> None:
+    memory = add(memories, "the port is five thousand")
+    clock.move()
+    memories.update(memory.id, "the port is six thousand")
+    assert [hit.memory.content for hit in memories.search("five", as_of=START)] == ["the port is five thousand"]
+
+
+def test_confidence_in_the_past_knows_no_later_reinforcement(memories: Memories, clock: Clock) -> None:
+    memory = add(memories, "apples", decay="reinforceable")
+    clock.move(15 * DAY)
+    memories.reinforce(memory.id)
+    [hit] = memories.search("apples", as_of=START + 10 * DAY)
+    assert hit.memory.confidence == 0.6667
+
+
+def test_a_successor_ends_what_it_replaces_when_it_begins(memories: Memories) -> None:
+    old = add(memories, "the capital is Bonn", created_at=START - 60 * DAY)
+    add(memories, "the capital is Berlin", created_at=START - 30 * DAY, supersedes=old.id)
+    assert [hit.memory.content for hit in memories.search("capital", as_of=START - 20 * DAY)] == [
+        "the capital is Berlin"
+    ]
+
+
+def test_what_is_shared_is_changed_only_by_name(memories: Memories) -> None:
+    shared = add(memories, "apples")
+    with Memories(memories._store, namespace="bob", embedder="fake") as bob:
+        for change in (bob.delete, bob.forget, lambda found: bob.update(found, "pears")):
+            with pytest.raises(RequestError, match="namespace shared"):
+                change(shared.id)
+    assert memories.get(shared.id).content == "apples"

@@ -32,19 +32,20 @@ def test_confidence_is_what_was_declared_times_decay() -> None:
 
 def test_a_next_version_keeps_what_did_not_change() -> None:
     first = versions.first_version(DRAFT, "id", "bob", NOW)
-    second = versions.next_version(first, "update", NOW + DAY, text="new")
+    second = versions.next_version(first, "update", NOW + DAY, fresh=True, text="new")
     memory = versions.to_memory(second, NOW + DAY, 720)
     assert (memory.content, memory.version, memory.tags, memory.key) == ("new", 2, {"project": "shop"}, "k")
     assert (memory.created_at, memory.updated_at) == (NOW, NOW + DAY)
     assert (memory.decay_policy, memory.base_confidence) == (DecayPolicy.REINFORCEABLE, 0.5)
-    third = versions.next_version(second, "update", NOW + 2 * DAY, labels={"a": "b"}, fields={"confidence": None})
+    changes = {"labels": {"a": "b"}, "fields": {"confidence": None}}
+    third = versions.next_version(second, "update", NOW + 2 * DAY, fresh=True, **changes)
     memory = versions.to_memory(third, NOW + 2 * DAY, 720)
     assert (memory.created_at, memory.content, memory.tags, memory.base_confidence) == (NOW, "new", {"a": "b"}, 1.0)
 
 
 def test_a_clock_that_was_set_back_does_not_turn_versions_around() -> None:
     first = versions.first_version(DRAFT, "id", "bob", NOW)
-    second = versions.next_version(first, "update", NOW - DAY, text="new")
+    second = versions.next_version(first, "update", NOW - DAY, fresh=True, text="new")
     assert second.created_at == NOW
     assert versions.ended(first, NOW - DAY, "update").ended_at == NOW
 
@@ -55,9 +56,24 @@ def test_an_ended_version_reads_as_deleted_only_if_it_was() -> None:
     record = versions.first_version(DRAFT, "id", "bob", NOW)
     for ended_by, deleted in (("delete", True), ("supersede", False), ("update", False)):
         ended = replace(record, ended_at=NOW + DAY, ended_by=ended_by)
-        assert versions.to_memory(ended, NOW, 720).deleted is deleted
+        assert versions.to_memory(ended, NOW + DAY, 720).deleted is deleted
+        assert not versions.to_memory(ended, NOW, 720).deleted
         version = versions.to_version(ended)
         assert (version.version, version.operation, version.ended_at) == (1, "create", NOW + DAY)
         assert version.ended_by == ended_by
         undone = versions.undone(ended)
         assert (undone.ended_at, undone.ended_by) == (NOW + DAY, f"{ended_by} (restored)")
+
+
+def test_an_edit_of_tags_does_not_make_a_statement_fresh() -> None:
+    first = versions.first_version(DRAFT, "id", "bob", NOW)
+    edited = versions.next_version(first, "update", NOW + 10 * DAY, fresh=False, labels={"a": "b"})
+    stated = versions.next_version(first, "update", NOW + 10 * DAY, fresh=True, text="new")
+    assert versions.confidence(edited, NOW + 15 * DAY, 720) == 0.25
+    assert versions.confidence(stated, NOW + 15 * DAY, 720) == 0.4167
+
+
+def test_each_project_has_its_own_keys() -> None:
+    one, other = ({"project": name} for name in ("one", "other"))
+    assert versions.scoped_key("k", one) != versions.scoped_key("k", other) != versions.scoped_key("k", {})
+    assert versions.plain_key(versions.scoped_key("a/b", one)) == "a/b"

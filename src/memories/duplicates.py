@@ -1,8 +1,9 @@
 """Whether a new text repeats an old one, corrects it, or says something else: decided by its words, gated by vectors.
 
 Vectors can't tell a correction from a repetition ("port 8080", "port 9090": cosine 0.98). So a text is a duplicate only
-if every word of either text has a counterpart in the other, in an order that means the same. What the tables below
-don't know counts as a difference: a repetition that is stored costs a line, a correction that is dropped costs a fact.
+if every word of either text has a counterpart in the other, in an order that means the same and with the same capitals.
+What `vocabulary` doesn't know counts as a difference: a repetition that is stored costs a line, a correction that is
+dropped costs a fact.
 """
 
 import re
@@ -11,8 +12,30 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import product
 
-from memories.text import normal_form
+from memories.vocabulary import (
+    ACRONYMS,
+    AUXILIARY,
+    BASE,
+    BOUNDARIES,
+    DATES,
+    DETERMINERS,
+    FREE_CASE,
+    FRONTED,
+    GROUP,
+    LIGHT,
+    NAMING,
+    NEGATIONS,
+    NUMBERS,
+    PARTICIPLES,
+    PAST_MARKS,
+    PHRASE,
+    SAME_FORMS,
+    SOFT,
+    WEEKDAYS,
+    WHOLE,
+)
 
 
 class Verdict(StrEnum):
@@ -39,131 +62,12 @@ class _Word:
     key: str
     shown: str
     exact: bool = False
+    opens: bool = False  # a sentence, so that the case of its first letter says nothing
     form: str = "plain"  # "past", "passive", or "adjective" for other participles
 
 
-# Groups of words that may stand for each other. Only what can't change a fact belongs here: "customer" and
-# "client" do not, nor "main" and "primary", which name branches.
-_SYNONYMS = """
-prefer like love favor favour enjoy; want wish; dislike hate; use utilize utilise employ; need require
-start begin launch commence; finish end conclude; keep retain store save hold; break fail; fix repair resolve solve
-error failure; cause trigger; happen occur; communicate talk; choose decide pick select; delete remove erase
-change modify alter; buy purchase; receive obtain get; speak talk; study learn; help assist; ask request; show display
-forbid prohibit; brief concise short; big large; small little; quick fast; favorite favourite preferred
-about around roughly approximately; via through; because since; repo repository; db database
-config configuration configure; prod production; env environment; dev development; doc documentation; app application
-dependency dep; directory folder dir; memory ram; auth authentication authenticate; deploy deployment
-implement implementation; migrate migration; install installation; generate generation; validate validation
-invalidate invalidation; integrate integration; kubernetes k8s; postgresql postgres; colleague coworker; company firm
-picture image; reply answer response; automatic automatically; manual manually; synchronize synchronise sync
-license licence; color colour; gray grey; behavior behaviour; center centre; organization organisation
-organize organise; optimize optimise; normalize normalise; initialize initialise; serialize serialise
-catalog catalogue; dialog dialogue; program programme; ok okay; % percent; must shall; not never
-"""
-
-# What phrases become, by the words as written. `@` marks a meaning that no single word has.
-_PHRASES = """
-past = used to | use to = is used to; are used to; be used to | without = with no
-want = would like; would like to have | dislike = not like; not enjoy
-must = have to; has to; need to; needs to; is required to; are required to | instead = instead of; rather than
-max = at most; no more than; not more than | min = at least; no less than; not less than
-because = because of; due to; owing to | and = as well as
-daily = every day; each day; once a day; per day; once per day
-weekly = every week; each week; once a week; per week; once per week
-hourly = every hour; each hour; once an hour; per hour; once per hour
-monthly = every month; each month; once a month; per month; once per month
-nightly = every night; each night; once a night; per night; once per night
-no_longer = no longer; not anymore; not any more
-@in = located in; located at; located on; stored in; stored at; stored on; kept in; saved in; based in; lives in
-@in = live in; lives at; live at; lives on; reside in; resides in; found in; found at; can be found in; can be found at
-@in = available at; situated in | is at = can be reached at; reached at; is reachable at
-@on = listens on; listens on port; listen on; listen on port; listening on port; runs on port; running on port
-@on = serves on port | @works = works as; work as; working as; employed as
-owns = responsible for; in charge of; accountable for
-talk to = communicate with; communicates with; talks with; talk with; talks to; speaks to
-return = give back; gives back | named = called; known as
-pr = pull request; pull requests; prs; merge request; merge requests | clean = clean up; cleans up
-"""
-
-# Base, past and participle of the verbs that have forms of their own.
-_IRREGULAR = """
-run ran run; choose chose chosen; write wrote written; keep kept kept; hold held held; build built built
-break broke broken; make made made; send sent sent; begin began begun; take took taken; give gave given; get got got
-go went gone; see saw seen; meet met met; find found found; lose lost lost; say said said; tell told told
-think thought thought; buy bought bought; teach taught taught; speak spoke spoken; drive drove driven; eat ate eaten
-drink drank drunk; wear wore worn; know knew known; grow grew grown; lead led led; lend lent lent
-throw threw thrown; draw drew drawn; come came come; become became become; bring brought brought; win won won
-"""
-_SAME_FORMS = frozenset("run read set put cut let hit split reset come become".split())
-
-_SMALL_NUMBERS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty"
-).split()
-_NUMBERS = {word: str(number) for number, word in enumerate(_SMALL_NUMBERS)} | {
-    "thirty": "30", "forty": "40", "fifty": "50", "sixty": "60", "seventy": "70", "eighty": "80", "ninety": "90",
-    "hundred": "100", "thousand": "1000", "million": "1000000", "first": "1st", "second": "2nd", "third": "3rd",
-    "fourth": "4th", "fifth": "5th", "once": "1x", "twice": "2x",
-}  # fmt: skip
-
-_WEEKDAYS = frozenset("monday tuesday wednesday thursday friday saturday sunday".split())
-_DATES = _WEEKDAYS | frozenset(
-    "january february march april may june july august september october november december today tomorrow yesterday "
-    "tonight spring summer autumn winter morning noon afternoon evening night midnight weekend week month quarter year "
-    "day hour minute hourly daily nightly weekly monthly quarterly yearly a.m. pm utc gmt cet last next".split()
-)
-_NEGATIONS = frozenset(
-    "not no never neither nor none without except unless no_longer past stop avoid cannot hardly rarely dislike".split()
-)
-
-_BE = frozenset("is are am be been being was were".split())
-_AUXILIARY = _BE | {"get", "gets"}
-_PAST_MARKS = frozenset("was were did had".split())
-_DETERMINERS = frozenset("the a an this these that those its our 's my your his her their".split())
-# Words without a weight of their own: a text has them or not, and says the same.
-_LIGHT = _BE | frozenset(
-    "the a an this these that those its our 's who which there do does did done have has had also currently now "
-    "always all any each every both please we us , .".split()
-)
-# Prepositions that may be missing in one text, but not be exchanged for one of another group.
-_SOFT = {"in": "in", "on": "in", "at": "in", "of": "of", "for": "for", "with": "with", "as": "as"}
-_BOUNDARIES = frozenset("and or but when if because while unless until before after since then so than , .".split())
-_FRONTED = frozenset("in on at before after during when if for until since because once while".split())
-# What stands beside these words is a name, and a name has no plural.
-_NAMING = frozenset(
-    "table column branch folder directory function method command flag class module package field key tag label topic "
-    "queue host bucket called named make npm".split()
-)
-# Words whose ending is no inflection, or whose plural is something else.
-_WHOLE = (_DATES - _WEEKDAYS - frozenset("week month year day hour minute night".split())) | frozenset(
-    "news goods means sales windows rails ops series lens redis kubernetes staging building string less thus various "
-    "need speed feed embed hundred red seed bus status access process nothing something anything everything".split()
-)
-
-
-def _by_member(table: str) -> dict[str, str]:
-    """Map every word of a table of groups to the first word of its group."""
-    groups: dict[str, str] = {}
-    for group in re.split("[;\n]", table.strip()):
-        first, *others = group.split()
-        groups |= {word: groups.get(word, first) for word in (first, *others)}
-    return groups
-
-
-def _by_phrase(table: str) -> dict[tuple[str, ...], str]:
-    """Map the words of every phrase of a table to what the phrase means."""
-    entries = (entry.split(" = ") for entry in re.split(r" \| |\n", table.strip()))
-    return {tuple(phrase.split()): meaning for meaning, phrases in entries for phrase in phrases.split("; ")}
-
-
-_GROUP = _by_member(_SYNONYMS)
-_PHRASE = _by_phrase(_PHRASES)
-_VERBS = [entry.split() for line in _IRREGULAR.strip().splitlines() for entry in line.split("; ")]
-_BASE = {form: base for base, past, participle in _VERBS for form in (past, participle)}
-_PARTICIPLES = frozenset(participle for _, _, participle in _VERBS) | _SAME_FORMS
-
 _LONG = 300  # words; nobody tells a longer text in another order, and looking for one takes seconds
-_LONGEST_PHRASE = max(len(phrase) for phrase in _PHRASE)
+_LONGEST_PHRASE = max(len(phrase) for phrase in PHRASE)
 _OPENING, _CLOSING = "([{\"'*«", ".,;:!)]}\"'*…»。、!,:;」』「『"
 _IDENTIFIER = re.compile(r"[\d/\\_@=<>(){}\[\]$€£%^&|~+#`]|\w[.:]\w|^-|^\.\w")
 _CASED = re.compile(r"[/\\_]|[^\W\d][.:]\w")
@@ -171,6 +75,10 @@ _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?|q[1-4]|\d{1,2}:\d\d")
 _VERSION = re.compile(r"v\d+|v?\d+\.\d+[\w.-]*")
 _QUANTITY = re.compile(r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|AM|PM|kg|km|%)")
 _STRAIGHT = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "„": '"'})
+_DASH = "\ue000"  # stands for the dash that joins two clauses
+_ENDING = re.compile(r"(?<=[\w)\]}\"'»”」』+#%`])[.!。…]+$")
+_SENTENCE = re.compile(r"(?!(?:\w\.){2,}|(?:etc|vs|cf|no|dr|mr|mrs|approx)\.).*\w\W*[.!?…。]\W*", re.I)
+_CLOCK = re.compile(r"0(\d:[0-5]\d(?::[0-5]\d)?(?:am|pm)?)", re.I)
 _SHORT_FORMS = (
     (re.compile(r"\bcan't\b|\bcannot\b", re.I), "can not"),
     (re.compile(r"\bwon't\b", re.I), "will not"),
@@ -182,7 +90,7 @@ _SHORT_FORMS = (
     (re.compile(r"'m\b", re.I), " am"),
     (re.compile(r"'s\b", re.I), " 's"),
     (re.compile(r"(?<=s)'(?=\s)"), " 's"),
-    (re.compile(r"\s[-–—]+\s|—"), " , "),
+    (re.compile(r"(?<=\S)\s*—\s*(?=\S)|(?<=\S)\s+–\s+(?=\S)"), f" {_DASH} "),
 )
 
 
@@ -196,16 +104,18 @@ def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> 
         threshold: The cosine from which two texts may say the same; it belongs to the embedder.
 
     Returns:
-        `SAME` for equal normal forms (but for case in paths); `DUPLICATE` for similar texts without a difference;
-        `CORRECTION` for similar texts with one, which `reason` names; `DIFFERENT` for all others. Without a similarity
-        nothing is a correction, and a duplicate is what has no difference.
+        `SAME` for texts that differ in spaces, quotes, final stops and the case of first letters only; `DUPLICATE` for
+        similar texts without a difference; `CORRECTION` for similar texts with one, which `reason` names; `DIFFERENT`
+        for all others. Without a similarity nothing is a correction, and a duplicate is what has no difference.
     """
-    ours, theirs = _words(new), _words(old)
-    if _bare(new) == _bare(old) and _cased(ours) == _cased(theirs):
+    cut, other_cut = _surface(new), _surface(old)
+    ours, theirs = _understood(cut), _understood(other_cut)
+    marks = _case(cut, other_cut) or _layout(new, old)
+    if not marks and _bare(new) == _bare(old) and _spelled(ours) == _spelled(theirs):
         return Judgement(Verdict.SAME)
     if similarity is not None and similarity < threshold:
         return Judgement(Verdict.DIFFERENT)
-    reason = _difference(ours, theirs)
+    reason = _difference(ours, theirs) or marks
     if not reason:
         return Judgement(Verdict.DUPLICATE)
     if similarity is None or not _share_script_pairs(new, old):
@@ -214,12 +124,66 @@ def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> 
 
 
 def _bare(text: str) -> str:
-    return normal_form(text).rstrip(" .!。…")
+    """Return a text as it is compared for sameness: not case folded, which makes "ß" "ss"."""
+    spelled = unicodedata.normalize("NFKC", text).translate(_STRAIGHT).lower()
+    return _ENDING.sub("", " ".join(spelled.split()))
 
 
-def _cased(words: Sequence[_Word]) -> list[str]:
-    """Return the words whose case counts, and superscripts, which the normal form takes for digits."""
-    return [word.key for word in words if word.exact and (_CASED.search(word.key) or "^" in word.key)]
+def _spelled(words: Sequence[_Word]) -> list[str]:
+    return [word.key for word in words if word.key not in {".", ","}]
+
+
+def _case(new: Sequence[_Word], old: Sequence[_Word]) -> str:
+    """Return the first word whose case differs, unless it opens a sentence, is a stop word, or all is in capitals."""
+    if _shouted(new) != _shouted(old):
+        return ""
+    ours, theirs = _spellings(new), _spellings(old)
+    for spelling in [spelling for spelling in ours if spelling in theirs]:
+        one, other = ours[spelling], theirs[spelling]
+        pairs = (
+            zip(one, other, strict=True)
+            if len(one) == len(other)
+            else product(dict.fromkeys(one), dict.fromkeys(other))
+        )
+        for come, gone in pairs:
+            free = come.opens or gone.opens
+            if come.shown[free:] != gone.shown[free:]:
+                return f"case: {gone.shown} -> {come.shown}"
+    return ""
+
+
+def _spellings(words: Sequence[_Word]) -> dict[str, list[_Word]]:
+    """Return the words whose case counts, by how they are spelled."""
+    spellings: dict[str, list[_Word]] = {}
+    for word in words:
+        if (spelling := word.shown.lower()) not in FREE_CASE:
+            spellings.setdefault(spelling, []).append(word)
+    return spellings
+
+
+def _shouted(words: Sequence[_Word]) -> bool:
+    """Say whether a text is three or more words in capitals."""
+    told = [word.shown for word in words if word.shown[:1].isalpha()]
+    return len(told) > 2 and " ".join(told).isupper()
+
+
+def _layout(new: str, old: str) -> str:
+    """Say whether lines are broken or indented in other ways, as counts in code, where a text has several lines."""
+    ours, theirs = (_lines(text) for text in (new, old))
+    if len(ours) == len(theirs) < 2:
+        return ""
+    if [indent for indent, _ in ours] != [indent for indent, _ in theirs]:
+        return "layout"
+    pairs = ((one, other) for (_, one), (_, other) in zip(ours, theirs, strict=True) if one != other)
+    return "layout" if any(_difference(_words(one), _words(other)) for one, other in pairs) else ""
+
+
+def _lines(text: str) -> list[tuple[str, str]]:
+    """Return the lines of a text, each cut into its indentation and the rest, without blank ones at either end."""
+    lines = [line.rstrip() for line in text.rstrip().splitlines()]
+    while lines and not lines[0]:
+        del lines[0]
+    return [(line[: len(line) - len(line.lstrip())], line.strip()) for line in lines]
 
 
 def _share_script_pairs(new: str, old: str) -> bool:
@@ -232,11 +196,26 @@ def _share_script_pairs(new: str, old: str) -> bool:
 
 
 def _words(text: str) -> list[_Word]:
-    """Cut a text into words as they are compared, phrases and number words replaced, with the forms of its verbs."""
+    return _understood(_surface(text))
+
+
+def _surface(text: str) -> list[_Word]:
+    """Cut a text into words, as they were written."""
     spelled = unicodedata.normalize("NFKC", _mark_raised(text)).translate(_STRAIGHT)
     for pattern, replacement in _SHORT_FORMS:
         spelled = pattern.sub(replacement, spelled)
-    cut = [word for chunk in spelled.split() for word in _cut(chunk)]
+    cut: list[_Word] = []
+    opens = True
+    for chunk in spelled.split():
+        for word in _cut(chunk):
+            cut.append(replace(word, opens=opens))
+            opens = False
+        opens = bool(_SENTENCE.fullmatch(chunk))
+    return [replace(word, opens=False) for word in cut] if len(cut) == 1 else cut
+
+
+def _understood(cut: list[_Word]) -> list[_Word]:
+    """Replace phrases and number words, and tell names and the forms of verbs."""
     return _with_forms(_with_names(_with_every(_with_phrases(_with_acronyms(cut)))))
 
 
@@ -250,8 +229,12 @@ def _mark_raised(text: str) -> str:
 
 def _cut(chunk: str) -> Iterator[_Word]:
     """Yield the words of what stands between two spaces; a comma or stop behind it is a word of its own."""
-    if chunk == "'s":
-        yield _Word(chunk, chunk)
+    if chunk in {"'s", _DASH}:
+        yield _Word("'s", chunk) if chunk == "'s" else _Word(",", ",")
+        return
+    if not any(sign.isalnum() for sign in chunk):
+        sign = chunk.strip("`\"'") or chunk
+        yield _Word(f"@{sign}", sign, exact=True)
         return
     core = chunk.lstrip(_OPENING)
     bare = core.rstrip(_CLOSING)
@@ -262,8 +245,9 @@ def _cut(chunk: str) -> Iterator[_Word]:
     if quantity := _QUANTITY.fullmatch(bare):
         yield from (_Word(part.lower(), part, exact=True) for part in quantity.groups())
     elif _IDENTIFIER.search(bare):
-        name = bare.strip("`")
-        yield _Word(name if _CASED.search(name) else name.casefold(), name, exact=True)
+        clock = _CLOCK.fullmatch(bare.strip("`"))
+        name = clock[1] if clock else bare.strip("`")
+        yield _Word(name if _CASED.search(name) else name.lower(), name, exact=True)
     else:
         yield from (_plain(part) for part in re.split("[-–—]", bare) if part)
     if question:
@@ -273,21 +257,21 @@ def _cut(chunk: str) -> Iterator[_Word]:
 
 
 def _plain(part: str) -> _Word:
-    folded = part.casefold()
-    return _Word(_NUMBERS.get(folded, folded), part, exact=folded in _NUMBERS)
+    folded = part.lower()
+    return _Word(NUMBERS.get(folded, folded), part, exact=folded in NUMBERS)
 
 
 def _with_acronyms(words: list[_Word]) -> list[_Word]:
     """Keep US or IT apart from the little words that they look like, `3 am` from `I am`, `turn it on` from `on it`."""
-    shouted = all(word.shown.upper() == word.shown for word in words)
+    shouted = _shouted(words)
     kept = []
     for i, word in enumerate(words):
         after = words[i + 1].key if i + 1 < len(words) else "."
         if word.key == "am" and i and words[i - 1].shown[0].isdigit():
             word = replace(word, key="a.m.", exact=True)  # noqa: PLW2901
-        elif word.key in _SOFT and i and (after in _SOFT or after in _BOUNDARIES):
+        elif word.key in SOFT and i and (after in SOFT or after in BOUNDARIES):
             word = replace(word, key=f"@{word.key}", exact=True)  # noqa: PLW2901
-        elif not shouted and len(word.shown) > 1 and word.shown.isupper() and (word.key in _LIGHT or word.key in _SOFT):
+        elif not shouted and len(word.shown) > 1 and word.shown.isupper() and word.key in ACRONYMS:
             word = replace(word, key=word.shown, exact=True)  # noqa: PLW2901
         kept.append(word)
     return kept
@@ -300,7 +284,7 @@ def _with_phrases(words: list[_Word]) -> list[_Word]:
     while at < len(words):
         for length in range(min(_LONGEST_PHRASE, len(words) - at), 0, -1):
             phrase = words[at : at + length]
-            if meaning := _PHRASE.get(tuple(word.key for word in phrase)):
+            if meaning := PHRASE.get(tuple(word.key for word in phrase)):
                 shown = " ".join(word.shown for word in phrase)
                 replaced += (_Word(key, shown, exact=True) for key in meaning.split())
                 break
@@ -316,10 +300,10 @@ def _with_every(words: list[_Word]) -> list[_Word]:
     kept: list[_Word] = []
     for word in words:
         every = bool(kept) and kept[-1].key in {"every", "each"}
-        plural = word.key[:-1] in _WEEKDAYS and word.key.endswith("s")
+        plural = word.key[:-1] in WEEKDAYS and word.key.endswith("s")
         if plural:
             word = replace(word, key=word.key[:-1])  # noqa: PLW2901
-        if every and (word.key[:1].isdigit() or word.key in _DATES or word.key.rstrip("s") in _DATES):
+        if every and (word.key[:1].isdigit() or word.key in DATES or word.key.rstrip("s") in DATES):
             kept[-1] = _Word("@every", "every", exact=True)
         elif plural:
             kept.append(_Word("@every", word.shown, exact=True))
@@ -332,8 +316,8 @@ def _with_names(words: list[_Word]) -> list[_Word]:
     marked = []
     for i, word in enumerate(words):
         before, after = words[i - 1].key if i else ".", words[i + 1].key if i + 1 < len(words) else ""
-        capital = word.shown[:1].isupper() and before != "." and word.key not in _WEEKDAYS
-        marked.append(replace(word, exact=True) if capital or {before, after} & _NAMING else word)
+        capital = word.shown[:1].isupper() and before != "." and word.key not in WEEKDAYS
+        marked.append(replace(word, exact=True) if capital or {before, after} & NAMING else word)
     return marked
 
 
@@ -346,12 +330,12 @@ def _form(key: str, before: Sequence[_Word]) -> str:
     previous = before[-1].key if before else ""
     if previous in {"not", "automatically", "also", "always", "currently", "now"} and len(before) > 1:
         previous = before[-2].key
-    participle = key in _PARTICIPLES or (key.endswith("ed") and len(key) > 3 and key not in _WHOLE)
-    if participle and previous in _AUXILIARY:
+    participle = key in PARTICIPLES or (key.endswith("ed") and len(key) > 3 and key not in WHOLE)
+    if participle and previous in AUXILIARY:
         return "passive"
-    if not (participle or key in _BASE) or key in _SAME_FORMS:
+    if not (participle or key in BASE) or key in SAME_FORMS:
         return "plain"
-    return "adjective" if previous in _DETERMINERS else "past"
+    return "adjective" if previous in DETERMINERS else "past"
 
 
 def _difference(new: Sequence[_Word], old: Sequence[_Word]) -> str:
@@ -364,6 +348,8 @@ def _difference(new: Sequence[_Word], old: Sequence[_Word]) -> str:
         return "words: prepositions"
     if _tenses_differ(ours, theirs):
         return "tense"
+    if change := _number(ours, theirs) or _number(theirs, ours, turned=True):
+        return change
     strict = _soft(ours) == _soft(theirs)
     return "" if _orders(ours, strict=strict) & _orders(theirs, strict=strict) else "word order"
 
@@ -397,16 +383,16 @@ def _aligned(new: Sequence[_Word], old: Sequence[_Word]) -> tuple[list[_Word], l
 
 def _meanings(word: _Word, *, plural: bool) -> list[str]:
     """Return the word, its possible base forms and their groups."""
-    if word.key in _LIGHT or word.key in _SOFT:
+    if word.key in LIGHT or word.key in SOFT:
         return [word.key]
     forms = [word.key] if word.exact else [word.key, *_bases(word.key, plural=plural)]
-    return [*forms, *(_GROUP[form] for form in forms if form in _GROUP)]
+    return [*forms, *(GROUP[form] for form in forms if form in GROUP)]
 
 
 def _bases(key: str, *, plural: bool) -> list[str]:
     """Return what an English word may be an inflection of."""
-    if key in _BASE or len(key) < 4 or key in _WHOLE or not key.isascii() or not key.isalpha():
-        return [_BASE[key]] if key in _BASE else []
+    if key in BASE or len(key) < 4 or key in WHOLE or not key.isascii() or not key.isalpha():
+        return [BASE[key]] if key in BASE else []
     if key.endswith(("ies", "ied")):
         return [f"{key[:-3]}y"]
     for ending in ("ing", "ed"):
@@ -415,7 +401,7 @@ def _bases(key: str, *, plural: bool) -> list[str]:
             return [*([stem] if len(stem) > 2 else []), f"{stem}e", *([stem[:-1]] if stem[-1] == stem[-2] else [])]
     if key.endswith(("ses", "xes", "zes", "ches", "shes")):
         return [key[:-1], key[:-2]]
-    if key.endswith("s") and not key.endswith(("ss", "us", "is")) and (plural or key[:-1] in _GROUP):
+    if key.endswith("s") and not key.endswith(("ss", "us", "is")) and (plural or key[:-1] in GROUP):
         return [key[:-1]]
     return []
 
@@ -425,7 +411,7 @@ def _unmatched(words: Sequence[_Word], other: Sequence[_Word]) -> list[_Word]:
     spare = Counter(word.key for word in other)
     unmatched = []
     for word in words:
-        if word.key in _LIGHT or word.key in _SOFT or word.key == "by":
+        if word.key in LIGHT or word.key in SOFT or word.key == "by":
             continue
         if spare[word.key]:
             spare[word.key] -= 1
@@ -435,12 +421,31 @@ def _unmatched(words: Sequence[_Word], other: Sequence[_Word]) -> list[_Word]:
 
 
 def _soft(words: Sequence[_Word]) -> Counter[str]:
-    return Counter(_SOFT[word.key] for word in words if word.key in _SOFT)
+    return Counter(SOFT[word.key] for word in words if word.key in SOFT)
+
+
+def _number(many: Sequence[_Word], single: Sequence[_Word], *, turned: bool = False) -> str:
+    """Return the noun behind a determiner that is plural in one text and singular in the other."""
+    plurals, singles = _nouns(many), _nouns(single)
+    for key in [key for key in plurals if key in singles]:
+        for (one, determined), (other, also_determined) in product(plurals[key], singles[key]):
+            if (determined or also_determined) and one[-1:] == "s" and other in _bases(one, plural=True):
+                return f"number: {one} -> {other}" if turned else f"number: {other} -> {one}"
+    return ""
+
+
+def _nouns(words: Sequence[_Word]) -> dict[str, dict[tuple[str, bool], None]]:
+    """Return how each word was written, and whether a determiner stands before it or before its adjective."""
+    nouns: dict[str, dict[tuple[str, bool], None]] = {}
+    for i, word in enumerate(words):
+        determined = any(before.key in DETERMINERS for before in words[max(0, i - 2) : i])
+        nouns.setdefault(word.key, {})[word.shown.lower(), determined] = None
+    return nouns
 
 
 def _tenses_differ(new: Sequence[_Word], old: Sequence[_Word]) -> bool:
     """Say whether one text tells as past what the other tells as present; participles may be either."""
-    sides = [({w.key for w in words} & _PAST_MARKS, {w.key for w in words if w.form == "past"}) for words in (new, old)]
+    sides = [({w.key for w in words} & PAST_MARKS, {w.key for w in words if w.form == "past"}) for words in (new, old)]
     (marks, pasts), (other_marks, other_pasts) = sides
     if bool(marks) != bool(other_marks) and not (pasts if other_marks else other_pasts):
         return True
@@ -451,22 +456,22 @@ def _tenses_differ(new: Sequence[_Word], old: Sequence[_Word]) -> bool:
 def _orders(words: Sequence[_Word], *, strict: bool) -> set[tuple[str, ...]]:
     """Return the orders in which a text may be told: active, without a fronted adjunct, with an "is" turned round."""
     if len(words) > _LONG:
-        return {tuple(f"{word.key} {word.form == 'passive'}" for word in words if word.key not in _LIGHT)}
+        return {tuple(f"{word.key} {word.form == 'passive'}" for word in words if word.key not in LIGHT)}
     listed = _with_sorted_pair(words)
     orders = set()
     for told in (listed, _unfronted(listed)):
         active = _active(told)
         orders.add(_keys(active, strict=strict))
         verbs = [i for i, word in enumerate(active) if word.key in {"is", "are"}]
-        if len(verbs) == 1 and any(word.key in _DETERMINERS for word in active):
+        if len(verbs) == 1 and any(word.key in DETERMINERS for word in active):
             left, right = sorted((_keys(active[: verbs[0]], strict=strict), _keys(active[verbs[0] :], strict=strict)))
             orders.add((*left, "|", *right))
     return orders
 
 
 def _keys(words: Sequence[_Word], *, strict: bool) -> tuple[str, ...]:
-    heavy = (word.key for word in words if word.key not in _LIGHT and (strict or word.key not in _SOFT))
-    return tuple(_SOFT.get(key, key) for key in heavy)
+    heavy = (word.key for word in words if word.key not in LIGHT and (strict or word.key not in SOFT))
+    return tuple(SOFT.get(key, key) for key in heavy)
 
 
 def _with_sorted_pair(words: Sequence[_Word]) -> list[_Word]:
@@ -486,11 +491,11 @@ def _with_sorted_pair(words: Sequence[_Word]) -> list[_Word]:
 def _unfronted(words: Sequence[_Word]) -> list[_Word]:
     """Move an adjunct from the start of a sentence to its end: on Fridays we deploy, we deploy on Fridays."""
     told = [word for i, word in enumerate(words) if word.key != "." or i < len(words) - 1]
-    if not told or told[0].key not in _FRONTED or any(word.key == "." for word in told):
+    if not told or told[0].key not in FRONTED or any(word.key == "." for word in told):
         return told
     commas = [i for i, word in enumerate(told) if word.key == ","]
-    starts = [i for i, word in enumerate(told) if i > 1 and (word.key in _DETERMINERS or word.key in {"we", "user"})]
-    dates = [i + 1 for i, word in enumerate(told[:3]) if word.key in _DATES or word.key.isdigit()]
+    starts = [i for i, word in enumerate(told) if i > 1 and (word.key in DETERMINERS or word.key in {"we", "user"})]
+    dates = [i + 1 for i, word in enumerate(told[:3]) if word.key in DATES or word.key.isdigit()]
     at = min(commas[:1] or dates[-1:] or starts[:1] or [0])
     return told[at:] + told[:at]
 
@@ -499,11 +504,11 @@ def _active(words: Sequence[_Word]) -> list[_Word]:
     """Tell passives as actives: "A is managed by B" as "B manages A", so that "A manages" and "A is managed" differ."""
     told = list(words)
     while (at := next((i for i, word in enumerate(told) if word.form == "passive"), None)) is not None:
-        start = max((i + 1 for i in range(at) if told[i].key in _BOUNDARIES), default=0)
-        end = next((i for i in range(at, len(told)) if told[i].key in _BOUNDARIES), len(told))
+        start = max((i + 1 for i in range(at) if told[i].key in BOUNDARIES), default=0)
+        end = next((i for i in range(at, len(told)) if told[i].key in BOUNDARIES), len(told))
         rest = told[at + 1 : end]
         by = next((i for i, word in enumerate(rest) if word.key == "by"), len(rest))
-        last = next((i for i in range(by + 1, len(rest)) if rest[i].key in _SOFT), len(rest))
+        last = next((i for i in range(by + 1, len(rest)) if rest[i].key in SOFT), len(rest))
         agent, rest = rest[by + 1 : last], rest[:by] + rest[last:]
         told[start:end] = [*agent, replace(told[at], form="active"), *told[start:at], *rest]
     return told
@@ -534,8 +539,8 @@ def _is_name(word: _Word) -> bool:
 
 
 _KINDS: tuple[tuple[str, Callable[[_Word], bool]], ...] = (
-    ("negation", lambda word: word.key in _NEGATIONS),
-    ("date", lambda word: word.key in _DATES or bool(_DATE.fullmatch(word.key))),
+    ("negation", lambda word: word.key in NEGATIONS),
+    ("date", lambda word: word.key in DATES or bool(_DATE.fullmatch(word.key.lower()))),
     ("version", lambda word: bool(_VERSION.fullmatch(word.key))),
     ("numbers", _is_number),
     ("path", lambda word: bool(_CASED.search(word.key))),

@@ -107,10 +107,10 @@ class Draft:
 
     content: str
     tags: Mapping[str, str] = field(default_factory=dict)
-    decay: str = DecayPolicy.STABLE
+    decay: str | None = None
     key: str | None = None
     supersedes: str | None = None
-    confidence: float = 1.0
+    confidence: float | None = None
     created_at: datetime | None = None
 
 

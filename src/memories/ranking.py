@@ -20,7 +20,8 @@ FRESHNESS_RATE = 0.02  # a decaying memory counts half after 50 days
 ACCESS_RATE = 0.002  # ten reads weigh 2 %: enough to settle a tie, too little to keep itself on top
 ACCESS_CAP = 1.02
 FULL_WORDS = 4.0  # from this BM25 on, the best words count in full; one common word in a small store should not
-FAMILIAR_MARGIN = 0.1  # a question of known words is taken for noise only if its best answer is so much less similar
+FAMILIAR_MARGIN = 0.08  # a question of known words is taken for noise only if its best answer is so much less similar
+NEAR_BEST = 0.06  # and then only what is nearly as similar as the best is an answer
 WORDLESS_SHARE = 0.5  # what shares no word with the query must be so similar, compared with the best
 
 
@@ -53,14 +54,16 @@ class Rules:
 
     Attributes:
         weight: How much similarity counts beside words; a constant of the embedder.
-        floor: A query whose best candidate is less similar is noise; None if its words say that it is not.
+        floor: A query whose best candidate is less similar is noise; 0 if that is not in question.
+        near_best: Hits are at most so much less similar than the best one; for a query that may be noise.
         min_similarity: Hits are at least so similar.
         min_confidence: Hits are at least so current.
         limit: So many hits.
     """
 
     weight: float
-    floor: float | None
+    floor: float
+    near_best: float
     min_similarity: float
     min_confidence: float
     limit: int
@@ -98,9 +101,10 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     """Order candidates by score, best first; those that are no hits keep their place and say why."""
     best = max((found.similarity for found in candidates if found.similarity is not None), default=0.0)
     noise = ""
-    if rules.floor is not None and best < rules.floor:
+    if best < rules.floor:
         noise = f"the query looks like noise: nothing is {rules.floor:.2f} similar or has half of its words"
     weakest = WORDLESS_SHARE * best
+    nearest = best - rules.near_best
     best_words = max((candidate.words for candidate in candidates), default=0.0)
     scored = [_score(index, candidate, best_words, rules) for index, candidate in enumerate(candidates)]
     scored.sort(key=lambda ranked: -ranked.score)
@@ -109,7 +113,7 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     for ranked in scored:
         reason = (
             noise
-            or _why_not(candidates[ranked.index], rules, weakest)
+            or _why_not(candidates[ranked.index], rules, weakest, nearest)
             or ("" if hits < rules.limit else "beyond the limit")
         )
         hits += not reason
@@ -129,13 +133,15 @@ def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> 
     return Ranked(index, min(1.0, fused * freshness * boost), freshness, boost, "")
 
 
-def _why_not(candidate: Features, rules: Rules, weakest: float) -> str:
+def _why_not(candidate: Features, rules: Rules, weakest: float, nearest: float) -> str:
     """Return why a candidate is no answer; empty if it is one."""
     similarity = candidate.similarity
     if candidate.words <= 0 and (similarity is None or similarity < weakest):
         return f"shares no word with the query, and its similarity is below {weakest:.2f}"
     if candidate.words <= 0 and not candidate.readable:
         return "shares no word with the query, and the model does not know its language"
+    if similarity is not None and similarity < nearest:
+        return f"the query may be noise, and its similarity is below {nearest:.2f}"
     if rules.min_similarity > 0 and (similarity is None or similarity < rules.min_similarity):
         return f"similarity is below {rules.min_similarity:.2f}"
     if candidate.confidence < rules.min_confidence:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, TypedDict
 
 from memories import versions
 from memories.models import Candidate, Filter, Memory, Moment, Record
-from memories.ranking import FAMILIAR_MARGIN, Features, Ranked, Rules, noise_floor, rank
+from memories.ranking import FAMILIAR_MARGIN, NEAR_BEST, Features, Ranked, Rules, noise_floor, rank
 from memories.stores.base import Store
-from memories.text import covered, is_latin, query_terms
+from memories.text import STOP_WORDS, covered, is_latin, query_terms
 
 if TYPE_CHECKING:
     import numpy as np
@@ -164,9 +164,11 @@ def run(store: Store, embedder: "Embedder | None", search: Search, now: datetime
             )
             for found in candidates
         ]
+        floor, near_best = _doubt(store, embedder, search, candidates, terms) if embedder else (0.0, 1.0)
         rules = Rules(
             weight=embedder.space.weight if embedder else 0.0,
-            floor=_floor(store, embedder, search, candidates, terms) if embedder else None,
+            floor=floor,
+            near_best=near_best,
             min_similarity=search.min_similarity,
             min_confidence=search.min_confidence,
             limit=search.limit,
@@ -198,25 +200,26 @@ def _query_vector(embedder: "Embedder", query: str) -> "NDArray[np.float32]":
     return total / max(float((total @ total) ** 0.5), 1e-12)
 
 
-def _floor(
+def _doubt(
     store: Store, embedder: "Embedder", search: Search, candidates: Sequence[Candidate], terms: Sequence[str]
-) -> float | None:
-    """Return the similarity below which the query means nothing here; None where that is not in question.
+) -> tuple[float, float]:
+    """Return `floor` and `near_best` of the rules: how far it is in doubt that the query means something here.
 
     Counting what was searched takes time in a large store, so it is done only for queries in doubt.
     """
     best = max((found.similarity for found in candidates if found.similarity is not None), default=SURE_SIMILARITY)
     if best >= SURE_SIMILARITY or _best_coverage(candidates, terms) >= MIN_COVERAGE:
-        return None
-    floor = noise_floor(
-        embedder.space.noise_mean, embedder.space.noise_spread, store.count(search.where, at_most=_COUNTED)
-    )
-    familiar = embedder.familiarity(search.query) > MIN_FAMILIARITY
-    return floor - FAMILIAR_MARGIN if familiar else floor
+        return 0.0, 1.0
+    space, count = embedder.space, store.count(search.where, at_most=_COUNTED)
+    floor = noise_floor(space.noise_mean, space.noise_spread, count)
+    if best >= floor:
+        return 0.0, 1.0
+    tells = any(term not in STOP_WORDS for term in terms) and embedder.familiarity(search.query) > MIN_FAMILIARITY
+    return (floor - FAMILIAR_MARGIN, NEAR_BEST) if tells else (floor, 1.0)
 
 
 def _best_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
     """Return the largest share of the query's words that one candidate has, 0 to 1."""
-    words = [term for term in terms if " " not in term]
+    words = [term for term in terms if " " not in term and term not in STOP_WORDS]
     best = sorted((found for found in candidates if found.words > 0), key=lambda found: -found.words)
     return max((covered(found.record.text[:_COVERED], words) for found in best[:MAX_COVERED]), default=0.0)

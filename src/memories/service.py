@@ -102,10 +102,10 @@ class Memories:
         content: str,
         *,
         tags: Mapping[str, str] | None = None,
-        decay: str = DecayPolicy.STABLE,
+        decay: str | None = None,
         key: str | None = None,
         supersedes: str | None = None,
-        confidence: float = 1.0,
+        confidence: float | None = None,
         created_at: datetime | None = None,
         force: bool = False,
     ) -> "Created":
@@ -114,10 +114,11 @@ class Memories:
         Args:
             content: The statement, at most 1 MiB.
             tags: Free pairs; `agent`, `personality`, `project`, `type` and `global` are known ones.
-            decay: `stable`, `contextual` or `reinforceable`.
-            key: An address such as `user/editor`: a memory that has it gets a new version instead.
-            supersedes: The id of a memory that this one replaces.
-            confidence: How sure the writer is, 0 to 1.
+            decay: `stable` (the default), `contextual` or `reinforceable`.
+            key: An address such as `user/editor`, of its own in each project: a memory that has it gets a new version
+                instead, which keeps the tags, decay and confidence that are not given.
+            supersedes: The id of a memory that this one replaces; of the same namespace.
+            confidence: How sure the writer is, 0 to 1; 1.0 by default.
             created_at: When it was said, for imports; now by default.
             force: Store it whatever is there already.
 
@@ -150,7 +151,16 @@ class Memories:
         if isinstance(drafts, str):
             raise InvalidInput("create_many takes a list of drafts or texts; for one text use create")
         now = self._now()
-        writer = Writer(self._store, self._embedder, self.namespace, now, self._find, force=force)
+        writer = Writer(
+            self._store,
+            self._embedder,
+            self.namespace,
+            now,
+            self._find,
+            lambda record: versions.confidence(record, now, self.config.decay_half_life_hours),
+            self.config.min_confidence,
+            force=force,
+        )
         written = writer.write([draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts])
         return [
             Created(
@@ -188,17 +198,21 @@ class Memories:
         """
         if content is None and not tags and not remove_tags:
             raise InvalidInput("nothing to update was given; give new content or a tag")
-        text = self._find(memory_id).text if content is None else validate.content(content)
+        text = None if content is None else validate.content(content)
         added = validate.tags(tags or {})
         removed = {validate.tag_key(key) for key in ([remove_tags] if isinstance(remove_tags, str) else remove_tags)}
-        vectors = self._embed(text)
+        expected = text or self._find(memory_id).text
+        vectors = self._embed(expected)  # before the transaction, so that nobody waits for the model
         with self._store.transaction():
-            latest = self._find_current(memory_id)
+            latest = self._own(self._find_current(memory_id))
             labels = {key: value for key, value in (dict(latest.labels) | added).items() if key not in removed}
-            if text == latest.text and labels == latest.labels:
+            said = text or latest.text
+            if said == latest.text and labels == latest.labels:
                 return self._memory(latest)
-            changed = versions.next_version(latest, "update", self._now(), text=text, labels=validate.tags(labels))
-            return self._append_version(latest, changed, vectors)
+            changed = versions.next_version(
+                latest, "update", self._now(), fresh=said != latest.text, text=said, labels=validate.tags(labels)
+            )
+            return self._append_version(latest, changed, vectors if said == expected else self._embed(said))
 
     def reinforce(self, memory_id: str) -> Memory:
         """Reset the decay of a reinforceable memory: its confidence starts anew.
@@ -225,7 +239,7 @@ class Memories:
             NotFound: There is no such memory, or it was deleted already.
         """
         with self._store.transaction():
-            latest = self._find(memory_id)
+            latest = self._own(self._find(memory_id))
             patch = versions.ended(latest, latest.ended_at or self._now(), "delete")
             self._store.patch([patch])
         return self._memory(replace(latest, ended_at=patch.ended_at, ended_by="delete"))
@@ -240,12 +254,16 @@ class Memories:
         known = self._find(memory_id, deleted=True)
         vectors = self._embed(known.text)
         with self._store.transaction():
-            latest = self._find(known.ref.group, deleted=True)
+            latest = self._own(self._find(known.ref.group, deleted=True))
             if latest.ended_at is None:
                 raise RequestError("Memory is not deleted, there is nothing to restore")
             if latest.key is not None and self._by_key(latest.key, latest.ref.namespace):
-                raise RequestError(f'another memory has the key "{latest.key}" now; delete or update that one first')
-            return self._append_version(latest, versions.next_version(latest, "restore", self._now()), vectors)
+                key = versions.plain_key(latest.key)
+                raise RequestError(f'another memory has the key "{key}" now; delete or update that one first')
+            restored = versions.next_version(latest, "restore", self._now(), fresh=False)
+            return self._append_version(
+                latest, restored, vectors if latest.text == known.text else self._embed(latest.text)
+            )
 
     def forget(self, memory_id: str) -> Forgotten:
         """Remove a memory for good, with all its versions: no byte of it stays in the store. Nothing brings it back.
@@ -256,7 +274,7 @@ class Memories:
                 same, and forgetting it again finishes the work.
         """
         try:
-            group = self._find(memory_id, deleted=True).ref.group
+            group = self._own(self._find(memory_id, deleted=True)).ref.group
         except NotFound:
             if not self._store.info(self._where()).erasing:
                 raise
@@ -460,6 +478,12 @@ class Memories:
             raise RequestError(f"Memory was replaced by {successor}; change that one, or restore this one first")
         return latest
 
+    def _own(self, record: Record) -> Record:
+        """Return a record that is in the namespace that is written to; what others share is not changed by accident."""
+        if record.ref.namespace != self.namespace:
+            raise RequestError(f"Memory is in namespace {record.ref.namespace}; name that namespace to change it")
+        return record
+
     def _complete(self, prefix: str) -> str:
         """Return the one id that begins so; one that is still current goes before those that are not."""
         for state in ("live", "any"):
@@ -483,13 +507,13 @@ class Memories:
         return self._memory(changed)
 
     def _reinforce(self, records: Sequence[Record], now: datetime) -> None:
-        self._store.patch(
-            [
-                Patch(record.ref, record.ended_at, record.ended_by, {"reinforced_at": to_millis(now)})
-                for record in records
-                if versions.decay_policy(record) is DecayPolicy.REINFORCEABLE
-            ]
-        )
+        """Reset the decay of those records that know it and are still current."""
+        reset = {"reinforced_at": to_millis(now)}
+        with self._store.transaction():
+            for record in records:
+                if versions.decay_policy(record) is DecayPolicy.REINFORCEABLE:
+                    where = self._where(group=record.ref.group)
+                    self._store.patch([Patch(live.ref, None, None, reset) for live in self._store.scan(where, limit=1)])
 
     def _count_access(self, records: Sequence[Record]) -> None:
         if self.config.count_accesses and records:
@@ -499,13 +523,15 @@ class Memories:
 def _moment(given: Moment | None, now: datetime, *, end_of_day: bool = False) -> datetime | None:
     if isinstance(given, str):
         return parse_time(given, now, end_of_day=end_of_day)
+    if given is not None and not isinstance(given, datetime):
+        raise InvalidInput(f"{str(given)[:40]} is not a time; give an aware datetime, or text such as 2024-05-31")
     if given is not None and given.tzinfo is None:
         raise InvalidInput(f"{given.isoformat()} has no time zone; give an aware datetime")
     return given
 
 
 def _parse_cursor(cursor: str) -> tuple[str, int]:
-    group, separator, position = cursor.rpartition(".")
+    group, separator, position = str(cursor).rpartition(".")
     if not separator or not (position.isascii() and position.isdigit()) or len(position) > 9 or len(group) != ID_LENGTH:
         raise InvalidInput("the cursor is not one that a listing returned; begin again without it")
     return parse_id(group), int(position)

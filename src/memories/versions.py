@@ -9,6 +9,8 @@ from memories.decay import compute_confidence, reference_time
 from memories.models import Collection, DecayPolicy, Draft, Memory, Patch, Record, Ref, Version
 from memories.times import from_millis, to_millis
 
+_SCOPE = "\x1f"  # between project and key; neither can hold a control character
+
 
 def first_version(draft: Draft, memory_id: str, namespace: str, created_at: datetime) -> Record:
     """Return the record of a new memory."""
@@ -16,46 +18,63 @@ def first_version(draft: Draft, memory_id: str, namespace: str, created_at: date
         ref=Ref(Collection.MEMORY, namespace, memory_id, 1),
         text=draft.content,
         created_at=created_at,
-        key=draft.key,
+        key=scoped_key(draft.key, draft.tags),
         labels=draft.tags,
-        fields=_present({**decay_fields(draft), "supersedes": draft.supersedes}),
+        fields=_present({**declared(draft), "supersedes": draft.supersedes}),
     )
 
 
-def next_version(latest: Record, operation: str, now: datetime, **changes: Any) -> Record:
+def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, **changes: Any) -> Record:
     """Return the record of a memory's next version.
 
     Args:
         latest: Its latest version.
         operation: `update` or `restore`.
         now: The time of writing.
-        **changes: `text`, `labels`, `key`, or `fields` to set, where they differ from the latest version.
+        fresh: Its decay starts anew, since it was stated anew; else it goes on ageing as before.
+        **changes: `text`, `labels`, or `fields` to set, where they differ from the latest version.
     """
-    kept = {name: latest.fields.get(name) for name in ("decay", "confidence", "supersedes", "first_at")}
-    first_at = {"first_at": kept["first_at"] or to_millis(latest.created_at)}
-    fields = _present(kept | first_at | {"operation": operation} | changes.pop("fields", {}))
-    ref = latest.ref._replace(position=latest.ref.position + 1)
+    names = ("decay", "confidence", "supersedes", "first_at", *(() if fresh else ("aging_from", "reinforced_at")))
+    fields = {"first_at": to_millis(latest.created_at)} | (
+        {} if fresh else {"aging_from": to_millis(latest.created_at)}
+    )
+    fields |= _present({name: latest.fields.get(name) for name in names})
+    fields |= {"operation": operation} | changes.pop("fields", {})
     # A clock that was set back must not make a version older than the one before it.
     written_at = max(now, latest.created_at, latest.ended_at or latest.created_at)
     return replace(
         latest,
-        ref=ref,
+        ref=latest.ref._replace(position=latest.ref.position + 1),
         created_at=written_at,
         ended_at=None,
         ended_by=None,
-        fields=fields,
+        key=scoped_key(plain_key(latest.key), changes.get("labels", latest.labels)),
+        fields=_present(fields),
         vectors=None,
         accesses=0,
         **changes,
     )
 
 
-def decay_fields(draft: Draft) -> dict[str, Any]:
-    """Return the fields for a draft's policy and declared confidence; what is usual is None, and takes no room."""
-    return {
-        "decay": None if draft.decay == DecayPolicy.STABLE else str(draft.decay),
-        "confidence": None if draft.confidence == 1.0 else draft.confidence,
-    }
+def declared(draft: Draft) -> dict[str, Any]:
+    """Return the fields for the policy and the confidence that a draft declares; what is usual is None."""
+    fields: dict[str, Any] = {}
+    if draft.decay is not None:
+        fields["decay"] = None if draft.decay == DecayPolicy.STABLE else str(draft.decay)
+    if draft.confidence is not None:
+        fields["confidence"] = None if draft.confidence == 1.0 else draft.confidence
+    return fields
+
+
+def scoped_key(key: str | None, labels: Mapping[str, str]) -> str | None:
+    """Return a key as it is stored: each project has its own addresses."""
+    project = labels.get("project")
+    return key if key is None or project is None else f"{project}{_SCOPE}{key}"
+
+
+def plain_key(stored: str | None) -> str | None:
+    """Return a stored key as its writer knows it."""
+    return None if stored is None else stored.rpartition(_SCOPE)[2]
 
 
 def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,8 +92,9 @@ def ended(record: Record, at: datetime, by: str, **fields: Any) -> Patch:
 
 
 def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
-    """Return the memory that a latest version stands for, its confidence as of `now`."""
+    """Return the memory that a latest version stands for, as it was or is at `now`."""
     fields = latest.fields
+    ended_by_now = latest.ended_at is not None and latest.ended_at <= now
     return Memory(
         id=latest.ref.group,
         namespace=latest.ref.namespace,
@@ -85,12 +105,12 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         base_confidence=_base_confidence(latest),
         created_at=from_millis(fields["first_at"]) if "first_at" in fields else latest.created_at,
         updated_at=latest.created_at,
-        last_reinforced_at=last_reinforced_at(latest),
+        last_reinforced_at=last_reinforced_at(latest, now),
         version=latest.ref.position,
-        key=latest.key,
+        key=plain_key(latest.key),
         supersedes=fields.get("supersedes"),
-        superseded_by=fields.get("superseded_by"),
-        deleted=latest.ended_by == "delete",
+        superseded_by=fields.get("superseded_by") if ended_by_now else None,
+        deleted=latest.ended_by == "delete" and ended_by_now,
         access_count=latest.accesses,
     )
 
@@ -111,7 +131,9 @@ def to_version(record: Record) -> Version:
 def confidence(record: Record, now: datetime, half_life_hours: float) -> float:
     """Return how current and how sure a version is, 0 to 1: what its writer declared, times its decay."""
     policy = decay_policy(record)
-    reference_at = reference_time(policy, record.created_at, last_reinforced_at(record))
+    aging_from = record.fields.get("aging_from")
+    written_at = record.created_at if aging_from is None else from_millis(aging_from)
+    reference_at = reference_time(policy, written_at, last_reinforced_at(record, now))
     return round(_base_confidence(record) * compute_confidence(policy, reference_at, now, half_life_hours), 4)
 
 
@@ -124,7 +146,7 @@ def decay_policy(record: Record) -> DecayPolicy:
     return DecayPolicy(record.fields.get("decay", DecayPolicy.STABLE))
 
 
-def last_reinforced_at(record: Record) -> datetime | None:
-    """Return when a version was last reinforced, if ever."""
+def last_reinforced_at(record: Record, now: datetime) -> datetime | None:
+    """Return when a version was last reinforced, if that was before `now`."""
     millis = record.fields.get("reinforced_at")
-    return None if millis is None else from_millis(millis)
+    return None if millis is None or from_millis(millis) > now else from_millis(millis)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from memories import validate, versions
 from memories.duplicates import Judgement, Verdict, judge
-from memories.errors import InvalidInput
+from memories.errors import InvalidInput, RequestError
 from memories.ids import new_id
 from memories.models import Candidate, Collection, DecayPolicy, Draft, Filter, Memory, Record
 from memories.stores.base import Store
@@ -17,11 +17,12 @@ from memories.times import from_millis, to_millis
 if TYPE_CHECKING:
     from memories.embedders import Embedder
 
-BATCH = 500  # drafts in one transaction: one disk flush for all of them, and other writers wait only briefly
+BATCH = 500  # drafts in one transaction: one disk flush for all of them
+BATCH_COMPARED = 25  # comparing takes time, and other writers should wait only briefly
 MAX_SIMILAR = 5
-MAX_JUDGED = 8_000  # characters
+MAX_JUDGED = 2_000  # characters
 _COMPARED = 16
-_COMPARED_LONG = 4  # judging two texts of thousands of words takes 0.1 s and more
+_COMPARED_LOOSE = 64  # without a project, those of other projects are found as well and left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,8 @@ class Writer:
 
     Attributes:
         find: Returns the latest version of a memory that the caller may read; raises NotFound.
+        confidence: Returns how current a record is now.
+        min_confidence: What is less current is not found by a search, and so repeating it is no repetition.
         force: Store whatever is there already.
     """
 
@@ -75,6 +78,8 @@ class Writer:
     namespace: str
     now: datetime
     find: Callable[[str], Record]
+    confidence: Callable[[Record], float]
+    min_confidence: float
     force: bool
 
     def write(self, drafts: Sequence[Draft]) -> list[Outcome]:
@@ -84,7 +89,7 @@ class Writer:
         """
         checked = [_checked(draft) for draft in drafts]
         outcomes: list[Outcome] = []
-        for batch in _batches(checked):
+        for batch in _batches(checked, BATCH if self.force else BATCH_COMPARED):
             vectors = [None if self.embedder is None else self.embedder.embed(draft.content) for draft in batch]
             with self.store.transaction():
                 outcomes += [self._write(draft, made) for draft, made in zip(batch, vectors, strict=True)]
@@ -95,34 +100,39 @@ class Writer:
         if superseded is not None:
             draft = replace(draft, supersedes=superseded.ref.group)
         if draft.key is not None:
-            addressed = self.store.scan(Filter(Collection.MEMORY, (self.namespace,), key=draft.key), limit=1)
+            address = versions.scoped_key(draft.key, draft.tags)
+            addressed = self.store.scan(Filter(Collection.MEMORY, (self.namespace,), key=address), limit=1)
             if addressed:
                 return self._write_next(draft, addressed[0], superseded, vectors)
         same, duplicates, similar = (None, (), ()) if self.force else self._compare(draft, vectors)
         # What has an address of its own is never refused: its writer means that address, not what resembles it.
         if draft.key is None and same is not None:
-            self._retire(superseded, same.ref.group)
+            self._retire(superseded, same.ref.group, self.now)
             return Outcome(stored=False, record=same)
         if draft.key is None and duplicates:
             return Outcome(stored=False, record=None, duplicates=duplicates)
         created_at = draft.created_at or self.now
         record = versions.first_version(draft, new_id(created_at), self.namespace, created_at)
-        self._retire(superseded, record.ref.group)
+        self._retire(superseded, record.ref.group, created_at)
         self.store.append([replace(record, vectors=vectors)])
         return Outcome(stored=True, record=record, similar_to=similar)
 
     def _write_next(self, draft: Draft, latest: Record, superseded: Record | None, vectors: Any) -> Outcome:
-        """Write a new version of the memory that the draft's key addresses."""
+        """Write a new version of the memory that the draft's key addresses; what the draft leaves open stays."""
         if superseded is not None and superseded.ref.group == latest.ref.group:
             superseded = None  # it replaces itself
-        changes = versions.decay_fields(draft) | ({"supersedes": draft.supersedes} if superseded else {})
-        self._retire(superseded, latest.ref.group)
-        unchanged = all(latest.fields.get(name) == value for name, value in changes.items())
+        changes = versions.declared(draft) | ({"supersedes": draft.supersedes} if superseded else {})
         labels = {**latest.labels, **draft.tags}
-        if draft.content == latest.text and labels == latest.labels and unchanged:
-            return Outcome(stored=False, record=latest)
         written_at = draft.created_at or self.now
-        record = versions.next_version(latest, "update", written_at, text=draft.content, labels=labels, fields=changes)
+        self._retire(superseded, latest.ref.group, written_at)
+        same = draft.content == latest.text and labels == latest.labels
+        unchanged = same and all(latest.fields.get(name) == value for name, value in changes.items())
+        # Saying again what decays is news: it holds still.
+        if unchanged and versions.decay_policy(latest) is DecayPolicy.STABLE:
+            return Outcome(stored=False, record=latest)
+        record = versions.next_version(
+            latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=changes
+        )
         self.store.patch([versions.ended(latest, record.created_at, "update")])
         self.store.append([replace(record, vectors=vectors)])
         return Outcome(stored=True, record=record)
@@ -135,12 +145,16 @@ class Writer:
                 f"the memory to replace is in namespace {found.ref.namespace}, and the new one would be in "
                 f"{self.namespace}; write the new one there"
             )
+        if found.ended_at is not None:
+            successor = found.fields.get("superseded_by")
+            raise RequestError(
+                f"Memory was replaced by {successor} already; replace that one, or restore this one first"
+            )
         return found
 
-    def _retire(self, superseded: Record | None, successor: str) -> None:
+    def _retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
         if superseded is not None:
-            ended_at = superseded.ended_at or self.now
-            self.store.patch([versions.ended(superseded, ended_at, "supersede", superseded_by=successor)])
+            self.store.patch([versions.ended(superseded, at, "supersede", superseded_by=successor)])
 
     def _compare(self, draft: Draft, vectors: Any) -> tuple[Record | None, tuple[Similar, ...], tuple[Similar, ...]]:
         """Return the memory with the same text, those that say the same, and those that are alike but differ."""
@@ -160,6 +174,11 @@ class Writer:
                 similar.append(found)
         return same, tuple(duplicates[:MAX_SIMILAR]), tuple(similar[:MAX_SIMILAR])
 
+    def _is_current(self, record: Record, draft: Draft) -> bool:
+        """Return whether a search would show a record, or at least no less than it would show the draft."""
+        declared = 1.0 if draft.confidence is None else draft.confidence
+        return self.confidence(record) >= min(self.min_confidence, declared)
+
     def _rivals(self, draft: Draft, vectors: Any) -> list[Candidate]:
         """Return what may say the same, most similar first: current, of this namespace and of the same project."""
         project = draft.tags.get("project")
@@ -169,33 +188,38 @@ class Writer:
             where,
             vector=None if vectors is None else vectors[0],
             terms=query_terms(draft.content),
-            k=_COMPARED if whole else _COMPARED_LONG,
+            k=_COMPARED if project is not None else _COMPARED_LOOSE,
         )
         rivals = [
             # A text of several windows was compared by its first one only, which says little about the whole.
             candidate if whole else replace(candidate, similarity=None)
             for candidate in found
-            if candidate.record.labels.get("project") == project and candidate.record.ref.group != draft.supersedes
+            if candidate.record.labels.get("project") == project
+            and candidate.record.ref.group != draft.supersedes
+            and self._is_current(candidate.record, draft)
         ]
         return sorted(rivals, key=lambda rival: -(rival.similarity or 0.0))
 
 
 def _checked(draft: Draft) -> Draft:
     """Return a draft whose values are acceptable, in the form in which they are kept."""
-    if draft.decay not in tuple(DecayPolicy):
+    if draft.decay is not None and draft.decay not in tuple(DecayPolicy):
         raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{str(draft.decay)[:40]}"')
     created_at = draft.created_at
     if created_at is not None:
         if not isinstance(created_at, datetime) or created_at.tzinfo is None:
             raise InvalidInput(f"created_at {str(created_at)[:40]} is not an aware datetime; give one with a time zone")
-        created_at = from_millis(to_millis(created_at.astimezone(UTC)))
+        try:
+            created_at = from_millis(to_millis(created_at.astimezone(UTC)))
+        except OverflowError:
+            raise InvalidInput(f"created_at {created_at.isoformat()} is before the year 1 or after 9999") from None
     return replace(
         draft,
         content=validate.content(draft.content),
         tags=validate.tags(draft.tags),
-        decay=DecayPolicy(draft.decay),
+        decay=None if draft.decay is None else DecayPolicy(draft.decay),
         key=None if draft.key is None else validate.key(draft.key),
-        confidence=validate.unit(draft.confidence, "confidence"),
+        confidence=None if draft.confidence is None else validate.unit(draft.confidence, "confidence"),
         created_at=created_at,
     )
 
@@ -207,9 +231,9 @@ def _judge(new: str, old: str, similarity: float | None, threshold: float) -> Ju
     return Judgement(Verdict.SAME if new.split() == old.split() else Verdict.DIFFERENT)
 
 
-def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
-    for start in range(0, len(drafts), BATCH):
-        yield drafts[start : start + BATCH]
+def _batches(drafts: Sequence[Draft], size: int) -> Iterator[Sequence[Draft]]:
+    for start in range(0, len(drafts), size):
+        yield drafts[start : start + size]
 
 
 def _rounded(similarity: float | None) -> float:

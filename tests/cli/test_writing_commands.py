@@ -125,7 +125,7 @@ def test_declared_confidence_lowers_what_is_computed(memory: Command) -> None:
 
 def test_the_same_text_is_not_stored_again(memory: Command) -> None:
     first = memory("create", "The user prefers tabs").json
-    again = memory("create", "the user  prefers TABS.")
+    again = memory("create", "the user  prefers tabs.")
     assert again.code == 0
     assert again.json["stored"] is False
     assert again.json["id"] == first["id"]

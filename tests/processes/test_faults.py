@@ -39,7 +39,8 @@ memories.create("the next start works", force=True)
 memories.close()
 db = apsw.Connection(sys.argv[1])
 assert db.pragma("integrity_check") == "ok"
-db.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 0)")
+for table in ("words", "words_ended"):
+    db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('integrity-check', 0)")
 """
 FAULTS = [
     ("pwrite64", "error=EIO"),

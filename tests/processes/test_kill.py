@@ -93,12 +93,13 @@ def integrity(path):
     store = SQLiteStore(path, None)
     with store._file.write() as db:
         assert db.pragma("integrity_check") == "ok"
-        db.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 0)")
-        tables = ("record", "vector", "words")
+        for table in ("words", "words_ended"):
+            db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('integrity-check', 0)")
+        tables = ("record", "vector", "(SELECT rowid FROM words UNION ALL SELECT rowid FROM words_ended)")
         counts = {db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in tables}
         assert len(counts) == 1, counts
-        (sealed,) = db.execute("SELECT coalesce(sum(length(seqs) / 8), 0) FROM block").fetchall()[0]
-        assert sealed <= counts.pop()
+        (sealed,) = db.execute("SELECT coalesce(sum(length(bits) / 8), 0) FROM block").fetchall()[0]
+        assert sealed <= counts.pop()  # of the fake embedder's 64 dimensions, one word of bits each
     store.close()
 
 

@@ -43,10 +43,12 @@ sys.exit(any(ended))
 LOOK = """
 import json, sys, apsw
 db = apsw.Connection(sys.argv[1])
-db.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 0)")
+WORDS = "(SELECT rowid FROM words UNION ALL SELECT rowid FROM words_ended)"
+for table in ("words", "words_ended"):
+    db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('integrity-check', 0)")
 print(json.dumps([
     db.pragma("integrity_check"),
-    *[db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in ("record", "vector", "words")],
+    *[db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in ("record", "vector", WORDS)],
 ]))
 """
 

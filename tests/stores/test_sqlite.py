@@ -40,7 +40,7 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
 from memories.embedders.base import Space  # noqa: E402
 from memories.errors import MemoriesError, SchemaTooNew, StoreBusy, StoreDamaged, StoreError  # noqa: E402
 from memories.models import Filter, Patch, Record, Ref  # noqa: E402
-from memories.stores import sqlite, sqlite_file, sqlite_schema, sqlite_vectors  # noqa: E402
+from memories.stores import sqlite_file, sqlite_schema, sqlite_vectors, sqlite_words  # noqa: E402
 from memories.stores.quantize import Quantizer  # noqa: E402
 from memories.stores.sqlite import SQLiteStore  # noqa: E402
 from memories.stores.sqlite_file import engine_is_safe, filesystem_of  # noqa: E402
@@ -262,8 +262,8 @@ def test_texts_of_several_windows_fill_blocks_too(store: SQLiteStore, monkeypatc
 
 def test_in_a_large_store_rare_words_still_find(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Words that very many rows have are left out there, unless there is no other."""
-    monkeypatch.setattr(sqlite, "_RANK_ALL_ROWS", 50)
-    monkeypatch.setattr(sqlite, "_RANK_AT_MOST", 20)
+    monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 50)
+    monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 20)
     store.append([record(f"m{n:02}", text="weekly report", vectors=None) for n in range(60)])
     store.append([record("rare", text="weekly report zanzibar", vectors=None)])
     assert set(by_words(store, ["weekly", "report", "zanzibar"])) == {"rare"}

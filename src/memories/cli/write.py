@@ -14,20 +14,20 @@ NOT_STORED = 3
 @click.command(epilog='Example: memory create "Deploys happen on Tuesdays" --project shop --type fact')
 @click.argument("content")
 @tag_options
-@click.option("--decay", metavar="POLICY", default="stable", help="stable, contextual or reinforceable.")
+@click.option("--decay", metavar="POLICY", help="stable (if nothing is said), contextual or reinforceable.")
 @click.option("--key", metavar="KEY", help="Its address, such as user/editor; one in use gets a new version.")
 @click.option("--supersedes", metavar="ID", help="A memory that this one replaces.")
-@click.option("--confidence", metavar="0..1", default="1", help="How sure you are.")
+@click.option("--confidence", metavar="0..1", help="How sure you are; 1 if nothing is said.")
 @click.option("--force", is_flag=True, help="Store it even if it is there already.")
 @in_session(reads=False)
 def create(
     run: Session,
     content: str,
     tags: Mapping[str, str],
-    decay: str,
+    decay: str | None,
     key: str | None,
     supersedes: str | None,
-    confidence: str,
+    confidence: str | None,
     force: bool,
 ) -> int:
     """Store a memory; - reads it from standard input."""
@@ -37,7 +37,7 @@ def create(
         decay=decay,
         key=key,
         supersedes=supersedes,
-        confidence=share(confidence, "confidence") or 0.0,
+        confidence=share(confidence, "confidence"),
         force=force,
     )
     run.show(shapes.created(created), lambda: shapes.texts().created(created))

@@ -12,9 +12,9 @@ import apsw
 from memories.embedders.base import Space
 from memories.errors import Conflict, EmbedderMismatch, StoreDamaged, StoreError
 from memories.models import Candidate, Collection, Filter, Patch, Record, Ref, StoreInfo
+from memories.stores import sqlite_words
 from memories.stores.sqlite_file import SQLiteFile
 from memories.stores.sqlite_query import (
-    Condition,
     condition,
     damage_noticed,
     decode_group,
@@ -41,11 +41,6 @@ _FIND = """
 SELECT r.seq FROM pool p JOIN record r ON r.pool = p.id
 WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 """
-# In a store of more rows than this, words that very many rows have are left out of a search: ranking costs time for
-# every row that matches, and such words tell the least.
-_RANK_ALL_ROWS = 20_000
-_RANK_AT_MOST = 4_000
-_SURPLUS = 4  # so many times the wanted records are ranked before a filter that leaves most of them
 
 
 class SQLiteStore:
@@ -90,7 +85,7 @@ class SQLiteStore:
                 seq = _seq(db, patch.ref)
                 if seq is None:
                     continue
-                stored = fetch_value(db, "SELECT fields FROM record WHERE seq = ?", (seq,))
+                [(stored, was, text)] = fetch(db, "SELECT fields, ended_at, text FROM record WHERE seq = ?", (seq,))
                 fields = {**json.loads(stored or "{}"), **patch.fields}
                 ended = None if patch.ended_at is None else to_millis(patch.ended_at)
                 try:
@@ -100,6 +95,8 @@ class SQLiteStore:
                     )
                 except apsw.ConstraintError as exc:
                     raise Conflict(f"another record has the key of {patch.ref.group} now; read it again") from exc
+                if (was is None) != (ended is None):
+                    sqlite_words.move(db, seq, text, ended=ended is not None)
 
     def touch(self, refs: Sequence[Ref]) -> None:
         """See `Store.touch`."""
@@ -122,7 +119,7 @@ class SQLiteStore:
                 if seq is not None:
                     self._remove(db, seq)
             db.execute("DELETE FROM label WHERE id NOT IN (SELECT label FROM record_label)")
-            db.execute("INSERT INTO words (words) VALUES ('optimize')")  # rewrites the index without what was deleted
+            sqlite_words.erase(db)
             db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('erasing', 1)")
         self._file.erase_free_pages()
         with self._file.write() as db:
@@ -132,8 +129,9 @@ class SQLiteStore:
     def _remove(self, db: apsw.Connection, seq: int) -> None:
         if fetch(db, "SELECT 1 FROM vector WHERE seq = ?", (seq,)):
             self._vectors().remove(db, seq)
-        for table, column in (("words", "rowid"), ("record_label", "seq"), ("access", "seq"), ("record", "seq")):
-            db.execute(f"DELETE FROM {table} WHERE {column} = ?", (seq,))
+        sqlite_words.remove(db, seq)
+        for table in ("record_label", "access", "record"):
+            db.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))
 
     def _claim_space(self, db: apsw.Connection) -> None:
         """Check that vectors of our space may go in; the first one decides for the store."""
@@ -209,7 +207,8 @@ class SQLiteStore:
         """See `Store.candidates`."""
         with self._file.read() as db:
             matching = condition(where, pools(db, where))
-            words = _best_by_words(db, matching, terms, k)
+            also_ended = where.as_of is not None or where.state != "live"
+            words = sqlite_words.best(db, matching, terms, k, also_ended=also_ended)
             similar: dict[int, float] = {}
             if vector is not None and self._comparable(db):
                 similar = self._vectors().best(db, matching, vector, k)
@@ -305,8 +304,6 @@ class SQLiteStore:
 
 def _insert(db: apsw.Connection, record: Record) -> int:
     """Add a record with its labels and words; return its seq."""
-    from memories.text import index_text  # its patterns take 4 ms to compile, and reading does without them
-
     labels = [_label(db, key, value) for key, value in record.labels.items()]
     try:
         db.execute(
@@ -331,7 +328,7 @@ def _insert(db: apsw.Connection, record: Record) -> int:
         raise Conflict(f"{what} or its key was written by somebody else first; read it again") from exc
     seq = db.last_insert_rowid()
     db.executemany("INSERT INTO record_label (label, seq) VALUES (?, ?)", [(label, seq) for label in labels])
-    db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (seq, index_text(record.text)))
+    sqlite_words.insert(db, seq, record.text, ended=record.ended_at is not None)
     return seq
 
 
@@ -368,48 +365,3 @@ def _crc(record: Record) -> int:
 def _to_json(fields: Mapping[str, Any]) -> str | None:
     kept = {name: value for name, value in fields.items() if value is not None}
     return json.dumps(kept, separators=(",", ":")) if kept else None
-
-
-# --- words -----------------------------------------------------------------------------------------------------------
-
-
-def _best_by_words(db: apsw.Connection, matching: Condition, terms: Sequence[str], k: int) -> dict[int, float]:
-    """Return the `k` best records by BM25 of the terms, any of which may match."""
-    match = " OR ".join(_telling(db, [_quoted(term) for term in terms]))
-    if not match:
-        return {}
-    # The index alone finds the best fast; looking up the record of every match, as a filter must, takes as long again.
-    ranked = "SELECT rowid AS seq, -rank AS score FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?"
-    sql = (
-        f"SELECT r.seq, score FROM ({ranked}) CROSS JOIN record r USING (seq) "
-        f"WHERE {matching.sql} ORDER BY score DESC LIMIT ?"
-    )
-    if matching.broad:
-        rows = fetch(db, sql, (match, _SURPLUS * k, *matching.values, k))
-        if len(rows) == k:
-            return dict(rows)
-    return dict(fetch(db, sql, (match, -1, *matching.values, k)))
-
-
-def _telling(db: apsw.Connection, terms: list[str]) -> list[str]:
-    """Return the terms that are rare enough to be ranked by; at least the rarest one."""
-    if fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record") <= _RANK_ALL_ROWS:
-        return terms
-    sql = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
-    counts = {term: int(fetch_value(db, sql, (term, _RANK_AT_MOST))) for term in terms}
-    kept: list[str] = []
-    total = 0
-    for term in sorted(terms, key=counts.__getitem__):
-        total += counts[term]
-        if kept and total > _RANK_AT_MOST:
-            break
-        kept.append(term)
-    return kept
-
-
-def _quoted(term: str) -> str:
-    """Return a term as FTS5 takes it literally, with no sign in it an operator, but for a final `*`: any ending."""
-    beginning = term.removesuffix("*")
-    return (
-        '"' + beginning.replace("\0", " ").replace('"', '""') + '"' + ("*" if beginning and beginning != term else "")
-    )

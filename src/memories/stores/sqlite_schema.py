@@ -42,8 +42,13 @@ CREATE TABLE record_label (label INTEGER, seq INTEGER, PRIMARY KEY (label, seq))
 -- Apart from the record, so that counting a read does not rewrite a text.
 CREATE TABLE access (seq INTEGER PRIMARY KEY, count INTEGER NOT NULL);
 
--- The words of memories.text.index_text(text). Contentless: the text is in the record, once.
+-- The words of memories.text.index_text(text), of live records and of ended ones. Contentless: the text is in the
+-- record, once.
 CREATE VIRTUAL TABLE words USING fts5 (
+  text, content = '', contentless_delete = 1,
+  tokenize = "porter unicode61 remove_diacritics 2 categories 'L* N* Co So M*'"
+);
+CREATE VIRTUAL TABLE words_ended USING fts5 (
   text, content = '', contentless_delete = 1,
   tokenize = "porter unicode61 remove_diacritics 2 categories 'L* N* Co So M*'"
 );

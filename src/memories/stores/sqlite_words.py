@@ -1,0 +1,101 @@
+"""Word search in the SQLite store: two FTS5 tables, one for what is current and one for what was.
+
+They are apart so that what was said once does not change how rare a word is in what is said now.
+"""
+
+from collections.abc import Sequence
+
+import apsw
+
+from memories.stores.sqlite_query import Condition, fetch, fetch_value
+
+CURRENT, ENDED = "words", "words_ended"
+
+# In a store of more rows than this, words that very many rows have are left out of a search: ranking costs time for
+# every row that matches, and such words tell the least.
+_RANK_ALL_ROWS = 20_000
+_RANK_AT_MOST = 4_000
+_SURPLUS = 4  # so many times the wanted records are ranked before a filter that leaves most of them
+
+Scores = dict[int, float]
+
+
+def insert(db: apsw.Connection, seq: int, text: str, *, ended: bool) -> None:
+    """Index the words of a record."""
+    from memories.text import index_text  # its patterns take 4 ms to compile, and reading does without them
+
+    db.execute(f"INSERT INTO {ENDED if ended else CURRENT} (rowid, text) VALUES (?, ?)", (seq, index_text(text)))
+
+
+def move(db: apsw.Connection, seq: int, text: str, *, ended: bool) -> None:
+    """Index the words of a record among those that ended, or that are current again."""
+    remove(db, seq)
+    insert(db, seq, text, ended=ended)
+
+
+def remove(db: apsw.Connection, seq: int) -> None:
+    """Take the words of a record out; their bytes stay in the file until `erase`."""
+    for table in (CURRENT, ENDED):
+        db.execute(f"DELETE FROM {table} WHERE rowid = ?", (seq,))
+
+
+def erase(db: apsw.Connection) -> None:
+    """Rewrite the index without what was removed."""
+    for table in (CURRENT, ENDED):
+        db.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")
+
+
+def best(db: apsw.Connection, matching: Condition, terms: Sequence[str], k: int, *, also_ended: bool) -> Scores:
+    """Return the `k` best records by BM25 of the terms, any of which may match.
+
+    Args:
+        db: A connection inside a transaction.
+        matching: Which records are meant.
+        terms: See `Store.candidates`.
+        k: How many.
+        also_ended: Records that ended are meant as well.
+    """
+    quoted = [_quoted(term) for term in terms]
+    found: Scores = {}
+    for table in (CURRENT, ENDED) if also_ended else (CURRENT,):
+        match = " OR ".join(_telling(db, table, quoted))
+        if match:
+            found |= _best_of(db, table, matching, match, k)
+    return dict(sorted(found.items(), key=lambda item: -item[1])[:k])
+
+
+def _best_of(db: apsw.Connection, table: str, matching: Condition, match: str, k: int) -> Scores:
+    # The index alone finds the best fast; looking up the record of every match, as a filter must, takes as long again.
+    ranked = f"SELECT rowid AS seq, -rank AS score FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?"
+    sql = (
+        f"SELECT r.seq, score FROM ({ranked}) CROSS JOIN record r USING (seq) "
+        f"WHERE {matching.sql} ORDER BY score DESC LIMIT ?"
+    )
+    if matching.broad:
+        rows = fetch(db, sql, (match, _SURPLUS * k, *matching.values, k))
+        if len(rows) == k:
+            return dict(rows)
+    return dict(fetch(db, sql, (match, -1, *matching.values, k)))
+
+
+def _telling(db: apsw.Connection, table: str, terms: list[str]) -> list[str]:
+    """Return the terms that are rare enough to be ranked by; at least the rarest one."""
+    if fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record") <= _RANK_ALL_ROWS:
+        return terms
+    sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"
+    counts = {term: int(fetch_value(db, sql, (term, _RANK_AT_MOST))) for term in terms}
+    kept: list[str] = []
+    total = 0
+    for term in sorted(terms, key=counts.__getitem__):
+        total += counts[term]
+        if kept and total > _RANK_AT_MOST:
+            break
+        kept.append(term)
+    return kept
+
+
+def _quoted(term: str) -> str:
+    """Return a term as FTS5 takes it literally, with no sign in it an operator, but for a final `*`: any ending."""
+    beginning = term.removesuffix("*")
+    literal = '"' + beginning.replace("\0", " ").replace('"', '""') + '"'
+    return f"{literal}*" if beginning and beginning != term else literal
