@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memories.errors import InvalidInput
-from memories.times import describe_age, from_millis, is_naive, parse_time, to_iso, to_millis
+from memories.times import describe_age, from_millis, mixes_zones, parse_time, to_iso, to_millis
 
 NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)
 
@@ -88,11 +88,23 @@ def test_a_long_wrong_time_is_cut_in_the_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "naive"),
-    [("2024-05-31T12:00:00", True), ("2024-05-31T12:00:00Z", False), ("2024-05-31", False), ("nonsense", False)],
+    ("one", "other", "mixed"),
+    [
+        ("2026-01-01T10:00", "2026-01-02T10:00Z", True),
+        ("2026-01-01T10:00Z", "2026-01-02T10:00", True),
+        ("2026-01-01T10:00", "2026-01-02T10:00", False),
+        ("2026-01-01T10:00+01:00", "2026-01-02T10:00Z", False),
+        ("2026-01-01", "2026-01-02T10:00Z", False),
+        ("7d", "2026-01-02T10:00", False),
+    ],
 )
-def test_only_times_of_day_can_leave_their_zone_open(text: str, naive: bool) -> None:
-    assert is_naive(text) is naive
+def test_time_zones_are_mixed_if_only_one_is_named(one: str, other: str, mixed: bool) -> None:
+    assert mixes_zones(one, other) is mixed
+
+
+@pytest.mark.parametrize("day", ["2024-05-31", "20240531", "2024-W22-5"])
+def test_a_day_counts_to_its_end_however_it_is_written(day: str) -> None:
+    assert parse_time(day, NOW, end_of_day=True) - parse_time(day, NOW) == timedelta(days=1, milliseconds=-1)
 
 
 @pytest.mark.parametrize(

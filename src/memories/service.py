@@ -26,7 +26,7 @@ from memories.models import (
     Status,
 )
 from memories.stores import Store, open_store
-from memories.times import from_millis, parse_time, to_millis
+from memories.times import from_millis, mixes_zones, parse_time, to_millis
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -424,6 +424,8 @@ class Memories:
     ) -> Filter:
         now = self._now()
         start, end = _moment(since, now), _moment(until, now, end_of_day=True)
+        if isinstance(since, str) and isinstance(until, str) and mixes_zones(since, until):
+            raise InvalidInput("only one of since and until names its time zone; write both the same way")
         if start is not None and end is not None and start > end:
             raise InvalidInput("since is later than until; exchange them")
         return self._where(

@@ -8,7 +8,7 @@ from memories.validate import shown
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_DATE_ONLY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DATE_ONLY = re.compile(r"\d{4}-?\d{2}-?\d{2}|\d{4}-?W\d{2}(-?\d)?")
 _AGO = re.compile(r"(\d{1,6})\s*(m|min|h|d|w)")
 _AGO_UNITS = {"m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _AGES = (
@@ -63,12 +63,16 @@ def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetim
         raise InvalidInput(f'not a date: "{shown(text)}"; use 2024-05-31, ISO 8601, or how long ago, like 7d') from None
 
 
-def is_naive(text: str) -> bool:
-    """Return whether a written time of day leaves its time zone open."""
+def mixes_zones(one: str, other: str) -> bool:
+    """Return whether one of two written times names its time zone and the other leaves it open; days do neither."""
+    return {_names_zone(one), _names_zone(other)} == {True, False}
+
+
+def _names_zone(text: str) -> bool | None:
     try:
-        return not _DATE_ONLY.fullmatch(text.strip()) and datetime.fromisoformat(text.strip()).tzinfo is None
+        return None if _DATE_ONLY.fullmatch(text.strip()) else datetime.fromisoformat(text.strip()).tzinfo is not None
     except ValueError:
-        return False
+        return None
 
 
 def describe_age(moment: datetime, now: datetime) -> str:

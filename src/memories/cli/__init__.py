@@ -71,7 +71,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _usage(exc: click.ClickException) -> str:
     where = exc.ctx.command_path if isinstance(exc, click.UsageError) and exc.ctx else "memory"
-    literal = "; put -- before text that begins with a dash" if isinstance(exc, click.NoSuchOption) else ""
+    dashed = isinstance(exc, click.NoSuchOption) and not exc.option_name.startswith("--")
+    literal = "; put -- before text that begins with a dash" if dashed else ""
     return f"{exc.format_message().rstrip('.')}{literal}; see {where} --help"
 
 

@@ -142,8 +142,11 @@ class SQLiteFile:
         if self._pid != os.getpid():
             return  # they are the parent's
         with self._opened_lock:
-            for _, connection in self._opened:
-                connection.close()
+            try:
+                for _, connection in self._opened:
+                    connection.close()
+            except apsw.ThreadingViolationError as exc:
+                raise StoreError(f"{self.path} is in use by another thread; close it when its calls are done") from exc
             self._opened.clear()
         if self._lock_fd is not None:
             os.close(self._lock_fd)
