@@ -157,7 +157,8 @@ class SQLiteStore:
         found: list[tuple[Any, ...]] = []
         with self._file.read() as db:
             for pool in pools(db, where):
-                sql, values, *_ = condition(where, [pool])
+                matching = condition(db, where, [pool])
+                sql, values = matching.find, matching.values
                 if after is not None:
                     sql += f" AND (r.grp, r.position) {sign} (?, ?)"
                     values += (encode_group(after[0]), after[1])
@@ -170,11 +171,11 @@ class SQLiteStore:
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""
         with self._file.read() as db:
-            matching = condition(where, pools(db, where))
+            matching = condition(db, where, pools(db, where))
             rows = fetch(
                 db,
                 "SELECT DISTINCT p.namespace, r.grp FROM record r JOIN pool p ON p.id = r.pool "
-                f"WHERE {matching.sql} ORDER BY r.grp, p.namespace LIMIT ?",
+                f"WHERE {matching.find} ORDER BY r.grp, p.namespace LIMIT ?",
                 (*matching.values, limit),
             )
             with damage_noticed():
@@ -184,19 +185,19 @@ class SQLiteStore:
         """See `Store.count`."""
         limit = -1 if at_most is None else at_most
         with self._file.read() as db:
-            matching = condition(where, pools(db, where))
-            sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {matching.sql} LIMIT ?)"
+            matching = condition(db, where, pools(db, where))
+            sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {matching.find} LIMIT ?)"
             return int(fetch_value(db, sql, (*matching.values, limit)))
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
         column, wanted = ("l.key", "1") if key is None else ("l.value", "l.key = ?")
         with self._file.read() as db:
-            matching = condition(where, pools(db, where))
+            matching = condition(db, where, pools(db, where))
             rows = fetch(
                 db,
                 f"SELECT {column}, count(*) FROM label l JOIN record_label m ON m.label = l.id "
-                f"JOIN record r ON r.seq = m.seq WHERE {wanted} AND {matching.sql} GROUP BY 1 ORDER BY 1",
+                f"JOIN record r ON r.seq = m.seq WHERE {wanted} AND {matching.find} GROUP BY 1 ORDER BY 1",
                 (*([] if key is None else [key]), *matching.values),
             )
             return dict(rows)
@@ -206,7 +207,7 @@ class SQLiteStore:
     ) -> list[Candidate]:
         """See `Store.candidates`."""
         with self._file.read() as db:
-            matching = condition(where, pools(db, where))
+            matching = condition(db, where, pools(db, where))
             also_ended = where.as_of is not None or where.state != "live"
             words = sqlite_words.best(db, matching, terms, k, also_ended=also_ended)
             similar: dict[int, float] = {}
@@ -228,10 +229,10 @@ class SQLiteStore:
             version = fetch_value(db, "PRAGMA user_version")
             stored = _stored_space(db)
             erasing = bool(fetch(db, "SELECT 1 FROM meta WHERE name = 'erasing'"))
-            matching = condition(where, pools(db, where))
+            matching = condition(db, where, pools(db, where))
             without = fetch_value(
                 db,
-                f"SELECT count(*) FROM record r WHERE {matching.sql} AND r.seq NOT IN (SELECT seq FROM vector)",
+                f"SELECT count(*) FROM record r WHERE {matching.find} AND r.seq NOT IN (SELECT seq FROM vector)",
                 matching.values,
             )
         return StoreInfo(

@@ -44,18 +44,20 @@ _HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 class Condition(NamedTuple):
-    """A condition on `record r`.
+    """A filter as conditions on `record r`.
 
     Attributes:
-        sql: The condition.
-        values: The values of its question marks.
-        pools: The part of it that an index alone can tell.
-        broad: Whether the other parts leave most records of the pools.
+        find: The condition for finding all records that are meant: it begins at the rarest thing.
+        check: The same for looking at given records one by one.
+        values: The values of the question marks of either.
+        bounds: Queries that an index alone answers, each for at least the records that are meant.
+        broad: Whether most records of the namespaces are meant.
     """
 
-    sql: str
+    find: str
+    check: str
     values: tuple[Any, ...]
-    pools: str
+    bounds: tuple[str, ...]
     broad: bool
 
 
@@ -64,8 +66,8 @@ def pools(db: apsw.Connection, where: Filter) -> list[int]:
     return [row[0] for row in fetch(db, sql, (where.collection, json.dumps(where.namespaces)))]
 
 
-def condition(where: Filter, among: Sequence[int]) -> Condition:
-    """Return the filter as a condition on `record r` in these pools."""
+def condition(db: apsw.Connection, where: Filter, among: Sequence[int]) -> Condition:
+    """Return the filter as conditions on `record r` in these pools."""
     in_pools = f"r.pool IN ({','.join(map(str, among))})"
     conditions = [in_pools]
     values: list[Any] = []
@@ -86,13 +88,20 @@ def condition(where: Filter, among: Sequence[int]) -> Condition:
         add(*_beginning(where.group))
     elif where.group is not None:
         add("r.grp = ?", encode_group(where.group))
-    for pair in where.labels.items():
-        add(
-            "r.seq IN (SELECT m.seq FROM label l JOIN record_label m ON m.label = l.id "
-            "WHERE l.key = ? AND l.value = ?)",
-            *pair,
-        )
-    return Condition(" AND ".join(conditions), tuple(values), in_pools, len(conditions) == 2 and where.state == "live")
+    labels = [_label_id(db, pair) for pair in where.labels.items()]
+    rows = [f"SELECT seq FROM record_label WHERE label = {label}" for label in labels]
+    return Condition(
+        find=" AND ".join([*conditions, *(f"r.seq IN ({labelled})" for labelled in rows)]),
+        check=" AND ".join([*conditions, *(f"EXISTS ({labelled} AND seq = r.seq)" for labelled in rows)]),
+        values=tuple(values),
+        bounds=(f"SELECT 1 FROM record r WHERE {in_pools}", *rows),
+        broad=len(conditions) == 2 and not labels and where.state == "live",
+    )
+
+
+def _label_id(db: apsw.Connection, pair: tuple[str, str]) -> int:
+    """Return the number of a label; 0, which none has, if there is no such label."""
+    return int(fetch_value(db, "SELECT id FROM label WHERE key = ? AND value = ?", pair) or 0)
 
 
 def _liveness(where: Filter) -> tuple[Any, ...]:

@@ -100,7 +100,7 @@ class VectorIndex:
         turned = self.quantizer.rotate(query[np.newaxis, :])[0]
         if _is_large(db, matching):
             return self._best_by_blocks(db, matching, turned, k)
-        sql = f"SELECT v.seq, v.codes FROM record r CROSS JOIN vector v ON v.seq = r.seq WHERE {matching.sql}"
+        sql = f"SELECT v.seq, v.codes FROM record r CROSS JOIN vector v ON v.seq = r.seq WHERE {matching.find}"
         return _top(self._score(fetch(db, sql, matching.values), turned), k)
 
     def exact(self, db: apsw.Connection, seqs: Sequence[int], query: "NDArray[np.float32]") -> Scores:
@@ -115,7 +115,7 @@ class VectorIndex:
         blocks = self._load_blocks(db)
         coarse = self.quantizer.coarse_scores(turned, blocks.bits, blocks.counts)
         tail = "SELECT v.seq, v.codes FROM vector v CROSS JOIN record r ON r.seq = v.seq WHERE v.seq > ?"
-        newest = self._score(fetch(db, f"{tail} AND {matching.sql}", (blocks.hi, *matching.values)), turned)
+        newest = self._score(fetch(db, f"{tail} AND {matching.check}", (blocks.hi, *matching.values)), turned)
         found: Scores = {}
         wanted = max(MIN_RESCORED, 4 * k) + len(coarse) // RESCORED_SHARE
         seen: NDArray[np.int64] = np.empty(0, dtype=np.int64)
@@ -181,13 +181,14 @@ def _highest(db: apsw.Connection) -> int:
 
 def _is_large(db: apsw.Connection, matching: Condition) -> bool:
     """Return whether more records are meant than should be scored one by one."""
-    sql = "SELECT count(*) FROM (SELECT 1 FROM record r WHERE {} LIMIT ?)"
-    in_pools = int(fetch_value(db, sql.format(matching.pools), (EXACT_ROWS + 1,)))  # from the index alone: 0.3 ms
-    if matching.broad:
-        return in_pools > BLOCK_ROWS
-    if in_pools <= EXACT_ROWS:
+    most = BLOCK_ROWS if matching.broad else EXACT_ROWS
+
+    def exceeded(rows: str, values: Sequence[object] = ()) -> bool:
+        return int(fetch_value(db, f"SELECT count(*) FROM ({rows} LIMIT ?)", (*values, most + 1))) > most
+
+    if not all(exceeded(bound) for bound in matching.bounds):
         return False
-    return int(fetch_value(db, sql.format(matching.sql), (*matching.values, EXACT_ROWS + 1))) > EXACT_ROWS
+    return matching.broad or exceeded(f"SELECT 1 FROM record r WHERE {matching.find}", matching.values)
 
 
 def _matching(db: apsw.Connection, matching: Condition, seqs: Sequence[int]) -> list[tuple[int, bytes]]:
@@ -195,7 +196,7 @@ def _matching(db: apsw.Connection, matching: Condition, seqs: Sequence[int]) -> 
     # CROSS keeps the order: first the seqs, then a look at each record; else an index of all records would be walked.
     sql = (
         "SELECT v.seq, v.codes FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
-        f"CROSS JOIN vector v ON v.seq = r.seq WHERE {matching.sql}"
+        f"CROSS JOIN vector v ON v.seq = r.seq WHERE {matching.check}"
     )
     return fetch(db, sql, (json.dumps(list(seqs)), *matching.values))
 

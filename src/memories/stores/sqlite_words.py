@@ -14,7 +14,7 @@ CURRENT, ENDED = "words", "words_ended"
 # In a store of more rows than this, words that very many rows have are left out of a search: ranking costs time for
 # every row that matches, and such words tell the least.
 _RANK_ALL_ROWS = 20_000
-_RANK_AT_MOST = 4_000
+_RANK_AT_MOST = 2_500
 _SURPLUS = 4  # so many times the wanted records are ranked before a filter that leaves most of them
 
 Scores = dict[int, float]
@@ -69,7 +69,7 @@ def _best_of(db: apsw.Connection, table: str, matching: Condition, match: str, k
     ranked = f"SELECT rowid AS seq, -rank AS score FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?"
     sql = (
         f"SELECT r.seq, score FROM ({ranked}) CROSS JOIN record r USING (seq) "
-        f"WHERE {matching.sql} ORDER BY score DESC LIMIT ?"
+        f"WHERE {matching.check} ORDER BY score DESC LIMIT ?"
     )
     if matching.broad:
         rows = fetch(db, sql, (match, _SURPLUS * k, *matching.values, k))
