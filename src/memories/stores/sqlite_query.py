@@ -52,6 +52,7 @@ class Condition(NamedTuple):
         values: The values of the question marks of either.
         bounds: Queries that an index alone answers, each for at least the records that are meant.
         broad: Whether most records of the namespaces are meant.
+        bounded: Whether `bounds` say everything that narrows it.
     """
 
     find: str
@@ -59,6 +60,7 @@ class Condition(NamedTuple):
     values: tuple[Any, ...]
     bounds: tuple[str, ...]
     broad: bool
+    bounded: bool
 
 
 def pools(db: apsw.Connection, where: Filter) -> list[int]:
@@ -96,6 +98,7 @@ def condition(db: apsw.Connection, where: Filter, among: Sequence[int]) -> Condi
         values=tuple(values),
         bounds=(f"SELECT 1 FROM record r WHERE {in_pools}", *rows),
         broad=len(conditions) == 2 and not labels and where.state == "live",
+        bounded=len(conditions) == 2,
     )
 
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 BLOCK_ROWS = 1024
 EXACT_ROWS = 4096  # so many rows are scored one by one; more go through the blocks
 MIN_MATCHING = 200  # so many of the candidates must be ones that the filter means, or more are looked at
+RARE = 50  # where fewer than one candidate in so many is meant, the filter is walked instead of the blocks
 MIN_RESCORED = 400  # enough to hold the true ten best of 200,000 rows in 99.9 % of queries
-RESCORED_SHARE = 1000  # one more for every so many rows
+RESCORED_SHARE = 2000  # one more for every so many rows
 
 Scores = dict[int, float]
 
@@ -98,8 +99,9 @@ class VectorIndex:
             k: How many.
         """
         turned = self.quantizer.rotate(query[np.newaxis, :])[0]
-        if _is_large(db, matching):
-            return self._best_by_blocks(db, matching, turned, k)
+        found = self._best_by_blocks(db, matching, turned, k) if _is_large(db, matching) else None
+        if found is not None:
+            return found
         sql = f"SELECT v.seq, v.codes FROM record r CROSS JOIN vector v ON v.seq = r.seq WHERE {matching.find}"
         return _top(self._score(fetch(db, sql, matching.values), turned), k)
 
@@ -111,7 +113,8 @@ class VectorIndex:
 
     def _best_by_blocks(
         self, db: apsw.Connection, matching: Condition, turned: "NDArray[np.float32]", k: int
-    ) -> Scores:
+    ) -> Scores | None:
+        """Return the `k` best by way of the blocks; None if so few records are meant that scoring all is faster."""
         blocks = self._load_blocks(db)
         coarse = self.quantizer.coarse_scores(turned, blocks.bits, blocks.counts)
         tail = "SELECT v.seq, v.codes FROM vector v CROSS JOIN record r ON r.seq = v.seq WHERE v.seq > ?"
@@ -126,6 +129,8 @@ class VectorIndex:
             # Where the filter left few of the candidates, go further down the list.
             if wanted >= len(coarse) or len(found) >= min(wanted, max(MIN_MATCHING, 4 * k)):
                 return _top(found | newest, k)
+            if RARE * len(found) < wanted:
+                return None
             seen = np.union1d(seen, piece)
             wanted *= 4
 
@@ -188,7 +193,7 @@ def _is_large(db: apsw.Connection, matching: Condition) -> bool:
 
     if not all(exceeded(bound) for bound in matching.bounds):
         return False
-    return matching.broad or exceeded(f"SELECT 1 FROM record r WHERE {matching.find}", matching.values)
+    return matching.bounded or exceeded(f"SELECT 1 FROM record r WHERE {matching.find}", matching.values)
 
 
 def _matching(db: apsw.Connection, matching: Condition, seqs: Sequence[int]) -> list[tuple[int, bytes]]:

@@ -14,7 +14,7 @@ CURRENT, ENDED = "words", "words_ended"
 # In a store of more rows than this, words that very many rows have are left out of a search: ranking costs time for
 # every row that matches, and such words tell the least.
 _RANK_ALL_ROWS = 20_000
-_RANK_AT_MOST = 2_500
+_RANK_AT_MOST = 1_500
 _SURPLUS = 4  # so many times the wanted records are ranked before a filter that leaves most of them
 
 Scores = dict[int, float]
