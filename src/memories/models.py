@@ -79,7 +79,7 @@ class Version:
     Attributes:
         operation: What wrote it: `create`, `update` or `restore`.
         ended_at: When it stopped being the current one, if it did.
-        ended_by: What ended it: `update`, `delete` or `supersede`.
+        ended_by: What ended it: `update`, `delete` or `supersede`; the last two say so if they were undone.
     """
 
     version: int

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from memories.embedders import Embedder
 
 MIN_CANDIDATES = 40
-SURE_SIMILARITY = 0.5  # no nonsense comes so near, in a store of any size
+SURE_SIMILARITY = 0.5  # no nonsense comes so near, but in a store of texts that look like nonsense themselves
 MIN_COVERAGE = 0.5  # so many of a query's words in one memory make it a sensible query
 MIN_FAMILIARITY = 0.5  # more of its words are known to the model: a question, however strange
 MAX_COVERED = 10

@@ -8,6 +8,7 @@ import click
 
 from memories.cli.session import session
 from memories.errors import InvalidInput
+from memories.models import KNOWN_TAGS
 from memories.validate import MAX_LIMIT, parse_tag
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -63,7 +64,7 @@ def tag_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def wrapped(*arguments: Any, tag: Sequence[str], **given: Any) -> Any:
-        known = {key: given.pop(key) for key in ("agent", "personality", "project", "type", "global")}
+        known = {key: given.pop(key) for key in KNOWN_TAGS}
         return command(*arguments, tags=_gather(tag, known), **given)
 
     return _with(_TAGS, wrapped)  # type: ignore[return-value]
