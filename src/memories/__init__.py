@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from memories.config import Config, load_config
+    from memories.conversation import Turn, TurnDraft
     from memories.embedders import Embedder, Space
     from memories.errors import (
         AmbiguousId,
@@ -77,12 +78,15 @@ __all__ = [
     "StoreDamaged",
     "StoreError",
     "SystemFault",
+    "Turn",
+    "TurnDraft",
     "Version",
     "__version__",
     "load_config",
 ]
 
-_HOMES = ("errors", "models", "config", "embedders", "stores", "service", "searching", "writing")  # light ones first
+# light ones first
+_HOMES = ("errors", "models", "config", "embedders", "stores", "service", "conversation", "searching", "writing")
 
 
 def __getattr__(name: str) -> object:

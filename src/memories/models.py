@@ -4,7 +4,7 @@ What only a search or a create returns is defined beside it, in `searching` and 
 command half a millisecond.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -18,6 +18,7 @@ Moment = datetime | str
 
 SHARED = "shared"
 KNOWN_TAGS = ("agent", "personality", "project", "type", "global")
+SPEAKER, ROLE = "speaker", "role"  # labels of turns
 
 
 class DecayPolicy(StrEnum):
@@ -189,6 +190,7 @@ class Record:
         vectors: Shape (windows, dimension), float32, unit length; None when it has not been embedded. Only written:
             a store keeps them in a coarser form and does not give them back.
         accesses: How often it was read; approximate, and ignored when a record is appended.
+        session: For a turn, the position at which its session begins; None for what stands alone.
     """
 
     ref: Ref
@@ -201,6 +203,7 @@ class Record:
     fields: Mapping[str, Any] = field(default_factory=dict)
     vectors: "NDArray[np.float32] | None" = None
     accesses: int = 0
+    session: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +251,39 @@ class Candidate:
     record: Record
     similarity: float | None
     words: float
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """What matches a query, in columns: one row for each record, shape (n,), where nothing else is said.
+
+    Attributes:
+        groups: The different groups, each with its namespace.
+        group: Which of `groups` the record is in.
+        position: Its position in the group.
+        session: The position at which its session begins; -1 for what stands alone.
+        created_at: When it was written, in milliseconds since 1970.
+        labels: The different sets of labels.
+        label: Which of `labels` it has.
+        words: BM25 of all terms, larger is better; 0.0 if none matches.
+        similarity: The cosine of its best window and the query, -1 to 1; NaN where it is not known.
+        terms: Terms that were looked for; ones that very many records have may be left out.
+        holds: Which record has which term, shape (len(terms), n), bool.
+        count: How many records were searched, roughly.
+    """
+
+    groups: Sequence[tuple[str, str]]
+    group: "NDArray[np.int64]"
+    position: "NDArray[np.int64]"
+    session: "NDArray[np.int64]"
+    created_at: "NDArray[np.int64]"
+    labels: Sequence[Mapping[str, str]]
+    label: "NDArray[np.int64]"
+    words: "NDArray[np.float64]"
+    similarity: "NDArray[np.float64]"
+    terms: Sequence[str]
+    holds: "NDArray[np.bool_]"
+    count: int
 
 
 class Patch(NamedTuple):

@@ -1,28 +1,111 @@
 """From candidates to an order: what each is worth as an answer, and which are no answer at all. Pure.
 
-Words and vectors are fused as measured on conversations (docs/benchmarks.md):
+Words and similarity are each a weighted mean over three scales: the text itself, a window around it, its session
+(`surroundings`); a memory stands alone, so for it all scales are the same. With what speaks for and against a turn:
 
-    fused     = (words / max(best words, 4) + weight × similarity) / (1 + weight)
-    freshness = 1 / (1 + rate × age in days)          for memories that decay, else 1
-    boost     = 1 + rate × accesses, capped
-    score     = fused × freshness × boost, at most 1
+    words      = (1.0 own + 0.8 best of session + 2.0 window + 0.6 session) / 4.4     own = BM25 / max(best BM25, 4)
+    similarity = (3.7 own + 2.1 window + 1.9 session) / 7.7
+    fused      = (words + weight × similarity + Σ signs) / (1 + weight)
+    freshness  = 1 / (1 + rate × age in days)         for memories that decay, else 1
+    boost      = 1 + rate × accesses, capped
+    score      = fused × freshness × boost
 
-The second and third line are Decision 5 of the identity specification.
+`WEIGHTS` has the signs and where the numbers come from. Freshness and boost are Decision 5 of the identity
+specification.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from memories.models import DecayPolicy
 
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What each feature counts, in units of a turn's full word score.
+
+    Fitted by maximum likelihood (softmax over the turns of a conversation) to the questions of LoCoMo-dev and
+    BEAM-100K-dev together, then rounded; leaving one conversation out changes no figure by more than a point
+    (docs/benchmarks.md).
+    """
+
+    own_words: float = 1.0
+    session_best: float = 0.8
+    window_words: float = 2.0
+    session_words: float = 0.6
+    own_similarity: float = 3.7
+    window_similarity: float = 2.1
+    session_similarity: float = 1.9
+    named: float = 1.9
+    date: float = 2.8
+    tells_when: float = 1.4
+    aside: float = -1.4
+    question: float = -0.5
+    brevity: float = -0.8
+
+    @property
+    def words(self) -> float:
+        """The sum of the word weights: the unit of the formula."""
+        return self.own_words + self.session_best + self.window_words + self.session_words
+
+    @property
+    def similarity(self) -> float:
+        """The sum of the similarity weights."""
+        return self.own_similarity + self.window_similarity + self.session_similarity
+
+
+WEIGHTS = Weights()
 FRESHNESS_RATE = 0.02  # a decaying memory counts half after 50 days
 ACCESS_RATE = 0.002  # ten reads weigh 2 %: enough to settle a tie, too little to keep itself on top
 ACCESS_CAP = 1.02
 FULL_WORDS = 4.0  # from this BM25 on, the best words count in full; one common word in a small store should not
+FULL_LENGTH = 20  # words from which a turn is not brief
 FAMILIAR_MARGIN = 0.08  # a question of known words is taken for noise only if its best answer is so much less similar
 NEAR_BEST = 0.06  # and then only what is nearly as similar as the best is an answer
 WORDLESS_SHARE = 0.5  # what shares no word with the query must be so similar, compared with the best
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What speaks for a candidate, or, as arrays of one shape, for many at once.
+
+    Attributes:
+        words: BM25 of the query's words, 0.0 if none matches.
+        session_best: The best BM25 in its session.
+        window_words: The share of the query's words in its window, 0 to 1; None: as its own words.
+        session_words: The same in its session; None: as its own words.
+        similarity: Cosine with the query; None if it has no vector, or the query has none.
+        window_similarity: The best cosine beside it.
+        session_similarity: The best cosine in its session.
+        named: 1.0 if its speaker, and no other, is named in the query.
+        date: How close its date is to one in the query, 0 to 1.
+        tells_when: 1.0 if the query asks when and it tells a time.
+        aside: 1.0 for the words of an assistant, a system or a tool.
+        question: 1.0 if it ends as a question.
+        brevity: 0 to 1, 0 from 20 words on.
+    """
+
+    words: Any
+    session_best: Any
+    window_words: Any
+    session_words: Any
+    similarity: Any
+    window_similarity: Any
+    session_similarity: Any
+    named: Any = 0.0
+    date: Any = 0.0
+    tells_when: Any = 0.0
+    aside: Any = 0.0
+    question: Any = 0.0
+    brevity: Any = 0.0
+
+    @classmethod
+    def alone(cls, words: float, similarity: float | None, date: float = 0.0) -> "Evidence":
+        """Return the evidence for what has no surroundings, a memory: every scale is its own."""
+        similarity = None if similarity is None else max(0.0, similarity)
+        return cls(words, words, None, None, similarity, similarity, similarity, date=date)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +113,7 @@ class Features:
     """What is known of a candidate.
 
     Attributes:
-        similarity: Cosine with the query, None without vectors.
-        words: BM25 of the query's words, 0.0 if none matches.
+        evidence: What speaks for it.
         confidence: How current it is, 0 to 1.
         decay_policy: Whether its age counts.
         age_days: Since it was written.
@@ -39,12 +121,11 @@ class Features:
         readable: Whether the embedder knows its language, so that its similarity alone can make it a hit.
     """
 
-    similarity: float | None
-    words: float
-    confidence: float
-    decay_policy: DecayPolicy
-    age_days: float
-    accesses: int
+    evidence: Evidence
+    confidence: float = 1.0
+    decay_policy: DecayPolicy = DecayPolicy.STABLE
+    age_days: float = 0.0
+    accesses: int = 0
     readable: bool = True
 
 
@@ -56,7 +137,7 @@ class Rules:
         weight: How much similarity counts beside words; a constant of the embedder.
         floor: A query whose best candidate is less similar is noise; 0 if that is not in question.
         near_best: Hits are at most so much less similar than the best one; for a query that may be noise.
-        min_similarity: Hits are at least so similar.
+        min_similarity: Hits are at least so similar, as a cosine.
         min_confidence: Hits are at least so current.
         limit: So many hits.
     """
@@ -97,15 +178,76 @@ def noise_floor(mean: float, spread: float, count: int) -> float:
     return mean + spread * math.sqrt(2 * math.log(max(2, count)))
 
 
+def calibrated(cosine: float, slope: float, middle: float) -> float:
+    """Return a cosine as a threshold sees it, 0 to 1, which means the same for every embedder.
+
+    It is the probability that a text with this cosine belongs to a question, where as many belong as do not: a logistic
+    curve whose two constants are measured for each embedder (`python -m bench calibration`).
+
+    Args:
+        cosine: The similarity.
+        slope: How steep the curve is.
+        middle: The cosine at which it is as likely as not.
+    """
+    return 1 / (1 + math.exp(-slope * (cosine - middle)))
+
+
+def uncalibrated(share: float, slope: float, middle: float) -> float:
+    """Return the cosine that a threshold means; the inverse of `calibrated`, -1 for 0 and more than 1 for 1."""
+    if share <= 0:
+        return -1.0
+    return 2.0 if share >= 1 else middle + math.log(share / (1 - share)) / slope
+
+
+def fused(evidence: Evidence, best_words: float, weight: float) -> Any:
+    """Return what the evidence comes to, before age and reads; for arrays, an array.
+
+    Args:
+        evidence: What speaks for one candidate, or arrays for many.
+        best_words: The best BM25 of all candidates.
+        weight: How much similarity counts beside words; ignored where there is no similarity.
+    """
+    # Without a similarity words alone decide, and then even the best of few common words count in full.
+    full = max(best_words, FULL_WORDS) if evidence.similarity is not None else max(best_words, 1e-9)
+    own = evidence.words / full
+    words = (
+        WEIGHTS.own_words * own
+        + WEIGHTS.session_best * (evidence.session_best / full)
+        + WEIGHTS.window_words * (own if evidence.window_words is None else evidence.window_words)
+        + WEIGHTS.session_words * (own if evidence.session_words is None else evidence.session_words)
+    ) / WEIGHTS.words
+    total = words + _signs(evidence) / WEIGHTS.words
+    if evidence.similarity is None:
+        return total
+    similarity = (
+        WEIGHTS.own_similarity * evidence.similarity
+        + WEIGHTS.window_similarity * evidence.window_similarity
+        + WEIGHTS.session_similarity * evidence.session_similarity
+    ) / WEIGHTS.similarity
+    return (total + weight * similarity) / (1 + weight)
+
+
+def _signs(evidence: Evidence) -> Any:
+    return (
+        WEIGHTS.named * evidence.named
+        + WEIGHTS.date * evidence.date
+        + WEIGHTS.tells_when * evidence.tells_when
+        + WEIGHTS.aside * evidence.aside
+        + WEIGHTS.question * evidence.question
+        + WEIGHTS.brevity * evidence.brevity
+    )
+
+
 def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     """Order candidates by score, best first; those that are no hits keep their place and say why."""
-    best = max((found.similarity for found in candidates if found.similarity is not None), default=0.0)
+    similarities = (found.evidence.similarity for found in candidates)
+    best = max((similarity for similarity in similarities if similarity is not None), default=0.0)
     noise = ""
     if best < rules.floor:
         noise = f"the query looks like noise: nothing is {rules.floor:.2f} similar or has half of its words"
     weakest = WORDLESS_SHARE * best
     nearest = best - rules.near_best
-    best_words = max((candidate.words for candidate in candidates), default=0.0)
+    best_words = max((candidate.evidence.words for candidate in candidates), default=0.0)
     scored = [_score(index, candidate, best_words, rules) for index, candidate in enumerate(candidates)]
     scored.sort(key=lambda ranked: -ranked.score)
     ordered: list[Ranked] = []
@@ -117,28 +259,25 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
             or ("" if hits < rules.limit else "beyond the limit")
         )
         hits += not reason
-        ordered.append(Ranked(ranked.index, ranked.score, ranked.freshness, ranked.boost, reason))
+        ordered.append(replace(ranked, score=min(1.0, max(0.0, ranked.score)), dropped=reason))
     return ordered
 
 
 def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> Ranked:
-    if candidate.similarity is None:
-        fused = candidate.words / best_words if best_words > 0 else 0.0
-    else:
-        words = candidate.words / max(best_words, FULL_WORDS)
-        fused = (words + rules.weight * max(0.0, candidate.similarity)) / (1 + rules.weight)
     decays = candidate.decay_policy is not DecayPolicy.STABLE
     freshness = 1 / (1 + FRESHNESS_RATE * max(0.0, candidate.age_days)) if decays else 1.0
     boost = min(ACCESS_CAP, 1 + ACCESS_RATE * candidate.accesses)
-    return Ranked(index, min(1.0, fused * freshness * boost), freshness, boost, "")
+    score = float(fused(candidate.evidence, best_words, rules.weight)) * freshness * boost
+    return Ranked(index, score, freshness, boost, "")
 
 
 def _why_not(candidate: Features, rules: Rules, weakest: float, nearest: float) -> str:
     """Return why a candidate is no answer; empty if it is one."""
-    similarity = candidate.similarity
-    if candidate.words <= 0 and (similarity is None or similarity < weakest):
+    similarity = candidate.evidence.similarity
+    wordless = candidate.evidence.words <= 0 and not (candidate.evidence.window_words or 0.0) > 0
+    if wordless and (similarity is None or similarity < weakest):
         return f"shares no word with the query, and its similarity is below {weakest:.2f}"
-    if candidate.words <= 0 and not candidate.readable:
+    if wordless and not candidate.readable:
         return "shares no word with the query, and the model does not know its language"
     if similarity is not None and similarity < nearest:
         return f"the query may be noise, and its similarity is below {nearest:.2f}"

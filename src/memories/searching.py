@@ -1,21 +1,38 @@
-"""One search: the store's candidates become features, the ranking orders them, and hits come out."""
+"""One search: what may answer is gathered, the ranking orders it, and hits come out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
-from memories import versions
-from memories.models import Candidate, Filter, Memory, Moment, Record
-from memories.ranking import FAMILIAR_MARGIN, NEAR_BEST, Features, Ranked, Rules, noise_floor, rank
+from memories import gathering, versions
+from memories.conversation import Turn, to_turn
+from memories.gathering import Gathered, Question
+from memories.models import Candidate, Collection, Filter, Memory, Moment, Record
+from memories.ranking import (
+    FAMILIAR_MARGIN,
+    NEAR_BEST,
+    Evidence,
+    Features,
+    Ranked,
+    Rules,
+    calibrated,
+    noise_floor,
+    rank,
+    uncalibrated,
+)
 from memories.stores.base import Store
-from memories.text import STOP_WORDS, covered, is_latin, query_terms
+from memories.text import STOP_WORDS, covered, query_terms
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from memories.embedders import Embedder
+
+Scope = Literal["memories", "history", "all"]
+COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
+    "memories": (Collection.MEMORY,),
+    "history": (Collection.HISTORY,),
+    "all": (Collection.MEMORY, Collection.HISTORY),
+}
 
 MIN_CANDIDATES = 40
 SURE_SIMILARITY = 0.5  # no nonsense comes so near, but in a store of texts that look like nonsense themselves
@@ -24,22 +41,27 @@ MIN_FAMILIARITY = 0.5  # more of its words are known to the model: a question, h
 MAX_COVERED = 10
 _COVERED = 20_000
 _COUNTED = 20_000  # beyond that the floor hardly grows, and counting takes time
-_SAMPLE = 200  # characters that show which script a text is in
 
 
 class SearchFilters(TypedDict, total=False):
     """What a search may be narrowed by; what is left out does not narrow it.
 
     Attributes:
+        scope: `memories` (the default), `history` for the turns of conversations, or `all` in one order.
+        conversation: Only turns of this conversation.
+        now: When the question is asked, for "yesterday" and "last week"; the present by default. It filters nothing.
         tags: Pairs that hits must have.
         limit: How many hits at most, up to 1,000; by default the setting `default_limit`.
         min_confidence: Hits are at least so current, 0 to 1; by default the setting of that name.
-        min_similarity: Hits are at least so similar, 0 to 1; needs an embedder.
+        min_similarity: Hits are at least so similar, 0 to 1 on the calibrated scale; needs an embedder.
         since: Hits were last written at this time or later: an aware datetime, or text as `times.parse_time` reads it.
         until: Hits were last written at this time or earlier.
         as_of: Search what was current at this time, with the confidence that it had then.
     """
 
+    scope: Scope
+    conversation: str | None
+    now: Moment | None
     tags: Mapping[str, str] | None
     limit: int | None
     min_confidence: float | None
@@ -51,17 +73,68 @@ class SearchFilters(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A memory that answers a query.
+    """A memory, or a turn of a conversation, that answers a query.
 
     Attributes:
-        memory: The memory.
+        found: The memory or the turn.
         score: What hits are ordered by, 0 to 1; comparable only within one search.
         similarity: The cosine of its embedding and the query's, 0 to 1; None in keyword-only mode.
+        calibrated: The similarity on the scale of thresholds, 0 to 1, which is the same for every embedder.
     """
 
-    memory: Memory
+    found: Memory | Turn
     score: float
     similarity: float | None
+    calibrated: float | None
+
+    @property
+    def memory(self) -> Memory:
+        """The memory.
+
+        Raises:
+            TypeError: The hit is a turn.
+        """
+        if isinstance(self.found, Memory):
+            return self.found
+        raise TypeError(f"this hit is turn {self.found.id}; use .turn, or search in memories only")
+
+    @property
+    def turn(self) -> Turn:
+        """The turn.
+
+        Raises:
+            TypeError: The hit is a memory.
+        """
+        if isinstance(self.found, Turn):
+            return self.found
+        raise TypeError(f"this hit is memory {self.found.id}; use .memory, or search in history only")
+
+    @property
+    def id(self) -> str:
+        """The memory's id, or the turn's address."""
+        return self.found.id
+
+    @property
+    def content(self) -> str:
+        """What it says."""
+        return self.found.content
+
+    @property
+    def date(self) -> datetime:
+        """When it was said, or last written."""
+        return self.found.updated_at if isinstance(self.found, Memory) else self.found.created_at
+
+    @property
+    def speaker(self) -> str | None:
+        """Who said it: a turn's speaker, or else its role; the agent that a memory is tagged with."""
+        if isinstance(self.found, Memory):
+            return self.found.tags.get("agent")
+        return self.found.speaker or self.found.role
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation that a turn is from; the one that a memory is tagged with."""
+        return self.found.tags.get("conversation") if isinstance(self.found, Memory) else self.found.conversation_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +142,7 @@ class Considered:
     """One candidate of a search, with the numbers that decided.
 
     Attributes:
-        id: The memory.
+        id: The memory, or the turn.
         content: What it says.
         score: Its final score.
         features: Name and value of each part of the score.
@@ -98,10 +171,12 @@ class Search:
 
     query: str
     where: Filter
+    collections: Sequence[Collection]
     limit: int
     min_confidence: float
     min_similarity: float
     half_life_hours: float
+    now: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +184,15 @@ class Found:
     """What a search considered: candidates with their features, and their places in the order."""
 
     search: Search
-    judged_at: datetime
-    terms: tuple[str, ...]
+    asked: Question
     candidates: Sequence[Candidate]
     features: Sequence[Features]
     ranked: Sequence[Ranked]
 
-    def records(self) -> list[Record]:
-        """Return the records of the hits."""
-        return [self.candidates[place.index].record for place in self.ranked if not place.dropped]
+    def memories(self) -> list[Record]:
+        """Return the records of the hits that are memories."""
+        records = (self.candidates[place.index].record for place in self.ranked if not place.dropped)
+        return [record for record in records if record.ref.collection is Collection.MEMORY]
 
     def hits(self) -> tuple[Hit, ...]:
         """Return the hits, best first."""
@@ -125,95 +200,133 @@ class Found:
 
     def explanation(self) -> Explanation:
         """Return the hits and every candidate with its numbers."""
-        return Explanation(self.hits(), tuple(map(self._considered, self.ranked)), self.terms)
+        return Explanation(self.hits(), tuple(map(self._considered, self.ranked)), tuple(self.asked.terms))
 
     def _hit(self, place: Ranked) -> Hit:
-        found = self.candidates[place.index]
-        memory = versions.to_memory(found.record, self.judged_at, self.search.half_life_hours)
-        similarity = None if found.similarity is None else round(min(1.0, max(0.0, found.similarity)), 4)
-        return Hit(memory=memory, score=round(place.score, 4), similarity=similarity)
+        candidate = self.candidates[place.index]
+        similarity = None if candidate.similarity is None else round(min(1.0, max(0.0, candidate.similarity)), 4)
+        return Hit(
+            found=self._item(candidate.record),
+            score=round(place.score, 4),
+            similarity=similarity,
+            calibrated=self._calibrated(similarity),
+        )
+
+    def _calibrated(self, similarity: float | None) -> float | None:
+        if similarity is None or self.asked.embedder is None:
+            return None
+        return round(calibrated(similarity, *self.asked.embedder.space.calibration), 4)
+
+    def _item(self, record: Record) -> Memory | Turn:
+        if record.ref.collection is Collection.HISTORY:
+            return to_turn(record)
+        return versions.to_memory(record, self.asked.judged_at, self.asked.half_life_hours)
 
     def _considered(self, place: Ranked) -> Considered:
         record, features = self.candidates[place.index].record, self.features[place.index]
-        numbers: dict[str, float | int | None] = {
-            "similarity": None if features.similarity is None else round(features.similarity, 4),
-            "words": round(features.words, 4),
+        turn = record.ref.collection is Collection.HISTORY
+        numbers = _numbers(features.evidence, turn=turn) | {
             "confidence": features.confidence,
             "freshness": round(place.freshness, 4),
             "boost": round(place.boost, 4),
         }
-        return Considered(record.ref.group, record.text, round(place.score, 4), numbers, place.dropped)
+        name = to_turn(record).id if turn else record.ref.group
+        return Considered(name, record.text, round(place.score, 4), numbers, place.dropped)
+
+
+def _numbers(evidence: Evidence, *, turn: bool) -> dict[str, float | int | None]:
+    """Return the evidence as a table shows it; what a memory does not have is None."""
+    numbers: dict[str, float | int | None] = {
+        "similarity": evidence.similarity,
+        "words": evidence.words,
+        "window_words": evidence.window_words,
+        "session_words": evidence.session_words,
+        "session_best": evidence.session_best if turn else None,
+        "window_similarity": evidence.window_similarity if turn else None,
+        "session_similarity": evidence.session_similarity if turn else None,
+        "date": evidence.date,
+    }
+    for name in ("named", "tells_when", "aside", "question", "brevity"):
+        numbers[name] = getattr(evidence, name) if turn else None
+    return {name: None if value is None else round(value, 4) for name, value in numbers.items()}
 
 
 def run(store: Store, embedder: "Embedder | None", search: Search, now: datetime) -> Found:
     """Search, and return everything that was considered, best first."""
-    terms = query_terms(search.query)
-    vector = None if embedder is None else _query_vector(embedder, search.query)
     judged_at = search.where.as_of or now
-    latin_only = embedder is not None and embedder.space.latin_only
-    readable = not latin_only or is_latin(search.query)
+    asked = gathering.question(search.query, search.now, judged_at, search.half_life_hours, embedder)
     k = max(MIN_CANDIDATES, 2 * search.limit)
+    said = _turns(store, search, asked)
     while True:
-        candidates = store.candidates(search.where, vector=vector, terms=terms, k=k)
-        features = [
-            _features(
-                found,
-                search.half_life_hours,
-                judged_at,
-                readable=readable and (not latin_only or is_latin(found.record.text[:_SAMPLE])),
-            )
-            for found in candidates
-        ]
-        floor, near_best = _doubt(store, embedder, search, candidates, terms) if embedder else (0.0, 1.0)
-        rules = Rules(
-            weight=embedder.space.weight if embedder else 0.0,
-            floor=floor,
-            near_best=near_best,
-            min_similarity=search.min_similarity,
-            min_confidence=search.min_confidence,
-            limit=search.limit,
-        )
-        ranked = rank(features, rules)
+        written = _memories(store, search, asked, k)
+        candidates, features = [*written.candidates, *said.candidates], [*written.features, *said.features]
+        sense = _sense(candidates, features, asked.terms)
+        ranked = rank(features, _rules(store, search, asked, sense))
         enough = sum(not place.dropped for place in ranked) >= search.limit
         # Where many candidates were not current enough, there may be others behind them.
-        if enough or len(candidates) < k or not any("confidence" in place.dropped for place in ranked):
-            return Found(search, judged_at, tuple(terms), candidates, features, ranked)
+        if enough or not written.more or not any("confidence" in place.dropped for place in ranked):
+            return Found(search, asked, candidates, features, ranked)
         k *= 4
 
 
-def _features(found: Candidate, half_life_hours: float, now: datetime, *, readable: bool) -> Features:
-    record = found.record
-    return Features(
-        similarity=found.similarity,
-        words=found.words,
-        confidence=versions.confidence(record, now, half_life_hours),
-        decay_policy=versions.decay_policy(record),
-        age_days=(now - record.created_at).total_seconds() / 86_400,
-        accesses=record.accesses,
-        readable=readable,
+def _turns(store: Store, search: Search, asked: Question) -> Gathered:
+    if Collection.HISTORY not in search.collections:
+        return Gathered([], [], more=False)
+    return gathering.turns(store, replace(search.where, collection=Collection.HISTORY), asked, search.limit)
+
+
+def _memories(store: Store, search: Search, asked: Question, k: int) -> Gathered:
+    if Collection.MEMORY not in search.collections:
+        return Gathered([], [], more=False)
+    return gathering.memories(store, replace(search.where, collection=Collection.MEMORY), asked, k)
+
+
+class _Sense(NamedTuple):
+    """What shows that a query means something here: the best similarity, and the share of its words in one place."""
+
+    similarity: float
+    coverage: float
+
+
+def _sense(candidates: Sequence[Candidate], features: Sequence[Features], terms: Sequence[str]) -> _Sense:
+    known = [found.similarity for found in candidates if found.similarity is not None]
+    places = [(each.evidence.named, each.evidence.window_words or 0.0) for each in features]
+    if any(named for named, _ in places):
+        return _Sense(1.0, 1.0)  # somebody who speaks here is asked about
+    written = [found for found in candidates if found.record.ref.collection is Collection.MEMORY]
+    coverage = max(_best_coverage(written, terms), *(share for _, share in places), 0.0)
+    return _Sense(max(known, default=SURE_SIMILARITY), coverage)
+
+
+def _rules(store: Store, search: Search, asked: Question, sense: _Sense) -> Rules:
+    embedder = asked.embedder
+    floor, near_best = _doubt(store, embedder, search, sense) if embedder else (0.0, 1.0)
+    least = search.min_similarity
+    return Rules(
+        weight=asked.weight,
+        floor=floor,
+        near_best=near_best,
+        min_similarity=uncalibrated(least, *embedder.space.calibration) if embedder and least > 0 else 0.0,
+        min_confidence=search.min_confidence,
+        limit=search.limit,
     )
 
 
-def _query_vector(embedder: "Embedder", query: str) -> "NDArray[np.float32]":
-    """Return one vector for a query, shape (dimension,): for a long one the direction between its windows."""
-    total: NDArray[np.float32] = embedder.embed(query).sum(axis=0)
-    return total / max(float((total @ total) ** 0.5), 1e-12)
-
-
-def _doubt(
-    store: Store, embedder: "Embedder", search: Search, candidates: Sequence[Candidate], terms: Sequence[str]
-) -> tuple[float, float]:
+def _doubt(store: Store, embedder: "Embedder", search: Search, sense: _Sense) -> tuple[float, float]:
     """Return `floor` and `near_best` of the rules: how far it is in doubt that the query means something here.
 
     Counting what was searched takes time in a large store, so it is done only for queries in doubt.
     """
-    best = max((found.similarity for found in candidates if found.similarity is not None), default=SURE_SIMILARITY)
-    if best >= SURE_SIMILARITY or _best_coverage(candidates, terms) >= MIN_COVERAGE:
+    if sense.similarity >= SURE_SIMILARITY or sense.coverage >= MIN_COVERAGE:
         return 0.0, 1.0
-    space, count = embedder.space, store.count(search.where, at_most=_COUNTED)
+    space = embedder.space
+    count = sum(
+        store.count(replace(search.where, collection=collection), at_most=_COUNTED) for collection in search.collections
+    )
     floor = noise_floor(space.noise_mean, space.noise_spread, count)
-    if best >= floor:
+    if sense.similarity >= floor:
         return 0.0, 1.0
+    terms = query_terms(search.query)
     tells = any(term not in STOP_WORDS for term in terms) and embedder.familiarity(search.query) > MIN_FAMILIARITY
     return (floor - FAMILIAR_MARGIN, NEAR_BEST) if tells else (floor, 1.0)
 

@@ -29,6 +29,7 @@ from memories.stores import Store, open_store
 from memories.times import from_millis, mixes_zones, parse_time, to_millis
 
 if TYPE_CHECKING:
+    from memories.conversation import Turn, TurnDraft
     from memories.embedders import Embedder
     from memories.searching import Explanation, Found, Hit, SearchFilters
     from memories.writing import Created
@@ -286,6 +287,26 @@ class Memories:
             forgotten = Forgotten(group, forgotten.versions + len(records), also_in)
         return forgotten
 
+    def add_turns(self, conversation_id: str, turns: "Iterable[TurnDraft | str]") -> "list[Turn]":
+        """Append what was said to a conversation, in one step; what is there is never changed.
+
+        Args:
+            conversation_id: Its name, at most 256 characters.
+            turns: Drafts, or contents said by the user, in order.
+
+        Returns:
+            The turns. One whose `message_id` is in the conversation already is returned as it is there.
+
+        Raises:
+            InvalidInput: A value is not acceptable; nothing was stored.
+        """
+        from memories.conversation import TurnDraft, append
+
+        if isinstance(turns, str):
+            raise InvalidInput("add_turns takes a list of turns or texts; put a single one in a list")
+        drafts = [turn if isinstance(turn, TurnDraft) else TurnDraft(turn) for turn in turns]
+        return append(self._store, self._embedder, (self.namespace, conversation_id), drafts, self._now())
+
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def get(self, memory_id: str) -> Memory:
@@ -348,7 +369,7 @@ class Memories:
         return Page(tuple(self._memory(record, now) for record in records[:limit]), more)
 
     def search(self, query: str, **filters: "Unpack[SearchFilters]") -> "tuple[Hit, ...]":
-        """Return the memories that answer a query, best first; none if nothing does.
+        """Return the memories, or with `scope` the turns, that answer a query, best first; none if nothing does.
 
         Args:
             query: What is asked, in words of any script, at most 4,096 characters.
@@ -443,7 +464,8 @@ class Memories:
         limit, min_confidence = given.get("limit"), given.get("min_confidence")
         search = Search(
             query=validate.query(query),
-            where=self._filter(given.get("tags"), given.get("since"), given.get("until"), given.get("as_of")),
+            where=self._search_filter(given),
+            collections=_collections(given),
             limit=self.config.default_limit if limit is None else validate.limit(limit),
             min_confidence=(
                 self.config.min_confidence
@@ -452,15 +474,25 @@ class Memories:
             ),
             min_similarity=validate.unit(given.get("min_similarity") or 0.0, "min-similarity"),
             half_life_hours=self.config.decay_half_life_hours,
+            now=_moment(given.get("now"), self._now(), end_of_day=True) or self._now(),
         )
         if search.min_similarity and self._embedder is None:
             raise InvalidInput("min-similarity needs an embedder, and EMBEDDER is none")
         found = run(self._store, self._embedder, search, self._now())
         if search.where.as_of is None:
-            self._count_access(found.records())
+            self._count_access(found.memories())
             if self.config.reinforce_on_retrieval:
-                self._reinforce(found.records(), self._now())
+                self._reinforce(found.memories(), self._now())
         return found
+
+    def _search_filter(self, given: "SearchFilters") -> Filter:
+        where = self._filter(given.get("tags"), given.get("since"), given.get("until"), given.get("as_of"))
+        conversation = given.get("conversation")
+        if conversation is None:
+            return where
+        if _collections(given) != (Collection.HISTORY,):
+            raise InvalidInput("conversation narrows a search of the history; add scope history")
+        return replace(where, group=validate.one_line(conversation, "conversation id"))
 
     def _find(self, memory_id: str, *, deleted: bool = False) -> Record:
         """Return the latest version of a memory that may be read."""
@@ -520,6 +552,15 @@ class Memories:
     def _count_access(self, records: Sequence[Record]) -> None:
         if self.config.count_accesses and records:
             self._store.touch([record.ref for record in records])
+
+
+def _collections(given: "SearchFilters") -> tuple[Collection, ...]:
+    from memories.searching import COLLECTIONS
+
+    scope = given.get("scope", "memories")
+    if scope not in COLLECTIONS:
+        raise InvalidInput(f'"{validate.shown(str(scope))}" can\'t be searched; use {", ".join(COLLECTIONS)}')
+    return COLLECTIONS[scope]
 
 
 def _moment(given: Moment | None, now: datetime, *, end_of_day: bool = False) -> datetime | None:

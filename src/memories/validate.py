@@ -115,7 +115,20 @@ def key(text: str) -> str:
     Raises:
         InvalidInput: It is empty, too long, or of several lines.
     """
-    return _one_line(unicodedata.normalize("NFC", _typed(text, "key").strip()), "key", MAX_KEY)
+    return one_line(text, "key")
+
+
+def one_line(text: str, name: str) -> str:
+    """Return a name of at most `MAX_KEY` characters on one line, such as the id of a conversation.
+
+    Args:
+        text: The name.
+        name: What it names, for the message.
+
+    Raises:
+        InvalidInput: It is empty, too long, or of several lines.
+    """
+    return _one_line(unicodedata.normalize("NFC", _typed(text, name).strip()), name, MAX_KEY)
 
 
 def limit(number: int) -> int:

@@ -19,6 +19,8 @@ class Space:
             `ranking.noise_floor`. Models differ in how far apart they hold strangers.
         noise_spread: See `noise_mean`.
         weight: How much similarity counts beside words in a score; it makes up for how narrow the model's range is.
+        calibration: Slope and middle of the curve that turns a cosine into a similarity that means the same for every
+            embedder: see `ranking.calibrated`.
         duplicate: The similarity from which two statements may say the same; measured for each model too.
         latin_only: Its model knows languages in Latin letters only; what it makes of other scripts says little.
     """
@@ -29,6 +31,7 @@ class Space:
     noise_spread: float
     weight: float
     duplicate: float
+    calibration: tuple[float, float]
     latin_only: bool = False
 
 

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 class FakeEmbedder:
     """Hashes words into a bag: the same words give the same vector, no common word gives a similarity near 0."""
 
-    space = Space(model="fake/1", dimension=64, noise_mean=0.1, noise_spread=0.1, weight=3.0, duplicate=0.9)
+    space = Space(
+        model="fake/1",
+        dimension=64,
+        noise_mean=0.1,
+        noise_spread=0.1,
+        weight=1.75,
+        duplicate=0.9,
+        calibration=(10.0, 0.5),
+    )
 
     def embed(self, text: str) -> "NDArray[np.float32]":
         """Return one vector, shape (1, 64)."""

@@ -30,8 +30,9 @@ class MiniLM:
         dimension=384,
         noise_mean=0.09,
         noise_spread=0.07,
-        weight=3.0,
+        weight=1.75,
         duplicate=0.80,
+        calibration=(16.0, 0.27),
         latin_only=True,
     )
 

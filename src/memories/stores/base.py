@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from memories.models import Candidate, Filter, Patch, Record, Ref, StoreInfo
+from memories.models import Candidate, Collection, Filter, Matches, Patch, Record, Ref, StoreInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +23,9 @@ class Store(Protocol):
     - *Atomicity.* A method that writes does all of it or nothing.
     - *Order.* Positions in a group are unique: the second writer of a position gets `Conflict`, and so does the
       second live record with one key.
+    - *Collections* do not disturb each other: turns make no memory's words common, and no search of memories slower.
     - *Scores.* A similarity is a cosine, within 0.01 of the exact one. A word score is BM25 over the terms of
-      `memories.text`, larger is better, 0 if no term matches.
+      `memories.text`, larger is better, 0 if no term matches. A turn's words include the name of its speaker.
     - *Vectors* of two models are never compared: the store remembers the space of its first vector and raises
       `EmbedderMismatch` for any other, on writes and on searches.
     - *Threads and processes* may use one store at once. A store that cannot bear that says so here: (none).
@@ -115,6 +116,32 @@ class Store(Protocol):
 
         Raises:
             EmbedderMismatch: The vector is of another space than those in the store.
+        """
+        ...
+
+    def matches(self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int) -> Matches:
+        """Return what matches a query, term by term and without the records, so that turns can be seen in their places.
+
+        Args:
+            where: Which records.
+            vector: See `candidates`.
+            terms: See `candidates`.
+            k: At least so many of the best by vector and so many of the best by words, if there are as many; a store
+                may return more, and for a few thousand records it best returns all of them.
+
+        Raises:
+            EmbedderMismatch: The vector is of another space than those in the store.
+        """
+        ...
+
+    def read(self, refs: Sequence[Ref]) -> list[Record]:
+        """Return the records at these addresses, in no order; addresses that don't exist are left out."""
+        ...
+
+    def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
+        """Return the different values of a label in these namespaces, in order, fast however many records there are.
+
+        Values that only ended records have may be among them.
         """
         ...
 

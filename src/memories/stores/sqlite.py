@@ -11,7 +11,8 @@ import apsw
 
 from memories.embedders.base import Space
 from memories.errors import Conflict, EmbedderMismatch, StoreDamaged, StoreError
-from memories.models import Candidate, Collection, Filter, Patch, Record, Ref, StoreInfo
+from memories.models import Candidate, Collection, Filter, Matches, Patch, Record, Ref, StoreInfo
+from memories.stores import sqlite_schema as schema
 from memories.stores import sqlite_words
 from memories.stores.sqlite_file import SQLiteFile
 from memories.stores.sqlite_query import (
@@ -34,12 +35,20 @@ if TYPE_CHECKING:
 
 _READ = """
 SELECT r.seq, p.collection, p.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, r.key, r.labels,
-       r.fields, r.crc, r.text, coalesce(a.count, 0)
+       r.fields, r.crc, r.text, coalesce(a.count, 0), r.session
 FROM record r JOIN pool p ON p.id = r.pool LEFT JOIN access a ON a.seq = r.seq
 """
 _FIND = """
 SELECT r.seq FROM pool p JOIN record r ON r.pool = p.id
 WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
+"""
+
+
+_FORGET_LABELS = """
+DELETE FROM label_pool WHERE NOT EXISTS (
+  SELECT 1 FROM record_label m JOIN record r ON r.seq = m.seq
+  WHERE m.label = label_pool.label AND r.pool = label_pool.pool
+)
 """
 
 
@@ -55,7 +64,7 @@ class SQLiteStore:
         """
         self._file = SQLiteFile(path)
         self._space = space
-        self._index: VectorIndex | None = None
+        self._indexes: dict[Collection, VectorIndex] = {}
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -68,15 +77,16 @@ class SQLiteStore:
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
         with self._file.write() as db:
-            embedded = False
+            embedded: set[Collection] = set()
             for record in records:
                 seq = _insert(db, record)
                 if record.vectors is not None:
-                    self._claim_space(db)
-                    self._vectors().insert(db, seq, record.vectors)
-                    embedded = True
-            if embedded:
-                self._vectors().seal(db)
+                    if not embedded:
+                        self._claim_space(db)
+                    self._vectors(record.ref.collection).insert(db, seq, record.vectors)
+                    embedded.add(record.ref.collection)
+            for collection in embedded:
+                self._vectors(collection).seal(db)
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
@@ -85,7 +95,7 @@ class SQLiteStore:
                 seq = _seq(db, patch.ref)
                 if seq is None:
                     continue
-                [(stored, was, text)] = fetch(db, "SELECT fields, ended_at, text FROM record WHERE seq = ?", (seq,))
+                [(stored, was)] = fetch(db, "SELECT fields, ended_at FROM record WHERE seq = ?", (seq,))
                 fields = {**json.loads(stored or "{}"), **patch.fields}
                 ended = None if patch.ended_at is None else to_millis(patch.ended_at)
                 try:
@@ -96,7 +106,9 @@ class SQLiteStore:
                 except apsw.ConstraintError as exc:
                     raise Conflict(f"another record has the key of {patch.ref.group} now; read it again") from exc
                 if (was is None) != (ended is None):
-                    sqlite_words.move(db, seq, text, ended=ended is not None)
+                    sqlite_words.remove(db, seq)
+                    [record] = self._records(db, fetch(db, f"{_READ} WHERE r.seq = ?", (seq,)))
+                    sqlite_words.insert(db, seq, record)
 
     def touch(self, refs: Sequence[Ref]) -> None:
         """See `Store.touch`."""
@@ -117,8 +129,9 @@ class SQLiteStore:
             for ref in refs:
                 seq = _seq(db, ref)
                 if seq is not None:
-                    self._remove(db, seq)
+                    self._remove(db, seq, ref.collection)
             db.execute("DELETE FROM label WHERE id NOT IN (SELECT label FROM record_label)")
+            db.execute(_FORGET_LABELS)
             sqlite_words.erase(db)
             db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('erasing', 1)")
         self._file.erase_free_pages()
@@ -126,9 +139,9 @@ class SQLiteStore:
             db.execute("DELETE FROM meta WHERE name = 'erasing'")
         return self._file.snapshots()
 
-    def _remove(self, db: apsw.Connection, seq: int) -> None:
-        if fetch(db, "SELECT 1 FROM vector WHERE seq = ?", (seq,)):
-            self._vectors().remove(db, seq)
+    def _remove(self, db: apsw.Connection, seq: int, collection: Collection) -> None:
+        if fetch(db, f"SELECT 1 FROM {schema.VECTORS[collection]} WHERE seq = ?", (seq,)):
+            self._vectors(collection).remove(db, seq)
         sqlite_words.remove(db, seq)
         for table in ("record_label", "access", "record"):
             db.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))
@@ -208,13 +221,12 @@ class SQLiteStore:
         """See `Store.candidates`."""
         with self._file.read() as db:
             matching = condition(db, where, pools(db, where))
-            also_ended = where.as_of is not None or where.state != "live"
-            words = sqlite_words.best(db, matching, terms, k, also_ended=also_ended)
+            words = sqlite_words.best(db, matching, terms, k)
             similar: dict[int, float] = {}
             if vector is not None and self._comparable(db):
-                similar = self._vectors().best(db, matching, vector, k)
-                only_words = [seq for seq in words if seq not in similar]
-                similar |= self._vectors().exact(db, only_words, vector)
+                index = self._vectors(where.collection)
+                similar = index.best(db, matching, vector, k)
+                similar |= index.exact(db, [seq for seq in words if seq not in similar], vector)
             seqs = json.dumps(list({**words, **similar}))
             rows = fetch(db, f"{_READ} WHERE r.seq IN (SELECT value FROM json_each(?))", (seqs,))
             records = self._records(db, rows)
@@ -222,6 +234,41 @@ class SQLiteStore:
                 Candidate(record, similar.get(row[0]), words.get(row[0], 0.0))
                 for row, record in zip(rows, records, strict=True)
             ]
+
+    def matches(self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int) -> Matches:
+        """See `Store.matches`."""
+        from memories.stores.sqlite_matches import Query, find
+
+        with self._file.read() as db:
+            matching = condition(db, where, pools(db, where))
+            index = self._vectors(where.collection) if vector is not None and self._comparable(db) else None
+            return find(db, matching, index, Query(vector, terms, k))
+
+    def read(self, refs: Sequence[Ref]) -> list[Record]:
+        """See `Store.read`."""
+        with self._file.read() as db:
+            found: list[Record] = []
+            for collection, namespace, group in dict.fromkeys(ref[:3] for ref in refs):
+                positions = [ref.position for ref in refs if ref[:3] == (collection, namespace, group)]
+                sql = (
+                    f"{_READ} WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? "
+                    "AND r.position IN (SELECT value FROM json_each(?))"
+                )
+                rows = fetch(db, sql, (collection, namespace, encode_group(group), json.dumps(positions)))
+                found += self._records(db, rows)
+            return found
+
+    def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
+        """See `Store.values`."""
+        with self._file.read() as db:
+            among = ",".join(map(str, pools(db, Filter(collection, tuple(namespaces)))))
+            rows = fetch(
+                db,
+                "SELECT DISTINCT l.value FROM label l JOIN label_pool m ON m.label = l.id "
+                f"WHERE l.key = ? AND m.pool IN ({among}) ORDER BY 1",
+                (key,),
+            )
+            return [value for (value,) in rows]
 
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""
@@ -232,7 +279,8 @@ class SQLiteStore:
             matching = condition(db, where, pools(db, where))
             without = fetch_value(
                 db,
-                f"SELECT count(*) FROM record r WHERE {matching.find} AND r.seq NOT IN (SELECT seq FROM vector)",
+                f"SELECT count(*) FROM record r WHERE {matching.find} "
+                f"AND r.seq NOT IN (SELECT seq FROM {schema.VECTORS[where.collection]})",
                 matching.values,
             )
         return StoreInfo(
@@ -255,12 +303,14 @@ class SQLiteStore:
         self._claim_space(db)
         return True
 
-    def _vectors(self) -> "VectorIndex":
-        if self._index is None:
+    def _vectors(self, collection: Collection) -> "VectorIndex":
+        if collection not in self._indexes:
+            from memories.stores.quantize import Quantizer
             from memories.stores.sqlite_vectors import VectorIndex
 
-            self._index = VectorIndex(self._require_space().dimension)
-        return self._index
+            quantizer = Quantizer(self._require_space().dimension)
+            self._indexes = {known: VectorIndex(quantizer, known) for known in Collection}
+        return self._indexes[collection]
 
     def _require_space(self) -> Space:
         if self._space is None:
@@ -281,7 +331,7 @@ class SQLiteStore:
 
     def _record(self, row: tuple[Any, ...], labels: Mapping[str, tuple[str, str]]) -> Record:
         (seq, collection, namespace, group, position, created_at, ended_at, ended_by, key) = row[:9]
-        (label_ids, fields, crc, text, accesses) = row[9:]
+        (label_ids, fields, crc, text, accesses, session) = row[9:]
         record = Record(
             ref=Ref(Collection(collection), namespace, decode_group(group), position),
             text=text,
@@ -292,6 +342,7 @@ class SQLiteStore:
             labels=dict(labels[label] for label in label_ids.split(",")) if label_ids else {},
             fields=json.loads(fields) if fields else {},
             accesses=accesses,
+            session=session,
         )
         if _crc(record) != crc:
             raise StoreDamaged(
@@ -305,13 +356,15 @@ class SQLiteStore:
 
 def _insert(db: apsw.Connection, record: Record) -> int:
     """Add a record with its labels and words; return its seq."""
+    pool = _pool(db, record.ref)
     labels = [_label(db, key, value) for key, value in record.labels.items()]
     try:
         db.execute(
-            "INSERT INTO record (pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, crc, text) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO record "
+            "(pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, crc, text, session) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                _pool(db, record.ref),
+                pool,
                 encode_group(record.ref.group),
                 record.ref.position,
                 to_millis(record.created_at),
@@ -322,6 +375,7 @@ def _insert(db: apsw.Connection, record: Record) -> int:
                 _to_json(record.fields),
                 _crc(record),
                 record.text,
+                record.session,
             ),
         )
     except apsw.ConstraintError as exc:
@@ -329,7 +383,8 @@ def _insert(db: apsw.Connection, record: Record) -> int:
         raise Conflict(f"{what} or its key was written by somebody else first; read it again") from exc
     seq = db.last_insert_rowid()
     db.executemany("INSERT INTO record_label (label, seq) VALUES (?, ?)", [(label, seq) for label in labels])
-    sqlite_words.insert(db, seq, record.text, ended=record.ended_at is not None)
+    db.executemany("INSERT OR IGNORE INTO label_pool (label, pool) VALUES (?, ?)", [(label, pool) for label in labels])
+    sqlite_words.insert(db, seq, record)
     return seq
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from memories.errors import StoreDamaged
-from memories.models import Filter
+from memories.models import Collection, Filter
 from memories.times import to_millis
 
 
@@ -53,6 +53,8 @@ class Condition(NamedTuple):
         bounds: Queries that an index alone answers, each for at least the records that are meant.
         broad: Whether most records of the namespaces are meant.
         bounded: Whether `bounds` say everything that narrows it.
+        collection: Memories or turns.
+        also_ended: Whether records that ended are meant as well.
     """
 
     find: str
@@ -61,6 +63,8 @@ class Condition(NamedTuple):
     bounds: tuple[str, ...]
     broad: bool
     bounded: bool
+    collection: Collection
+    also_ended: bool
 
 
 def pools(db: apsw.Connection, where: Filter) -> list[int]:
@@ -99,6 +103,8 @@ def condition(db: apsw.Connection, where: Filter, among: Sequence[int]) -> Condi
         bounds=(f"SELECT 1 FROM record r WHERE {in_pools}", *rows),
         broad=len(conditions) == 2 and not labels and where.state == "live",
         bounded=len(conditions) == 2,
+        collection=where.collection,
+        also_ended=where.as_of is not None or where.state != "live",
     )
 
 

@@ -4,6 +4,8 @@ A migration is a script that runs in the transaction that also writes its number
 never change; to change the schema, add one.
 """
 
+from memories.models import Collection
+
 APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
 
 _FIRST = """
@@ -64,4 +66,25 @@ CREATE TABLE block (
 );
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+_TURNS = """
+-- For a turn, the position at which its session begins.
+ALTER TABLE record ADD COLUMN session INTEGER;
+
+-- Words and vectors of turns, apart from those of memories, which stay as rare and as fast to search as they are.
+-- What has ended is in words_ended, whatever it is.
+CREATE VIRTUAL TABLE turn_words USING fts5 (
+  text, content = '', contentless_delete = 1,
+  tokenize = "porter unicode61 remove_diacritics 2 categories 'L* N* Co So M*'"
+);
+CREATE TABLE turn_vector (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL);
+CREATE TABLE turn_block (hi INTEGER PRIMARY KEY, seqs BLOB NOT NULL, bits BLOB NOT NULL);
+
+-- Which labels a namespace of a collection has had, so that its speakers are known without a look at its turns.
+CREATE TABLE label_pool (label INTEGER, pool INTEGER, PRIMARY KEY (label, pool)) WITHOUT ROWID;
+INSERT INTO label_pool SELECT DISTINCT m.label, r.pool FROM record_label m JOIN record r ON r.seq = m.seq;
+"""
+
+VECTORS = {Collection.MEMORY: "vector", Collection.HISTORY: "turn_vector"}
+BLOCKS = {Collection.MEMORY: "block", Collection.HISTORY: "turn_block"}
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _TURNS)

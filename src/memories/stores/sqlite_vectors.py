@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import apsw
 import numpy as np
 
+from memories.models import Collection
 from memories.stores.quantize import Quantizer
 from memories.stores.sqlite_query import Condition, damage_noticed, fetch, fetch_value
+from memories.stores.sqlite_schema import BLOCKS, VECTORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,9 +41,11 @@ class _Blocks:
 class VectorIndex:
     """The vectors of one store file. Keeps the bit blocks that it has read; they only ever grow, but for erasures."""
 
-    def __init__(self, dimension: int) -> None:
-        """Prepare for vectors of that dimension."""
-        self.quantizer = Quantizer(dimension)
+    def __init__(self, quantizer: Quantizer, collection: Collection) -> None:
+        """Prepare for the vectors of memories or of turns."""
+        self.quantizer = quantizer
+        self.table, self._block = VECTORS[collection], BLOCKS[collection]
+        self._epoch_name = f"{self._block}s_epoch"
         self._lock = threading.Lock()
         self._epoch: int | None = None
         self._blocks = self._no_blocks()
@@ -50,16 +54,17 @@ class VectorIndex:
 
     def insert(self, db: apsw.Connection, seq: int, vectors: "NDArray[np.float32]") -> None:
         """Keep the vectors of a record, shape (windows, dimension)."""
-        db.execute("INSERT INTO vector (seq, codes) VALUES (?, ?)", (seq, self.quantizer.encode(vectors)))
+        db.execute(f"INSERT INTO {self.table} (seq, codes) VALUES (?, ?)", (seq, self.quantizer.encode(vectors)))
 
     def seal(self, db: apsw.Connection) -> None:
         """Make blocks of the vectors that are in none yet, as long as there are enough for a whole one."""
         while True:
-            hi = _highest(db)
-            newest = fetch_value(db, "SELECT max(seq) FROM vector") or 0
+            hi = int(fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block}"))
+            newest = fetch_value(db, f"SELECT max(seq) FROM {self.table}") or 0
             if newest - hi < BLOCK_ROWS:
                 return
-            rows = fetch(db, "SELECT seq, codes FROM vector WHERE seq > ? ORDER BY seq LIMIT ?", (hi, BLOCK_ROWS))
+            sql = f"SELECT seq, codes FROM {self.table} WHERE seq > ? ORDER BY seq LIMIT ?"
+            rows = fetch(db, sql, (hi, BLOCK_ROWS))
             if len(rows) < BLOCK_ROWS:
                 return
             self._write_block(db, rows)
@@ -67,24 +72,24 @@ class VectorIndex:
     def _write_block(self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]) -> None:
         seqs, codes = self._unpack(rows)
         db.execute(
-            "INSERT INTO block (hi, seqs, bits) VALUES (?, ?, ?)",
+            f"INSERT INTO {self._block} (hi, seqs, bits) VALUES (?, ?, ?)",
             (int(seqs[-1]), _pack_seqs(seqs), self.quantizer.bits(codes).astype("<u8").tobytes()),
         )
 
     def remove(self, db: apsw.Connection, seq: int) -> None:
         """Remove a record's vectors, and make the block that knows them again without them."""
-        db.execute("DELETE FROM vector WHERE seq = ?", (seq,))
-        hi = fetch_value(db, "SELECT hi FROM block WHERE hi >= ? ORDER BY hi LIMIT 1", (seq,))
+        db.execute(f"DELETE FROM {self.table} WHERE seq = ?", (seq,))
+        hi = fetch_value(db, f"SELECT hi FROM {self._block} WHERE hi >= ? ORDER BY hi LIMIT 1", (seq,))
         if hi is None:
             return
-        below = fetch_value(db, "SELECT coalesce(max(hi), 0) FROM block WHERE hi < ?", (hi,))
-        rows = fetch(db, "SELECT seq, codes FROM vector WHERE seq > ? AND seq <= ? ORDER BY seq", (below, hi))
-        db.execute("DELETE FROM block WHERE hi = ?", (hi,))
+        below = fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block} WHERE hi < ?", (hi,))
+        rows = fetch(db, f"SELECT seq, codes FROM {self.table} WHERE seq > ? AND seq <= ? ORDER BY seq", (below, hi))
+        db.execute(f"DELETE FROM {self._block} WHERE hi = ?", (hi,))
         if rows:
             self._write_block(db, rows)
         db.execute(
-            "INSERT INTO meta (name, value) VALUES ('blocks_epoch', 1) "
-            "ON CONFLICT (name) DO UPDATE SET value = value + 1"
+            "INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1",
+            (self._epoch_name,),
         )
 
     # --- searching -------------------------------------------------------------------------------------------------
@@ -99,17 +104,17 @@ class VectorIndex:
             k: How many.
         """
         turned = self.quantizer.rotate(query[np.newaxis, :])[0]
-        found = self._best_by_blocks(db, matching, turned, k) if _is_large(db, matching) else None
+        found = self._best_by_blocks(db, matching, turned, k) if is_large(db, matching) else None
         if found is not None:
             return found
-        sql = f"SELECT v.seq, v.codes FROM record r CROSS JOIN vector v ON v.seq = r.seq WHERE {matching.find}"
-        return _top(self._score(fetch(db, sql, matching.values), turned), k)
+        sql = f"SELECT v.seq, v.codes FROM record r CROSS JOIN {self.table} v ON v.seq = r.seq WHERE {matching.find}"
+        return _top(self.score(fetch(db, sql, matching.values), turned), k)
 
     def exact(self, db: apsw.Connection, seqs: Sequence[int], query: "NDArray[np.float32]") -> Scores:
         """Return the score of each of these records that has a vector; the query is not rotated yet."""
         turned = self.quantizer.rotate(query[np.newaxis, :])[0]
-        sql = "SELECT seq, codes FROM vector WHERE seq IN (SELECT value FROM json_each(?))"
-        return self._score(fetch(db, sql, (json.dumps(list(seqs)),)), turned)
+        sql = f"SELECT seq, codes FROM {self.table} WHERE seq IN (SELECT value FROM json_each(?))"
+        return self.score(fetch(db, sql, (json.dumps(list(seqs)),)), turned)
 
     def _best_by_blocks(
         self, db: apsw.Connection, matching: Condition, turned: "NDArray[np.float32]", k: int
@@ -117,15 +122,15 @@ class VectorIndex:
         """Return the `k` best by way of the blocks; None if so few records are meant that scoring all is faster."""
         blocks = self._load_blocks(db)
         coarse = self.quantizer.coarse_scores(turned, blocks.bits, blocks.counts)
-        tail = "SELECT v.seq, v.codes FROM vector v CROSS JOIN record r ON r.seq = v.seq WHERE v.seq > ?"
-        newest = self._score(fetch(db, f"{tail} AND {matching.check}", (blocks.hi, *matching.values)), turned)
+        tail = f"SELECT v.seq, v.codes FROM {self.table} v CROSS JOIN record r ON r.seq = v.seq WHERE v.seq > ?"
+        newest = self.score(fetch(db, f"{tail} AND {matching.check}", (blocks.hi, *matching.values)), turned)
         found: Scores = {}
         wanted = max(MIN_RESCORED, 4 * k) + len(coarse) // RESCORED_SHARE
         seen: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         while True:
             best = np.argpartition(-coarse, wanted)[:wanted] if wanted < len(coarse) else slice(None)
             piece = np.setdiff1d(blocks.seqs[best], seen)
-            found |= self._score(_matching(db, matching, piece.tolist()), turned)
+            found |= self.score(self._matching(db, matching, piece.tolist()), turned)
             # Where the filter left few of the candidates, go further down the list.
             if wanted >= len(coarse) or len(found) >= min(wanted, max(MIN_MATCHING, 4 * k)):
                 return _top(found | newest, k)
@@ -134,11 +139,20 @@ class VectorIndex:
             seen = np.union1d(seen, piece)
             wanted *= 4
 
+    def _matching(self, db: apsw.Connection, matching: Condition, seqs: Sequence[int]) -> list[tuple[int, bytes]]:
+        """Return seq and codes of those of the seqs that the filter means."""
+        # CROSS keeps the order: first the seqs, then a look at each record; else an index of all would be walked.
+        sql = (
+            "SELECT v.seq, v.codes FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
+            f"CROSS JOIN {self.table} v ON v.seq = r.seq WHERE {matching.check}"
+        )
+        return fetch(db, sql, (json.dumps(list(seqs)), *matching.values))
+
     def _load_blocks(self, db: apsw.Connection) -> "_Blocks":
-        epoch = fetch_value(db, "SELECT value FROM meta WHERE name = 'blocks_epoch'")
+        epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))
         with self._lock:
             known = self._blocks if self._epoch == epoch else self._no_blocks()
-            newer = fetch(db, "SELECT hi, seqs, bits FROM block WHERE hi > ? ORDER BY hi", (known.hi,))
+            newer = fetch(db, f"SELECT hi, seqs, bits FROM {self._block} WHERE hi > ? ORDER BY hi", (known.hi,))
             if newer:
                 known = self._joined(known, newer)
             self._epoch, self._blocks = epoch, known
@@ -158,7 +172,8 @@ class VectorIndex:
                 raise ValueError("a block of vectors is cut off")
         return _Blocks(newer[-1][0], seqs, bits, self.quantizer.bit_counts(bits))
 
-    def _score(self, rows: Sequence[tuple[int, bytes]], turned: "NDArray[np.float32]") -> Scores:
+    def score(self, rows: Sequence[tuple[int, bytes]], turned: "NDArray[np.float32]") -> Scores:
+        """Return the cosine of the best window of each row, seq and codes, with a rotated query."""
         if not rows:
             return {}
         seqs, codes = self._unpack(rows)
@@ -174,17 +189,17 @@ class VectorIndex:
         """Return the seq of each window, and the codes of all windows."""
         size = self.quantizer.code_bytes
         with damage_noticed():
-            if any(len(codes) % size for _, codes in rows):
+            numbers, codes = zip(*rows, strict=True)
+            lengths = set(map(len, codes))
+            if any(length % size for length in lengths):
                 raise ValueError("a vector is cut off")
-            seqs = np.repeat(np.array([seq for seq, _ in rows], dtype=np.int64), [len(row[1]) // size for row in rows])
-            return seqs, b"".join(codes for _, codes in rows)
+            seqs = np.array(numbers, dtype=np.int64)
+            if lengths != {size}:
+                seqs = np.repeat(seqs, [len(code) // size for code in codes])
+            return seqs, b"".join(codes)
 
 
-def _highest(db: apsw.Connection) -> int:
-    return int(fetch_value(db, "SELECT coalesce(max(hi), 0) FROM block"))
-
-
-def _is_large(db: apsw.Connection, matching: Condition) -> bool:
+def is_large(db: apsw.Connection, matching: Condition) -> bool:
     """Return whether more records are meant than should be scored one by one."""
     most = BLOCK_ROWS if matching.broad else EXACT_ROWS
 
@@ -194,16 +209,6 @@ def _is_large(db: apsw.Connection, matching: Condition) -> bool:
     if not all(exceeded(bound) for bound in matching.bounds):
         return False
     return matching.bounded or exceeded(f"SELECT 1 FROM record r WHERE {matching.find}", matching.values)
-
-
-def _matching(db: apsw.Connection, matching: Condition, seqs: Sequence[int]) -> list[tuple[int, bytes]]:
-    """Return seq and codes of those of the seqs that the filter means."""
-    # CROSS keeps the order: first the seqs, then a look at each record; else an index of all records would be walked.
-    sql = (
-        "SELECT v.seq, v.codes FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
-        f"CROSS JOIN vector v ON v.seq = r.seq WHERE {matching.check}"
-    )
-    return fetch(db, sql, (json.dumps(list(seqs)), *matching.values))
 
 
 def _pack_seqs(seqs: "NDArray[np.int64]") -> bytes:

@@ -1,15 +1,17 @@
-"""Word search in the SQLite store: two FTS5 tables, one for what is current and one for what was.
+"""Word search in the SQLite store: FTS5 tables, one for current memories, one for turns, one for what was.
 
-They are apart so that what was said once does not change how rare a word is in what is said now.
+They are apart so that what was said once, or in passing, does not change how rare a word is in what is said now.
 """
 
 from collections.abc import Sequence
 
 import apsw
 
+from memories.models import SPEAKER, Collection, Record
 from memories.stores.sqlite_query import Condition, fetch, fetch_value
 
-CURRENT, ENDED = "words", "words_ended"
+CURRENT = {Collection.MEMORY: "words", Collection.HISTORY: "turn_words"}
+ENDED = "words_ended"
 
 # In a store of more rows than this, words that very many rows have are left out of a search: ranking costs time for
 # every row that matches, and such words tell the least.
@@ -20,32 +22,29 @@ _SURPLUS = 4  # so many times the wanted records are ranked before a filter that
 Scores = dict[int, float]
 
 
-def insert(db: apsw.Connection, seq: int, text: str, *, ended: bool) -> None:
-    """Index the words of a record."""
+def insert(db: apsw.Connection, seq: int, record: Record) -> None:
+    """Index the words of a record, among those that are current or those that ended."""
     from memories.text import index_text  # its patterns take 4 ms to compile, and reading does without them
 
-    db.execute(f"INSERT INTO {ENDED if ended else CURRENT} (rowid, text) VALUES (?, ?)", (seq, index_text(text)))
-
-
-def move(db: apsw.Connection, seq: int, text: str, *, ended: bool) -> None:
-    """Index the words of a record among those that ended, or that are current again."""
-    remove(db, seq)
-    insert(db, seq, text, ended=ended)
+    turn = record.ref.collection is Collection.HISTORY
+    spoken = f"{record.labels[SPEAKER]}: {record.text}" if turn and SPEAKER in record.labels else record.text
+    table = CURRENT[record.ref.collection] if record.ended_at is None else ENDED
+    db.execute(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", (seq, index_text(spoken)))
 
 
 def remove(db: apsw.Connection, seq: int) -> None:
     """Take the words of a record out; their bytes stay in the file until `erase`."""
-    for table in (CURRENT, ENDED):
+    for table in (*CURRENT.values(), ENDED):
         db.execute(f"DELETE FROM {table} WHERE rowid = ?", (seq,))
 
 
 def erase(db: apsw.Connection) -> None:
     """Rewrite the index without what was removed."""
-    for table in (CURRENT, ENDED):
+    for table in (*CURRENT.values(), ENDED):
         db.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")
 
 
-def best(db: apsw.Connection, matching: Condition, terms: Sequence[str], k: int, *, also_ended: bool) -> Scores:
+def best(db: apsw.Connection, matching: Condition, terms: Sequence[str], k: int) -> Scores:
     """Return the `k` best records by BM25 of the terms, any of which may match.
 
     Args:
@@ -53,15 +52,20 @@ def best(db: apsw.Connection, matching: Condition, terms: Sequence[str], k: int,
         matching: Which records are meant.
         terms: See `Store.candidates`.
         k: How many.
-        also_ended: Records that ended are meant as well.
     """
-    quoted = [_quoted(term) for term in terms]
+    literals = [quoted(term) for term in terms]
     found: Scores = {}
-    for table in (CURRENT, ENDED) if also_ended else (CURRENT,):
-        match = " OR ".join(_telling(db, table, quoted))
+    for table in tables(matching):
+        match = " OR ".join(telling(db, table, literals))
         if match:
             found |= _best_of(db, table, matching, match, k)
     return dict(sorted(found.items(), key=lambda item: -item[1])[:k])
+
+
+def tables(matching: Condition) -> tuple[str, ...]:
+    """Return the tables that hold the words of the records that are meant."""
+    current = CURRENT[matching.collection]
+    return (current, ENDED) if matching.also_ended else (current,)
 
 
 def _best_of(db: apsw.Connection, table: str, matching: Condition, match: str, k: int) -> Scores:
@@ -78,7 +82,7 @@ def _best_of(db: apsw.Connection, table: str, matching: Condition, match: str, k
     return dict(fetch(db, sql, (match, -1, *matching.values, k)))
 
 
-def _telling(db: apsw.Connection, table: str, terms: list[str]) -> list[str]:
+def telling(db: apsw.Connection, table: str, terms: list[str]) -> list[str]:
     """Return the terms that are rare enough to be ranked by; at least the rarest one."""
     if fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record") <= _RANK_ALL_ROWS:
         return terms
@@ -94,7 +98,7 @@ def _telling(db: apsw.Connection, table: str, terms: list[str]) -> list[str]:
     return kept
 
 
-def _quoted(term: str) -> str:
+def quoted(term: str) -> str:
     """Return a term as FTS5 takes it literally, with no sign in it an operator, but for a final `*`: any ending."""
     beginning = term.removesuffix("*")
     literal = '"' + beginning.replace("\0", " ").replace('"', '""') + '"'

@@ -1,0 +1,237 @@
+"""Dates in a question, explicit or relative, and how close a time is to them. English. Pure.
+
+A date never filters: it says which answers are likelier. What is written around a date often speaks of it a little
+later ("yesterday we …"), so times after a date count for longer than times before it.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+DAYS_BEFORE, DAYS_AFTER = 3.0, 7.0  # so far outside a single day a time still counts a quarter
+WIDTH_SHARE = 0.25  # and the wider what is meant, the further
+_RECENT_DAYS = 14
+
+_MONTHS = {
+    name: number
+    for number, names in enumerate(
+        "january jan,february feb,march mar,april apr,may,june jun,july jul,august aug,september sept sep,"
+        "october oct,november nov,december dec".split(","),
+        1,
+    )
+    for name in names.split()
+}
+_WEEKDAYS = {
+    name: number for number, name in enumerate("monday tuesday wednesday thursday friday saturday sunday".split())
+}
+_NUMBERS = {"a": 1, "an": 1, "couple of": 2, "couple": 2, "few": 3, "several": 4} | {
+    name: number
+    for number, name in enumerate("one two three four five six seven eight nine ten eleven twelve".split(), 1)
+}
+_UNIT_DAYS = {"day": 1, "week": 7, "month": 30, "year": 365}
+_HALF_WIDTH = {"day": 0, "week": 3, "month": 15, "year": 180}  # "two weeks ago" is not said to the day
+
+_MONTH = rf"\b({'|'.join(sorted(_MONTHS, key=len, reverse=True))})\b\.?"
+_DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
+_YEAR = r"((?:19|20)\d\d)\b"
+_COUNT = rf"(\d{{1,3}}|{'|'.join(sorted(_NUMBERS, key=len, reverse=True))})"
+_UNITS = r"(day|week|month|year)s?"
+_BEFORE_MONTH = (
+    r"\b(?:in|on|of|during|since|until|till|by|before|after|around|from|to|between|and|early|late|mid|this|last|next)"
+)
+
+Span = tuple[date, date]  # first and last day
+
+
+class _Asked(NamedTuple):
+    """What relative dates are counted from, and the years that a date without a year may mean."""
+
+    today: date
+    years: Sequence[int]
+
+
+def spans(text: str, now: datetime, years: Sequence[int]) -> list[Span]:
+    """Return the spans of days that a text names.
+
+    Args:
+        text: A question, such as "what did we decide last week?"
+        now: When it is asked.
+        years: The years that a date without a year may mean; each gives a span of its own.
+    """
+    asked = _Asked(now.date(), years)
+    found: list[Span] = []
+    for pattern, read in _PATTERNS:
+        for match in pattern.finditer(text):
+            for span in read(match, asked):
+                if span not in found:
+                    found.append(span)
+        text = pattern.sub(" . ", text)  # what one pattern has read, no other reads again
+    return found
+
+
+def closeness(days: "NDArray[np.int64]", meant: Sequence[Span]) -> "NDArray[np.float64]":
+    """Return how close days are to the nearest of some spans: 1 inside, towards 0 far away.
+
+    Args:
+        days: Day numbers as `date.toordinal` gives them, shape (n,).
+        meant: At least one span.
+
+    Returns:
+        Shape (n,). Outside it is (1 + distance / reach)⁻², where the reach grows with the width of the span.
+    """
+    import numpy as np
+
+    best = np.zeros(len(days))
+    for first, last in meant:
+        width = WIDTH_SHARE * ((last - first).days + 1)
+        before = np.maximum(0, first.toordinal() - days) / (DAYS_BEFORE + width)
+        after = np.maximum(0, days - last.toordinal()) / (DAYS_AFTER + width)
+        best = np.maximum(best, (1 + before + after) ** -2.0)
+    return best
+
+
+def asks_when(text: str) -> bool:
+    """Return whether a question asks for a time."""
+    return bool(_WHEN.search(text))
+
+
+def tells_time(text: str) -> bool:
+    """Return whether a text speaks of a time: a date, a weekday, "yesterday", "last year"."""
+    return bool(_TIME.search(text))
+
+
+_WHEN = re.compile(
+    r"^\W*(?:when|since when|until when|how long|(?:on |in |at )?(?:what|which) (?:date|day|year|month|week|time)s?)\b",
+    re.IGNORECASE,
+)
+_TIME = re.compile(
+    r"\b(?:yesterday|today|tonight|tomorrow|last|next|ago|week(?:end)?s?|months?|years?|days?|since|recently|soon|just|"
+    rf"{'|'.join(_WEEKDAYS)}|january|february|march|april|june|july|august|september|october|november|december|"
+    r"(?:19|20)\d\d|summer|winter|spring|fall|autumn|birthday|anniversary)\b",
+    re.IGNORECASE,
+)
+
+
+# --- readers: what each pattern means --------------------------------------------------------------------------------
+
+
+def _dates(year: str | int | None, month: int, day: int | None, asked: _Asked) -> Iterator[Span]:
+    """Yield the day or the month that is meant, in each year that may be meant."""
+    for number in asked.years if year is None else [int(year)]:
+        try:
+            first = date(number, month, day or 1)
+        except ValueError:
+            continue  # 30 February is no date
+        yield first, first if day else _end_of_month(first)
+
+
+def _iso(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    return _dates(match[1], min(12, max(1, int(match[2]))), int(match[3]), asked)
+
+
+def _day_month(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    return _dates(match[3], _MONTHS[match[2].lower()], int(match[1]), asked)
+
+
+def _month_day(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    return _dates(match[3], _MONTHS[match[1].lower()], int(match[2]), asked)
+
+
+def _month_year(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    return _dates(match[2], _MONTHS[match[1].lower()], None, asked)
+
+
+def _month_alone(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    return _dates(None, _MONTHS[match[1].lower()], None, asked)
+
+
+def _year_alone(match: re.Match[str], _asked: _Asked) -> Iterator[Span]:
+    yield date(int(match[1]), 1, 1), date(int(match[1]), 12, 31)
+
+
+def _ago(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    unit = match[2].lower()
+    middle = _back(asked.today, _number(match[1]) * _UNIT_DAYS[unit])
+    yield _back(middle, _HALF_WIDTH[unit]), min(asked.today, _back(middle, -_HALF_WIDTH[unit]))
+
+
+def _past(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    """The last three weeks: from then until now."""
+    yield _back(asked.today, _number(match[1]) * _UNIT_DAYS[match[2].lower()]), asked.today
+
+
+def _last(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    """Last week, month or year by the calendar, and the last weekend."""
+    today, unit = asked.today, match[1].lower()
+    monday = _back(today, today.weekday())
+    if unit == "week":
+        yield _back(monday, 7), _back(monday, 1)
+    elif unit == "weekend":
+        yield _back(monday, 2), _back(monday, 1)
+    elif unit == "month":
+        last = _back(today.replace(day=1), 1)
+        yield last.replace(day=1), last
+    else:
+        yield date(max(1, today.year - 1), 1, 1), date(max(1, today.year - 1), 12, 31)
+
+
+def _this(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    today = asked.today
+    starts = {
+        "week": _back(today, today.weekday()),
+        "month": today.replace(day=1),
+        "year": today.replace(month=1, day=1),
+    }
+    yield starts[match[1].lower()], today
+
+
+def _weekday(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    """The last such day before today."""
+    day = _back(asked.today, (asked.today.weekday() - _WEEKDAYS[match[1].lower()] - 1) % 7 + 1)
+    yield day, day
+
+
+def _days_back(first: int, last: int) -> Callable[[re.Match[str], _Asked], Iterator[Span]]:
+    return lambda _match, asked: iter([(_back(asked.today, first), _back(asked.today, last))])
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else _NUMBERS[text.lower()]
+
+
+def _back(day: date, days: int) -> date:
+    """Return the day so many days before, within the years that dates have."""
+    return date.fromordinal(min(date.max.toordinal(), max(1, day.toordinal() - days)))
+
+
+def _end_of_month(day: date) -> date:
+    return date(day.year, 12, 31) if day.month == 12 else date(day.year, day.month + 1, 1) - timedelta(days=1)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+# In this order: what is longer, and more certain, is read first.
+_PATTERNS: tuple[tuple[re.Pattern[str], Any], ...] = (
+    (_compiled(rf"\b{_YEAR[:-2]}[-/](\d{{1,2}})[-/](\d{{1,2}})\b"), _iso),
+    (_compiled(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?"), _day_month),
+    (_compiled(rf"{_MONTH}\s+{_DAY}\b(?:,?\s+{_YEAR})?"), _month_day),
+    (_compiled(rf"{_MONTH},?\s+(?:of\s+)?{_YEAR}"), _month_year),
+    (_compiled(rf"{_BEFORE_MONTH}\s+{_MONTH}"), _month_alone),
+    (_compiled(rf"\b{_YEAR}"), _year_alone),
+    (_compiled(r"\bday before yesterday\b"), _days_back(2, 2)),
+    (_compiled(r"\b(?:yesterday|last night)\b"), _days_back(1, 1)),
+    (_compiled(r"\b(?:today|tonight|this (?:morning|afternoon|evening))\b"), _days_back(0, 0)),
+    (_compiled(rf"\b{_COUNT}\s+{_UNITS}\s+ago\b"), _ago),
+    (_compiled(rf"\b(?:last|past|previous)\s+{_COUNT}\s+{_UNITS}\b"), _past),
+    (_compiled(r"\b(?:last|past|previous)\s+(week|weekend|month|year)\b"), _last),
+    (_compiled(r"\bthis\s+(week|month|year)\b"), _this),
+    (_compiled(rf"\b(?:last|on|this|since|past)\s+({'|'.join(_WEEKDAYS)})\b"), _weekday),
+    (_compiled(r"\b(?:recently|lately|these days)\b"), _days_back(_RECENT_DAYS, 0)),
+)

@@ -1,0 +1,222 @@
+"""From a search to what may answer it: the stores' candidates with what speaks for each."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from memories import dates, versions
+from memories.models import SPEAKER, Candidate, Collection, Filter, Matches, Ref
+from memories.names import named, without
+from memories.ranking import FULL_LENGTH, Evidence, Features, fused
+from memories.stores.base import Store
+from memories.text import is_latin, query_terms
+from memories.times import from_millis
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from memories.embedders import Embedder
+    from memories.surroundings import Surroundings
+
+MATCHES = 200  # so many turns by words and by vector are seen in their places
+MIN_TURNS = 30  # and so many of them are read
+_SAMPLE = 200  # characters that show which script a text is in
+_LETTERS = 6  # in a word, with its space
+_DAY_MILLIS = 86_400_000
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, as it is looked for.
+
+    Attributes:
+        text: The question.
+        terms: Its words.
+        now: When it is asked: what "yesterday" counts from.
+        judged_at: The time for which confidence and age are computed.
+        half_life_hours: See `decay`.
+        embedder: Makes vectors; None to go by words alone.
+    """
+
+    text: str
+    terms: Sequence[str]
+    now: datetime
+    judged_at: datetime
+    half_life_hours: float
+    embedder: "Embedder | None"
+
+    @property
+    def weight(self) -> float:
+        """How much similarity counts beside words."""
+        return self.embedder.space.weight if self.embedder else 0.0
+
+
+class Gathered(NamedTuple):
+    """Candidates with their features, in the same order, and whether there may be more."""
+
+    candidates: list[Candidate]
+    features: list[Features]
+    more: bool
+
+
+def question(
+    text: str, now: datetime, judged_at: datetime, half_life_hours: float, embedder: "Embedder | None"
+) -> Question:
+    """Return a question with its words; see `Question`."""
+    return Question(text, query_terms(text), now, judged_at, half_life_hours, embedder)
+
+
+def memories(store: Store, where: Filter, asked: Question, k: int) -> Gathered:
+    """Return the memories that may answer, `k` by words and `k` by vector."""
+    vector = None if asked.embedder is None else query_vector(asked.embedder, asked.text)
+    found = store.candidates(where, vector=vector, terms=asked.terms, k=k)
+    close = _closeness(asked, [candidate.record.created_at for candidate in found])
+    features = [_memory_features(candidate, asked, day) for candidate, day in zip(found, close, strict=True)]
+    return Gathered(found, features, more=len(found) >= k)
+
+
+def turns(store: Store, where: Filter, asked: Question, limit: int) -> Gathered:
+    """Return the turns that may answer, each with what its surroundings tell."""
+    from memories.surroundings import measure
+
+    speakers = named(asked.text, store.values(Collection.HISTORY, where.namespaces, SPEAKER))
+    vector = None if asked.embedder is None else query_vector(asked.embedder, without(asked.text, speakers))
+    matches = store.matches(where, vector=vector, terms=asked.terms, k=max(MATCHES, 2 * limit))
+    wanted = max(MIN_TURNS, 2 * limit)
+    if not len(matches.group):
+        return Gathered([], [], more=False)
+    around = measure(matches)
+    meant = _is_named(matches, speakers)
+    close = _match_closeness(asked, matches)
+    best = _best(asked, around, meant, close, wanted)
+    refs = {_ref(where, matches, row): row for row in best}
+    records = {record.ref: record for record in store.read(list(refs))}
+    candidates, features = [], []
+    when = dates.asks_when(asked.text)
+    for ref, row in refs.items():
+        if ref in records:  # or it was removed meanwhile
+            similarity = float(matches.similarity[row])
+            known = None if math.isnan(similarity) else similarity
+            candidate = Candidate(records[ref], known, float(around.words[row]))
+            evidence = _turn_evidence(candidate, around, row, (float(meant[row]), float(close[row])), when=when)
+            candidates.append(candidate)
+            features.append(Features(evidence, readable=_readable(asked, candidate.record.text)))
+    return Gathered(candidates, features, more=False)
+
+
+def query_vector(embedder: "Embedder", text: str) -> "NDArray[np.float32]":
+    """Return one vector for a query, shape (dimension,): for a long one the direction between its windows."""
+    total: NDArray[np.float32] = embedder.embed(text).sum(axis=0)
+    return total / max(float((total @ total) ** 0.5), 1e-12)
+
+
+# --- memories --------------------------------------------------------------------------------------------------------
+
+
+def _memory_features(found: Candidate, asked: Question, close: float) -> Features:
+    record = found.record
+    return Features(
+        evidence=Evidence.alone(found.words, found.similarity, close),
+        confidence=versions.confidence(record, asked.judged_at, asked.half_life_hours),
+        decay_policy=versions.decay_policy(record),
+        age_days=(asked.judged_at - record.created_at).total_seconds() / 86_400,
+        accesses=record.accesses,
+        readable=_readable(asked, record.text),
+    )
+
+
+def _readable(asked: Question, text: str) -> bool:
+    """Return whether the model knows the script of both the question and the text."""
+    if asked.embedder is None or not asked.embedder.space.latin_only:
+        return True
+    return is_latin(asked.text) and is_latin(text[:_SAMPLE])
+
+
+def _closeness(asked: Question, moments: Sequence[datetime]) -> list[float]:
+    """Return how close times are to a date in the question; 0 for all if it names none."""
+    meant = dates.spans(asked.text, asked.now, sorted({moment.year for moment in moments})) if moments else []
+    if not meant:
+        return [0.0] * len(moments)
+    import numpy as np
+
+    days = np.array([moment.toordinal() for moment in moments], dtype=np.int64)
+    return [float(close) for close in dates.closeness(days, meant)]
+
+
+# --- turns -----------------------------------------------------------------------------------------------------------
+
+
+def _is_named(matches: Matches, speakers: Sequence[str]) -> "NDArray[np.float64]":
+    """Return 1.0 for the turns of the one speaker who is named; if several are, that tells nothing apart."""
+    import numpy as np
+
+    said = [len(speakers) == 1 and labels.get(SPEAKER) == speakers[0] for labels in matches.labels]
+    return np.array(said, dtype=np.float64)[matches.label]
+
+
+def _match_closeness(asked: Question, matches: Matches) -> "NDArray[np.float64]":
+    import numpy as np
+
+    first, last = (from_millis(int(bound)) for bound in (matches.created_at.min(), matches.created_at.max()))
+    meant = dates.spans(asked.text, asked.now, range(first.year, last.year + 1))
+    if not meant:
+        return np.zeros(len(matches.created_at))
+    return dates.closeness(matches.created_at // _DAY_MILLIS + _EPOCH, meant)
+
+
+def _best(
+    asked: Question, around: "Surroundings", meant: "NDArray[np.float64]", close: "NDArray[np.float64]", count: int
+) -> list[int]:
+    """Return the rows that promise most by what is known without their texts."""
+    import numpy as np
+
+    evidence = Evidence(
+        words=around.words,
+        session_best=around.session_best,
+        window_words=around.window_words,
+        session_words=around.session_words,
+        similarity=None if asked.embedder is None else around.similarity,
+        window_similarity=around.window_similarity,
+        session_similarity=around.session_similarity,
+        named=meant,
+        date=close,
+        aside=around.aside,
+    )
+    scores = fused(evidence, float(around.words.max()), asked.weight)
+    return [int(row) for row in np.argsort(-scores, kind="stable")[:count]]
+
+
+def _ref(where: Filter, matches: Matches, row: int) -> Ref:
+    namespace, group = matches.groups[matches.group[row]]
+    return Ref(where.collection, namespace, group, int(matches.position[row]))
+
+
+def _turn_evidence(
+    found: Candidate, around: "Surroundings", row: int, signs: tuple[float, float], *, when: bool
+) -> Evidence:
+    text = found.record.text
+    return Evidence(
+        words=found.words,
+        session_best=float(around.session_best[row]),
+        window_words=float(around.window_words[row]),
+        session_words=float(around.session_words[row]),
+        similarity=None if found.similarity is None else float(around.similarity[row]),
+        window_similarity=float(around.window_similarity[row]),
+        session_similarity=float(around.session_similarity[row]),
+        named=signs[0],
+        date=signs[1],
+        tells_when=float(when and dates.tells_time(text)),
+        aside=float(around.aside[row]),
+        question=float(text.rstrip().endswith(("?", "？", "؟"))),
+        brevity=_brevity(text),
+    )
+
+
+def _brevity(text: str) -> float:
+    """Return how brief a text is: 1 for one word, 0 from `FULL_LENGTH` words on, by the logarithm between."""
+    words = max(1, len(text.split()), len(text) // _LETTERS)  # not every script parts its words
+    return 1 - math.log(min(words, FULL_LENGTH)) / math.log(FULL_LENGTH)

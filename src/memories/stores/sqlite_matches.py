@@ -1,0 +1,151 @@
+"""What matches a query in the SQLite store, in columns and term by term: how turns are searched."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import apsw
+import numpy as np
+
+from memories.models import Matches
+from memories.stores import sqlite_words
+from memories.stores.sqlite_query import Condition, damage_noticed, decode_group, fetch, fetch_value
+from memories.stores.sqlite_vectors import VectorIndex, is_large
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_PLACE = "r.seq, p.namespace, r.grp, r.position, r.session, r.created_at, r.labels"
+
+Row = tuple[Any, ...]
+
+
+class Query(NamedTuple):
+    """What is looked for; see `Store.matches`."""
+
+    vector: "NDArray[np.float32] | None"
+    terms: Sequence[str]
+    k: int
+
+
+class _Words(NamedTuple):
+    """BM25 of each record that has a term, and which records have each term."""
+
+    scores: dict[int, float]
+    holders: dict[str, list[int]]
+
+
+def find(db: apsw.Connection, matching: Condition, index: VectorIndex | None, query: Query) -> Matches:
+    """Return what matches: all records that are meant if they are few, else the best by words and by vector.
+
+    Args:
+        db: A connection inside a transaction.
+        matching: Which records are meant.
+        index: The vectors; None to go by words alone.
+        query: What is looked for.
+    """
+    if is_large(db, matching):
+        rows, words, similar = _best(db, matching, index, query)
+        count = int(fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record"))
+    else:
+        rows, similar = _all(db, matching, index, query)
+        between = (min(rows)[0], max(rows)[0]) if rows else (0, -1)
+        words, count = _words(db, matching, query.terms, between), len(rows)
+    with damage_noticed():
+        return _columns(db, rows, words, similar, count)
+
+
+def _all(
+    db: apsw.Connection, matching: Condition, index: VectorIndex | None, query: Query
+) -> tuple[list[Row], dict[int, float]]:
+    """Return the places of all records that are meant, and how similar each is."""
+    if index is None or query.vector is None:
+        sql = f"SELECT {_PLACE} FROM record r JOIN pool p ON p.id = r.pool WHERE {matching.find}"
+        return fetch(db, sql, matching.values), {}
+    sql = (
+        f"SELECT {_PLACE}, v.codes FROM record r JOIN pool p ON p.id = r.pool "
+        f"LEFT JOIN {index.table} v ON v.seq = r.seq WHERE {matching.find}"
+    )
+    rows = fetch(db, sql, matching.values)
+    turned = index.quantizer.rotate(query.vector[np.newaxis, :])[0]
+    with_vector = [(row[0], row[-1]) for row in rows if row[-1] is not None]
+    return rows, index.score(with_vector, turned)
+
+
+def _best(
+    db: apsw.Connection, matching: Condition, index: VectorIndex | None, query: Query
+) -> tuple[list[Row], _Words, dict[int, float]]:
+    """Return the places of the best records by words and by vector, and what is known of them."""
+    best = sqlite_words.best(db, matching, query.terms, query.k)
+    similar: dict[int, float] = {}
+    if index is not None and query.vector is not None:
+        similar = index.best(db, matching, query.vector, query.k)
+        similar |= index.exact(db, [seq for seq in best if seq not in similar], query.vector)
+    words = _words(db, matching, query.terms, (0, 2**62))
+    wanted = {seq for holders in words.holders.values() for seq in holders} | similar.keys() | best.keys()
+    sql = (
+        f"SELECT {_PLACE} FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
+        f"JOIN pool p ON p.id = r.pool WHERE {matching.check}"
+    )
+    rows = fetch(db, sql, (json.dumps(sorted(wanted)), *matching.values))
+    return rows, words, similar
+
+
+def _words(db: apsw.Connection, matching: Condition, terms: Sequence[str], between: tuple[int, int]) -> _Words:
+    """Return the scores and the holders of the telling terms, among records with a seq between two."""
+    found = _Words({}, {})
+    literals = {sqlite_words.quoted(term): term for term in terms}
+    for table in sqlite_words.tables(matching):
+        telling = sqlite_words.telling(db, table, list(literals))
+        if not telling:
+            continue
+        where = f"{table} MATCH ? AND rowid BETWEEN ? AND ?"
+        match = " OR ".join(telling)
+        found.scores.update(fetch(db, f"SELECT rowid, -rank FROM {table} WHERE {where}", (match, *between)))
+        for literal in telling:
+            holders = fetch(db, f"SELECT rowid FROM {table} WHERE {where}", (literal, *between))
+            found.holders.setdefault(literals[literal], []).extend(seq for (seq,) in holders)
+    return found
+
+
+def _columns(
+    db: apsw.Connection, rows: Sequence[Row], words: _Words, similar: Mapping[int, float], count: int
+) -> Matches:
+    seqs, namespaces, names, positions, sessions, times, written, *_ = zip(*rows, strict=True) if rows else [()] * 7
+    at = dict(zip(seqs, range(len(seqs)), strict=True))
+    groups: dict[tuple[str, bytes | str], int] = {}
+    group = [groups.setdefault(place, len(groups)) for place in zip(namespaces, names, strict=True)]
+    sets: dict[str, int] = {}
+    label = [sets.setdefault(ids or "", len(sets)) for ids in written]
+    holds = np.zeros((len(words.holders), len(rows)), dtype=np.bool_)
+    for number, holders in enumerate(words.holders.values()):
+        holds[number, [at[seq] for seq in holders if seq in at]] = True
+    scores = np.zeros(len(rows))
+    for seq, score in words.scores.items():
+        if seq in at:
+            scores[at[seq]] = score
+    return Matches(
+        groups=[(namespace, decode_group(name)) for namespace, name in groups],
+        group=np.array(group, dtype=np.int64),
+        position=np.array(positions, dtype=np.int64),
+        session=np.array([-1 if session is None else session for session in sessions], dtype=np.int64),
+        created_at=np.array(times, dtype=np.int64),
+        labels=_labels(db, list(sets)),
+        label=np.array(label, dtype=np.int64),
+        words=scores,
+        similarity=np.array([similar.get(seq, math.nan) for seq in seqs], dtype=np.float64),
+        terms=list(words.holders),
+        holds=holds,
+        count=count,
+    )
+
+
+def _labels(db: apsw.Connection, sets: Sequence[str]) -> list[dict[str, str]]:
+    """Return what the written sets of label ids stand for."""
+    ids = sorted({int(label) for written in sets for label in written.split(",") if label})
+    found = fetch(
+        db, "SELECT id, key, value FROM label WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(ids),)
+    )
+    known = {number: (key, value) for number, key, value in found}
+    return [dict(known[int(label)] for label in written.split(",") if label) for written in sets]
