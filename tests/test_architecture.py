@@ -25,7 +25,9 @@ MODULES = [
 LAYERS = (
     ("errors", "models"),
     ("validate", "times", "ids", "text", "decay", "versions", "ranking", "vocabulary", "duplicates", "config"),
+    ("dates", "names", "surroundings"),
     ("stores", "embedders"),
+    ("conversation", "gathering"),
     ("writing", "searching"),
     ("service",),
     ("cli",),

@@ -95,7 +95,7 @@ def append(
         now: The time of what has none.
     """
     namespace, conversation = place[0], conversation_id(place[1])
-    checked = [_checked(draft, now) for draft in drafts]
+    checked = [_checked(draft, now, number if len(drafts) > 1 else None) for number, draft in enumerate(drafts, 1)]
     vectors = [None if embedder is None else embedder.embed(draft.content) for draft in checked]
     written: list[Record] = []
     new: list[Record] = []
@@ -114,6 +114,19 @@ def append(
             written.append(turn)
         store.append(new)
     return [to_turn(record) for record in written]
+
+
+def tail(store: Store, namespaces: tuple[str, ...], name: str, limit: int) -> list[Turn]:
+    """Return the last turns of a conversation, oldest first; see `Memories.tail_turns`.
+
+    The first namespace that has the conversation counts: one of the same name in another is another one.
+    """
+    for namespace in namespaces:
+        where = Filter(Collection.HISTORY, (namespace,), group=conversation_id(name))
+        found = store.scan(where, limit=limit, newest_first=True)
+        if found:
+            return [to_turn(record) for record in reversed(found)]
+    return []
 
 
 def conversation_id(name: str) -> str:
@@ -169,12 +182,19 @@ def _key(conversation: str, message_id: str | None) -> str | None:
     return None if message_id is None else f"{conversation}{_SCOPE}{message_id}"
 
 
-def _checked(draft: TurnDraft, now: datetime) -> TurnDraft:
+def _checked(draft: TurnDraft, now: datetime, number: int | None) -> TurnDraft:
     """Return a draft as it is stored.
 
     Raises:
-        InvalidInput: A value is not acceptable.
+        InvalidInput: A value is not acceptable; the message names the turn by its number, if there are several.
     """
+    try:
+        return _valid(draft, now)
+    except InvalidInput as exc:
+        raise exc if number is None else InvalidInput(f"turn {number}: {exc}; nothing was stored") from exc
+
+
+def _valid(draft: TurnDraft, now: datetime) -> TurnDraft:
     content = validate.content(draft.content)
     if len(content) > MAX_TURN_CHARACTERS:
         raise InvalidInput(f"content is {len(content)} characters; a turn has at most {MAX_TURN_CHARACTERS}; cut it")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memories.embedders import Embedder
     from memories.surroundings import Surroundings
 
-MATCHES = 200  # so many turns by words and by vector are seen in their places
+MATCHES = 100  # so many turns by words and by vector are seen in their places
 MIN_TURNS = 30  # and so many of them are read
 _SAMPLE = 200  # characters that show which script a text is in
 _LETTERS = 6  # in a word, with its space

@@ -266,7 +266,7 @@ class Matches:
         labels: The different sets of labels.
         label: Which of `labels` it has.
         words: BM25 of all terms, larger is better; 0.0 if none matches.
-        similarity: The cosine of its best window and the query, -1 to 1; NaN where it is not known.
+        similarity: The cosine of its best window and the query, -1 to 1; NaN for what has no vector.
         terms: Terms that were looked for; ones that very many records have may be left out.
         holds: Which record has which term, shape (len(terms), n), bool.
         count: How many records were searched, roughly.

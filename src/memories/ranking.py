@@ -64,6 +64,7 @@ FULL_WORDS = 4.0  # from this BM25 on, the best words count in full; one common 
 FULL_LENGTH = 20  # words from which a turn is not brief
 FAMILIAR_MARGIN = 0.08  # a question of known words is taken for noise only if its best answer is so much less similar
 NEAR_BEST = 0.06  # and then only what is nearly as similar as the best is an answer
+MEANT_DATE = 0.5  # so close to a date in the query, a text is what is asked about without sharing a word
 WORDLESS_SHARE = 0.5  # what shares no word with the query must be so similar, compared with the best
 
 
@@ -273,8 +274,9 @@ def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> 
 
 def _why_not(candidate: Features, rules: Rules, weakest: float, nearest: float) -> str:
     """Return why a candidate is no answer; empty if it is one."""
-    similarity = candidate.evidence.similarity
-    wordless = candidate.evidence.words <= 0 and not (candidate.evidence.window_words or 0.0) > 0
+    evidence = candidate.evidence
+    similarity = evidence.similarity
+    wordless = evidence.words <= 0 and (evidence.window_words or 0.0) <= 0 and evidence.date < MEANT_DATE
     if wordless and (similarity is None or similarity < weakest):
         return f"shares no word with the query, and its similarity is below {weakest:.2f}"
     if wordless and not candidate.readable:

@@ -11,6 +11,7 @@ from memories.gathering import Gathered, Question
 from memories.models import Candidate, Collection, Filter, Memory, Moment, Record
 from memories.ranking import (
     FAMILIAR_MARGIN,
+    MEANT_DATE,
     NEAR_BEST,
     Evidence,
     Features,
@@ -134,7 +135,7 @@ class Hit:
     @property
     def conversation_id(self) -> str | None:
         """The conversation that a turn is from; the one that a memory is tagged with."""
-        return self.found.tags.get("conversation") if isinstance(self.found, Memory) else self.found.conversation_id
+        return self.found.tags.get("conversation_id") if isinstance(self.found, Memory) else self.found.conversation_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,11 +291,11 @@ class _Sense(NamedTuple):
 
 def _sense(candidates: Sequence[Candidate], features: Sequence[Features], terms: Sequence[str]) -> _Sense:
     known = [found.similarity for found in candidates if found.similarity is not None]
-    places = [(each.evidence.named, each.evidence.window_words or 0.0) for each in features]
-    if any(named for named, _ in places):
-        return _Sense(1.0, 1.0)  # somebody who speaks here is asked about
+    if any(each.evidence.named or each.evidence.date >= MEANT_DATE for each in features):
+        return _Sense(1.0, 1.0)  # somebody who speaks here, or a day on which something was said, is asked about
     written = [found for found in candidates if found.record.ref.collection is Collection.MEMORY]
-    coverage = max(_best_coverage(written, terms), *(share for _, share in places), 0.0)
+    coverage = max((each.evidence.window_words or 0.0 for each in features), default=0.0)
+    coverage = max(coverage, _best_coverage(written, terms))
     return _Sense(max(known, default=SURE_SIMILARITY), coverage)
 
 

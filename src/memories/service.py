@@ -307,6 +307,18 @@ class Memories:
         drafts = [turn if isinstance(turn, TurnDraft) else TurnDraft(turn) for turn in turns]
         return append(self._store, self._embedder, (self.namespace, conversation_id), drafts, self._now())
 
+    def tail_turns(self, conversation_id: str, *, limit: int | None = None) -> "list[Turn]":
+        """Return the last turns of a conversation, oldest first; none if there is no such conversation.
+
+        Args:
+            conversation_id: Its name.
+            limit: How many, at most 1,000; by default the setting `default_limit`.
+        """
+        from memories.conversation import tail
+
+        count = self.config.default_limit if limit is None else validate.limit(limit)
+        return tail(self._store, self._readable, conversation_id, count)
+
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def get(self, memory_id: str) -> Memory:

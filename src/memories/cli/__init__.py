@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from memories.cli import manage, read, write
+from memories.cli import manage, read, turns, write
 from memories.cli.session import fail
 from memories.errors import ConfigError, InvalidInput, MemoriesError
 
@@ -34,7 +34,7 @@ def app() -> None:
     """
 
 
-for _command in (*write.COMMANDS, *read.COMMANDS, *manage.COMMANDS):
+for _command in (*write.COMMANDS, *read.COMMANDS, *turns.COMMANDS, *manage.COMMANDS):
     app.add_command(_command)
 
 

@@ -1,13 +1,16 @@
 """Commands that only read: search, get, history, list, tags."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from memories.cli import shapes
 from memories.cli.options import in_session, limit_option, memory_id, share, tag_options, time_options, whole_number
 from memories.cli.session import Session, read_argument
+
+if TYPE_CHECKING:
+    from memories.searching import Scope
 
 
 @click.command(epilog='Example: memory search "when do we deploy?" --project shop --limit 3')
@@ -17,6 +20,9 @@ from memories.cli.session import Session, read_argument
 @limit_option
 @click.option("--min-confidence", metavar="0..1", help="Leave out what is less current.")
 @click.option("--min-similarity", metavar="0..1", help="Leave out what is less similar.")
+@click.option("--in", "scope", metavar="WHAT", help="memories (if nothing is said), history, or all.")
+@click.option("--conversation", metavar="NAME", help="Only turns of this conversation; with --in history.")
+@click.option("--now", metavar="TIME", help='When the question is asked, for "yesterday"; filters nothing.')
 @click.option("--explain", is_flag=True, help="Show every candidate, its numbers, and why it was dropped.")
 @in_session(reads=True)
 def search(
@@ -25,17 +31,23 @@ def search(
     limit: str | None,
     min_confidence: str | None,
     min_similarity: str | None,
+    scope: str | None,
+    conversation: str | None,
+    now: str | None,
     explain: bool,
     tags: Mapping[str, str],
     times: Mapping[str, Any],
 ) -> None:
-    """Find memories by meaning and by word, best first."""
+    """Find memories, or turns of conversations, by meaning and by word, best first."""
     found = run.memories.explain(
         read_argument(query, "query"),
         tags=tags,
         limit=whole_number(limit),
         min_confidence=share(min_confidence, "min-confidence"),
         min_similarity=share(min_similarity, "min-similarity"),
+        scope=cast("Scope", scope or "memories"),  # the service refuses any other
+        conversation=conversation,
+        now=now,
         **times,
     )
     run.show(shapes.found(found, explain=explain), lambda: shapes.texts().found(found, explain=explain))

@@ -1,6 +1,6 @@
 """The JSON shapes of answers, as the command's specification gives them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,8 @@ from memories.models import Forgotten, History, Memory, Page, Status
 from memories.times import to_iso
 
 if TYPE_CHECKING:
-    from memories.searching import Explanation
+    from memories.conversation import Turn
+    from memories.searching import Explanation, Hit
     from memories.writing import Created, Similar
 
 HINT_DUPLICATE = (
@@ -86,9 +87,48 @@ def forgotten(result: Forgotten) -> dict[str, Any]:
     return {"id": result.id, "forgotten": True, "versions": result.versions, "also_in": list(result.also_in)}
 
 
+def turn(said: "Turn") -> dict[str, Any]:
+    """Return a turn of a conversation."""
+    shape: dict[str, Any] = {
+        "id": said.id,
+        "content": said.content,
+        "conversation_id": said.conversation_id,
+        "turn_index": said.index,
+        "role": said.role,
+        "speaker": said.speaker,
+        "tags": dict(said.tags),
+        "namespace": said.namespace,
+        "created_at": to_iso(said.created_at),
+    }
+    return shape | ({} if said.message_id is None else {"message_id": said.message_id})
+
+
+def turns(said: "Sequence[Turn]") -> dict[str, Any]:
+    """Return several turns."""
+    return {"results": [turn(each) for each in said], "count": len(said)}
+
+
+def hit(each: "Hit") -> dict[str, Any]:
+    """Return a hit: a memory with all that is known of it, or a turn in the same shape."""
+    if isinstance(each.found, Memory):
+        shape = memory(each.found) | {"kind": "memory"}
+    else:
+        known = dict.fromkeys(("agent", "personality", "project", "type"), "") | dict(each.found.tags)
+        shape = turn(each.found) | {name: known[name] for name in ("agent", "personality", "project", "type")}
+        shape |= {"global": known.get("global", "").lower() == "true", "confidence": 1.0, "kind": "turn"}
+    return shape | {
+        "speaker": each.speaker,
+        "date": to_iso(each.date),
+        "conversation_id": each.conversation_id,
+        "similarity": each.similarity,
+        "calibrated": each.calibrated,
+        "score": each.score,
+    }
+
+
 def found(result: "Explanation", *, explain: bool) -> dict[str, Any]:
     """Return the hits of a search; with `explain`, also everything that was considered."""
-    results = [memory(hit.memory) | {"similarity": hit.similarity, "score": hit.score} for hit in result.hits]
+    results = [hit(each) for each in result.hits]
     shape: dict[str, Any] = {"results": results, "count": len(results)}
     if explain:
         considered = [

@@ -4,7 +4,7 @@ import shutil
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,8 @@ from memories.models import History, Memory, Page, Status
 from memories.times import describe_age, to_iso
 
 if TYPE_CHECKING:
-    from memories.searching import Considered, Explanation
+    from memories.conversation import Turn
+    from memories.searching import Considered, Explanation, Hit
     from memories.writing import Created
 
 MAX_SHOWN = 2_000
@@ -82,14 +83,16 @@ def found(result: "Explanation", *, explain: bool) -> str:
     if not result.hits:
         head = "Nothing found."
     else:
-        head = "\n\n".join(
-            _item(place, hit.memory, f"score {hit.score:.2f}" + _and_similar(hit.similarity))
-            for place, hit in enumerate(result.hits, 1)
-        )
+        head = "\n\n".join(_hit(place, hit) for place, hit in enumerate(result.hits, 1))
     if not explain:
         return head
     terms = ", ".join(map(safe, result.terms)) or "-"
     return "\n".join([head, "", f"words looked for: {terms}", *_considered(result.considered)])
+
+
+def turns(said: "Sequence[Turn]") -> str:
+    """Return turns in order."""
+    return "\n\n".join(_said(None, turn, "") for turn in said) or "Nothing here."
 
 
 def page(result: Page) -> str:
@@ -153,15 +156,36 @@ def _value(found: Config, name: str) -> str:
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 
-def _item(place: int | None, found: Memory, what: str) -> str:
-    """Return a memory in two lines: what it says, and what is known of it."""
+def _hit(place: int, hit: "Hit") -> str:
+    what = f"score {hit.score:.2f}" + _and_similar(hit.similarity)
+    if isinstance(hit.found, Memory):
+        return _item(place, hit.found, what)
+    return _said(place, hit.found, what)
+
+
+def _said(place: int | None, turn: "Turn", what: str) -> str:
+    """Return a turn: what was said, and by whom, when and where."""
+    details = [
+        what,
+        f"{turn.speaker or turn.role} in {turn.conversation_id}",
+        _dated(turn.created_at),
+        _tags(turn.tags),
+    ]
+    return _block(place, turn.content, " · ".join(safe(part) for part in details if part), turn.id)
+
+
+def _block(place: int | None, content: str, details: str, name: str) -> str:
     mark = "" if place is None else f"{place:>2}  "
     indent = " " * len(mark)
+    said = _paint(_BOLD, _wrapped(_cut(content), indent=indent))
+    return f"{mark}{said}\n{indent}{_paint(_DIM, details)}\n{indent}{_paint(_DIM, safe(name))}"
+
+
+def _item(place: int | None, found: Memory, what: str) -> str:
+    """Return a memory in two lines: what it says, and what is known of it."""
     faded = "" if found.confidence >= 0.995 else f"confidence {_percent(found.confidence)}"
     known = [what, faded, describe_age(found.updated_at, _now()), _tags(found.tags), _pool(found)]
-    details = " · ".join(part for part in known if part)
-    content = _paint(_BOLD, _wrapped(_cut(found.content), indent=indent))
-    return f"{mark}{content}\n{indent}{_paint(_DIM, details)}\n{indent}{_paint(_DIM, found.id[:SHORT_ID])}"
+    return _block(place, found.content, " · ".join(part for part in known if part), found.id[:SHORT_ID])
 
 
 def _one(memory_id: str, content: str, what: str) -> str:
@@ -169,16 +193,22 @@ def _one(memory_id: str, content: str, what: str) -> str:
 
 
 def _considered(items: "Iterable[Considered]") -> list[str]:
-    """Return the table of candidates and their numbers."""
-    lines: list[str] = []
-    for item in items:
-        if not lines:
-            lines.append("".join(f"{name:>11}" for name in ("score", *item.features)))
-        numbers = "".join(f"{'-' if value is None else f'{value:.4g}':>11}" for value in item.features.values())
-        lines.append(f"{item.score:>11.4f}{numbers}  {_short(item.content)}")
-        if item.dropped:
-            lines.append(f"{'':>11}{_paint(_YELLOW, f'dropped: {item.dropped}')}")
-    return lines
+    """Return the table of candidates and their numbers; columns that say nothing of any are left out."""
+    rows = list(items)
+    names = [name for name in (rows[0].features if rows else ()) if any(row.features[name] for row in rows)]
+    heads = [name.replace("similarity", "sim.").replace("_", " ") for name in names]
+    widths = [max(7, len(head) + 2) for head in heads]
+    lines = ["score".rjust(7) + "".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))]
+    for row in rows:
+        numbers = [_number(row.features[name]).rjust(width) for name, width in zip(names, widths, strict=True)]
+        lines.append(f"{row.score:>7.4f}{''.join(numbers)}  {_short(row.content)}")
+        if row.dropped:
+            lines.append(f"{'':>7}  {_paint(_YELLOW, f'dropped: {row.dropped}')}")
+    return lines if rows else []
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> str:

@@ -33,17 +33,22 @@ if TYPE_CHECKING:
 
     from memories.stores.sqlite_vectors import VectorIndex
 
-_READ = """
+_COLUMNS = """
 SELECT r.seq, p.collection, p.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, r.key, r.labels,
        r.fields, r.crc, r.text, coalesce(a.count, 0), r.session
-FROM record r JOIN pool p ON p.id = r.pool LEFT JOIN access a ON a.seq = r.seq
+"""
+_READ = f"{_COLUMNS} FROM record r JOIN pool p ON p.id = r.pool LEFT JOIN access a ON a.seq = r.seq"
+_READ_THESE = f"""
+{_COLUMNS} FROM json_each(?) wanted
+CROSS JOIN pool p ON p.collection = wanted.value ->> 0 AND p.namespace = wanted.value ->> 1
+CROSS JOIN record r ON r.pool = p.id AND r.position = wanted.value ->> 2
+  AND r.grp = iif(wanted.value ->> 4, unhex(wanted.value ->> 3), wanted.value ->> 3)
+LEFT JOIN access a ON a.seq = r.seq
 """
 _FIND = """
 SELECT r.seq FROM pool p JOIN record r ON r.pool = p.id
 WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 """
-
-
 _FORGET_LABELS = """
 DELETE FROM label_pool WHERE NOT EXISTS (
   SELECT 1 FROM record_label m JOIN record r ON r.seq = m.seq
@@ -247,16 +252,7 @@ class SQLiteStore:
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""
         with self._file.read() as db:
-            found: list[Record] = []
-            for collection, namespace, group in dict.fromkeys(ref[:3] for ref in refs):
-                positions = [ref.position for ref in refs if ref[:3] == (collection, namespace, group)]
-                sql = (
-                    f"{_READ} WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? "
-                    "AND r.position IN (SELECT value FROM json_each(?))"
-                )
-                rows = fetch(db, sql, (collection, namespace, encode_group(group), json.dumps(positions)))
-                found += self._records(db, rows)
-            return found
+            return self._records(db, fetch(db, _READ_THESE, (json.dumps([_written(ref) for ref in refs]),)))
 
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """See `Store.values`."""
@@ -402,6 +398,13 @@ def _label(db: apsw.Connection, key: str, value: str) -> int:
 def _seq(db: apsw.Connection, ref: Ref) -> int | None:
     found = fetch_value(db, _FIND, (ref.collection, ref.namespace, encode_group(ref.group), ref.position))
     return None if found is None else int(found)
+
+
+def _written(ref: Ref) -> tuple[str, str, int, str, bool]:
+    """Return an address as JSON can hold it."""
+    group = encode_group(ref.group)
+    packed = isinstance(group, bytes)
+    return ref.collection, ref.namespace, ref.position, group.hex() if isinstance(group, bytes) else group, packed
 
 
 def _stored_space(db: apsw.Connection) -> tuple[str, int] | None:

@@ -77,13 +77,12 @@ def _best(
     db: apsw.Connection, matching: Condition, index: VectorIndex | None, query: Query
 ) -> tuple[list[Row], _Words, dict[int, float]]:
     """Return the places of the best records by words and by vector, and what is known of them."""
-    best = sqlite_words.best(db, matching, query.terms, query.k)
+    words = _words(db, matching, query.terms, (0, 2**62))
     similar: dict[int, float] = {}
     if index is not None and query.vector is not None:
         similar = index.best(db, matching, query.vector, query.k)
-        similar |= index.exact(db, [seq for seq in best if seq not in similar], query.vector)
-    words = _words(db, matching, query.terms, (0, 2**62))
-    wanted = {seq for holders in words.holders.values() for seq in holders} | similar.keys() | best.keys()
+        similar |= index.exact(db, [seq for seq in words.scores if seq not in similar], query.vector)
+    wanted = words.scores.keys() | similar.keys()
     sql = (
         f"SELECT {_PLACE} FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
         f"JOIN pool p ON p.id = r.pool WHERE {matching.check}"

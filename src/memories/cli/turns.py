@@ -1,0 +1,94 @@
+"""Commands for the turns of conversations: turns add, turns tail."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from memories.cli import shapes
+from memories.cli.options import in_session, limit_option, whole_number
+from memories.cli.session import Session, read_argument
+from memories.errors import InvalidInput
+from memories.times import parse_time
+
+_NAMES = {"text": "content", "ts": "created_at"}  # as the conversation specification calls them
+
+
+@click.group(epilog='Example: memory turns add standup "We ship on Friday" --speaker Ann')
+def turns() -> None:
+    """Keep what was said in conversations; search it with: memory search --in history."""
+
+
+@turns.command(epilog="Example: memory turns add standup - <turns.jsonl")
+@click.argument("conversation")
+@click.argument("content")
+@click.option("--role", metavar="ROLE", help="user (if nothing is said), assistant, system or tool.")
+@click.option("--speaker", metavar="NAME", help="Who said it.")
+@click.option("--at", "created_at", metavar="TIME", help="When it was said; now if nothing is said.")
+@click.option("--message-id", metavar="ID", help="A turn that has it already is not stored again.")
+@in_session(reads=False)
+def add(run: Session, conversation: str, content: str, **given: str | None) -> None:
+    """Append a turn; - reads many from standard input, a JSON object on each line.
+
+    Its keys: content, role, speaker, created_at, message_id, tags.
+    """
+    from memories.conversation import TurnDraft
+
+    if content == "-":
+        drafts = [
+            _draft(line, number) for number, line in enumerate(read_argument("-", "input").splitlines(), 1) if line
+        ]
+        added = run.memories.add_turns(conversation, drafts)
+        answer = {
+            "conversation_id": conversation,
+            "count": len(added),
+            "last_index": added[-1].index if added else None,
+        }
+        run.show(answer, lambda: f"{len(added)} turns are in {conversation}.")
+        return
+    fields = {name: value for name, value in given.items() if value is not None}
+    [said] = run.memories.add_turns(conversation, [TurnDraft(content, **_read(fields))])
+    run.show(shapes.turn(said), lambda: shapes.texts().turns([said]))
+
+
+@turns.command(epilog="Example: memory turns tail standup --limit 16")
+@click.argument("conversation")
+@limit_option
+@in_session(reads=True)
+def tail(run: Session, conversation: str, limit: str | None) -> None:
+    """Show the last turns of a conversation, oldest first."""
+    said = run.memories.tail_turns(conversation, limit=whole_number(limit))
+    run.show(shapes.turns(said), lambda: shapes.texts().turns(said))
+
+
+def _draft(line: str, number: int) -> Any:
+    """Return the turn that a line describes.
+
+    Raises:
+        InvalidInput: It is not an object with the keys of a turn.
+    """
+    from memories.conversation import TurnDraft
+
+    try:
+        given = json.loads(line)
+    except ValueError as exc:
+        raise InvalidInput(f"line {number} is not JSON: {exc}; nothing was stored") from exc
+    fields = {_NAMES.get(str(name), str(name)): value for name, value in given.items()} if type(given) is dict else {}
+    if "content" not in fields or not fields.keys() <= TurnDraft.__annotations__.keys():
+        known = ", ".join(TurnDraft.__annotations__)
+        raise InvalidInput(
+            f"line {number} is not a turn: it must be an object with the keys {known}; nothing was stored"
+        )
+    return TurnDraft(**_read(fields))
+
+
+def _read(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a draft, the time as a time."""
+    from datetime import UTC, datetime
+
+    time = fields.get("created_at")
+    return dict(fields) | ({} if time is None else {"created_at": parse_time(str(time), datetime.now(UTC))})
+
+
+COMMANDS = (turns,)
