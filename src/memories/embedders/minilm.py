@@ -32,7 +32,7 @@ class MiniLM:
         noise_spread=0.07,
         weight=1.75,
         duplicate=0.80,
-        calibration=(16.0, 0.27),
+        calibration=(19.0, 0.22),
         latin_only=True,
     )
 
