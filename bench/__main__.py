@@ -7,7 +7,9 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the command, and comparable between machines
 
-from bench import cold, duplicates, floor, locomo, report, search
+from bench import calibration, cold, duplicates, floor, report, search
+from bench.retrieval import measure, systems
+from bench.retrieval.datasets import DataError
 
 _WHAT = {
     "cold": ("cold commands",),
@@ -15,9 +17,12 @@ _WHAT = {
     "speed": ("cold commands", "warm search"),
     "locomo": ("LoCoMo",),
     "floor": ("noise floor",),
+    "calibration": ("calibration",),
     "duplicates": ("duplicates",),
-    "all": ("cold commands", "warm search", "LoCoMo", "noise floor", "duplicates"),
+    "all": ("cold commands", "warm search", "LoCoMo", "noise floor", "calibration", "duplicates"),
 }
+_LOCOMO = Path("../shared/data/locomo-dev.json")
+_BEAM = Path("../shared/data/beam-100k-dev")
 
 
 def main() -> None:
@@ -32,15 +37,28 @@ def main() -> None:
             case "warm search" if _present(given.texts, part):
                 search.run(search.Options(given.texts, given.sizes, given.queries, given.timed, given.peers))
             case "LoCoMo" if _present(given.locomo, part):
-                locomo.run(given.locomo)
+                _locomo(given.locomo, chroma=given.peers)
             case "noise floor" if _present(given.locomo, part):
                 report.heading("Noise floor")
                 floor.run(given.locomo)
+            case "calibration" if _present(given.locomo, part):
+                files = {"locomo": given.locomo} | ({"beam": given.beam} if given.beam.is_dir() else {})
+                calibration.run(files)
             case "duplicates":
                 report.heading("Duplicates and corrections")
                 print("```")  # plain text, in columns
                 duplicates.main()
                 print("```")
+
+
+def _locomo(file: Path, *, chroma: bool) -> None:
+    """Measure retrieval with each conversation in a namespace of its own, and with all in one."""
+    chosen = tuple(name for name in systems.NAMES if chroma or name != "chroma")
+    for one_store in (False, True):
+        try:
+            measure.run(measure.Options("locomo", file, chosen, one_store=one_store))
+        except DataError as exc:
+            _parser().exit(2, f"python -m bench: {exc}\n")
 
 
 def _present(file: Path, part: str) -> bool:
@@ -53,7 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("what", nargs="?", default="all", choices=_WHAT)
     parser.add_argument("--texts", type=Path, default=Path("../shared/data/texts.txt"), help="real texts, one a line")
-    parser.add_argument("--locomo", type=Path, default=locomo.DATA, help="LoCoMo conversations as published, JSON")
+    parser.add_argument("--locomo", type=Path, default=_LOCOMO, help="LoCoMo conversations as published, JSON")
+    parser.add_argument("--beam", type=Path, default=_BEAM, help="chats of BEAM, a folder")
     parser.add_argument("--sizes", type=_sizes, default=search.SIZES, help="memories in warm search: 10000,100000")
     parser.add_argument("--queries", type=int, default=search.QUERIES, help="held-out texts that recall is measured by")
     parser.add_argument("--timed", type=int, default=search.TIMED, help="how many of them time is measured by")

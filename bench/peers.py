@@ -41,7 +41,7 @@ def run(corpus: Corpus, best: NDArray[np.int64], timed: int) -> list[Measured]:
         best: The true ten best for each held-out text, shape (n, 10).
         timed: With how many queries time is measured; recall is measured with all.
     """
-    python = _environment()
+    python = environment()
     if python is None:
         return []
     with tempfile.TemporaryDirectory(dir=corpora.CACHE) as name:
@@ -54,7 +54,7 @@ def run(corpus: Corpus, best: NDArray[np.int64], timed: int) -> list[Measured]:
     return [Measured(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def _environment() -> Path | None:
+def environment() -> Path | None:
     """Return the Python of the others' virtual environment, made by the first call; None if that is not possible."""
     python = _VENV.absolute() / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     complete = _VENV / ".complete"

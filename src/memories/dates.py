@@ -4,6 +4,7 @@ A date never filters: it says which answers are likelier. What is written around
 later ("yesterday we …"), so times after a date count for longer than times before it.
 """
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, timedelta
@@ -45,6 +46,22 @@ _BEFORE_MONTH = (
     r"\b(?:in|on|of|during|since|until|till|by|before|after|around|from|to|between|and|early|late|mid|this|last|next)"
 )
 
+# What has none of these names no date: the beginnings of months, and words and digits of the other patterns.
+_HINTS = (
+    *(name[:3] for name in _MONTHS),
+    "19",
+    "20",
+    "yesterday",
+    "night",
+    "today",
+    "this ",
+    "ago",
+    "last",
+    "past",
+    "previous",
+)
+_HINTS += ("recently", "lately", "these days", "on ", "since")
+
 Span = tuple[date, date]  # first and last day
 
 
@@ -63,9 +80,12 @@ def spans(text: str, now: datetime, years: Sequence[int]) -> list[Span]:
         now: When it is asked.
         years: The years that a date without a year may mean; each gives a span of its own.
     """
+    folded = text.lower()
+    if not any(hint in folded for hint in _HINTS):
+        return []  # without compiling a pattern, which takes 4 ms in all
     asked = _Asked(now.date(), years)
     found: list[Span] = []
-    for pattern, read in _PATTERNS:
+    for pattern, read in _patterns():
         for match in pattern.finditer(text):
             for span in read(match, asked):
                 if span not in found:
@@ -97,23 +117,21 @@ def closeness(days: "NDArray[np.int64]", meant: Sequence[Span]) -> "NDArray[np.f
 
 def asks_when(text: str) -> bool:
     """Return whether a question asks for a time."""
-    return bool(_WHEN.search(text))
+    return bool(re.search(_WHEN, text, re.IGNORECASE))
 
 
 def tells_time(text: str) -> bool:
     """Return whether a text speaks of a time: a date, a weekday, "yesterday", "last year"."""
-    return bool(_TIME.search(text))
+    return bool(re.search(_TIME, text, re.IGNORECASE))
 
 
-_WHEN = re.compile(
-    r"^\W*(?:when|since when|until when|how long|(?:on |in |at )?(?:what|which) (?:date|day|year|month|week|time)s?)\b",
-    re.IGNORECASE,
+_WHEN = (
+    r"^\W*(?:when|since when|until when|how long|(?:on |in |at )?(?:what|which) (?:date|day|year|month|week|time)s?)\b"
 )
-_TIME = re.compile(
+_TIME = (
     r"\b(?:yesterday|today|tonight|tomorrow|last|next|ago|week(?:end)?s?|months?|years?|days?|since|recently|soon|just|"
     rf"{'|'.join(_WEEKDAYS)}|january|february|march|april|june|july|august|september|october|november|december|"
-    r"(?:19|20)\d\d|summer|winter|spring|fall|autumn|birthday|anniversary)\b",
-    re.IGNORECASE,
+    r"(?:19|20)\d\d|summer|winter|spring|fall|autumn|birthday|anniversary)\b"
 )
 
 
@@ -217,21 +235,23 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
-# In this order: what is longer, and more certain, is read first.
-_PATTERNS: tuple[tuple[re.Pattern[str], Any], ...] = (
-    (_compiled(rf"\b{_YEAR[:-2]}[-/](\d{{1,2}})[-/](\d{{1,2}})\b"), _iso),
-    (_compiled(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?"), _day_month),
-    (_compiled(rf"{_MONTH}\s+{_DAY}\b(?:,?\s+{_YEAR})?"), _month_day),
-    (_compiled(rf"{_MONTH},?\s+(?:of\s+)?{_YEAR}"), _month_year),
-    (_compiled(rf"{_BEFORE_MONTH}\s+{_MONTH}"), _month_alone),
-    (_compiled(rf"\b{_YEAR}"), _year_alone),
-    (_compiled(r"\bday before yesterday\b"), _days_back(2, 2)),
-    (_compiled(r"\b(?:yesterday|last night)\b"), _days_back(1, 1)),
-    (_compiled(r"\b(?:today|tonight|this (?:morning|afternoon|evening))\b"), _days_back(0, 0)),
-    (_compiled(rf"\b{_COUNT}\s+{_UNITS}\s+ago\b"), _ago),
-    (_compiled(rf"\b(?:last|past|previous)\s+{_COUNT}\s+{_UNITS}\b"), _past),
-    (_compiled(r"\b(?:last|past|previous)\s+(week|weekend|month|year)\b"), _last),
-    (_compiled(r"\bthis\s+(week|month|year)\b"), _this),
-    (_compiled(rf"\b(?:last|on|this|since|past)\s+({'|'.join(_WEEKDAYS)})\b"), _weekday),
-    (_compiled(r"\b(?:recently|lately|these days)\b"), _days_back(_RECENT_DAYS, 0)),
-)
+@functools.cache
+def _patterns() -> tuple[tuple[re.Pattern[str], Any], ...]:
+    """Return the patterns, each with its reader; what is longer, and more certain, comes first."""
+    return (
+        (_compiled(rf"\b{_YEAR[:-2]}[-/](\d{{1,2}})[-/](\d{{1,2}})\b"), _iso),
+        (_compiled(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?"), _day_month),
+        (_compiled(rf"{_MONTH}\s+{_DAY}\b(?:,?\s+{_YEAR})?"), _month_day),
+        (_compiled(rf"{_MONTH},?\s+(?:of\s+)?{_YEAR}"), _month_year),
+        (_compiled(rf"{_BEFORE_MONTH}\s+{_MONTH}"), _month_alone),
+        (_compiled(rf"\b{_YEAR}"), _year_alone),
+        (_compiled(r"\bday before yesterday\b"), _days_back(2, 2)),
+        (_compiled(r"\b(?:yesterday|last night)\b"), _days_back(1, 1)),
+        (_compiled(r"\b(?:today|tonight|this (?:morning|afternoon|evening))\b"), _days_back(0, 0)),
+        (_compiled(rf"\b{_COUNT}\s+{_UNITS}\s+ago\b"), _ago),
+        (_compiled(rf"\b(?:last|past|previous)\s+{_COUNT}\s+{_UNITS}\b"), _past),
+        (_compiled(r"\b(?:last|past|previous)\s+(week|weekend|month|year)\b"), _last),
+        (_compiled(r"\bthis\s+(week|month|year)\b"), _this),
+        (_compiled(rf"\b(?:last|on|this|since|past)\s+({'|'.join(_WEEKDAYS)})\b"), _weekday),
+        (_compiled(r"\b(?:recently|lately|these days)\b"), _days_back(_RECENT_DAYS, 0)),
+    )

@@ -253,8 +253,7 @@ class Candidate:
     words: float
 
 
-@dataclass(frozen=True, slots=True)
-class Matches:
+class Matches(NamedTuple):
     """What matches a query, in columns: one row for each record, shape (n,), where nothing else is said.
 
     Attributes:
@@ -269,7 +268,7 @@ class Matches:
         similarity: The cosine of its best window and the query, -1 to 1; NaN for what has no vector.
         terms: Terms that were looked for; ones that very many records have may be left out.
         holds: Which record has which term, shape (len(terms), n), bool.
-        count: How many records were searched, roughly.
+        searched: How many records were searched, roughly.
     """
 
     groups: Sequence[tuple[str, str]]
@@ -283,7 +282,7 @@ class Matches:
     similarity: "NDArray[np.float64]"
     terms: Sequence[str]
     holds: "NDArray[np.bool_]"
-    count: int
+    searched: int
 
 
 class Patch(NamedTuple):

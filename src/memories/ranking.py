@@ -17,13 +17,12 @@ specification.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from memories.models import DecayPolicy
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(NamedTuple):
     """What each feature counts, in units of a turn's full word score.
 
     Fitted by maximum likelihood (softmax over the turns of a conversation) to the questions of LoCoMo-dev and
@@ -68,8 +67,7 @@ MEANT_DATE = 0.5  # so close to a date in the query, a text is what is asked abo
 WORDLESS_SHARE = 0.5  # what shares no word with the query must be so similar, compared with the best
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """What speaks for a candidate, or, as arrays of one shape, for many at once.
 
     Attributes:

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
 from memories import gathering, versions
-from memories.conversation import Turn, to_turn
 from memories.gathering import Gathered, Question
 from memories.models import Candidate, Collection, Filter, Memory, Moment, Record
 from memories.ranking import (
@@ -26,6 +25,7 @@ from memories.stores.base import Store
 from memories.text import STOP_WORDS, covered, query_terms
 
 if TYPE_CHECKING:
+    from memories.conversation import Turn
     from memories.embedders import Embedder
 
 Scope = Literal["memories", "history", "all"]
@@ -83,7 +83,7 @@ class Hit:
         calibrated: The similarity on the scale of thresholds, 0 to 1, which is the same for every embedder.
     """
 
-    found: Memory | Turn
+    found: "Memory | Turn"
     score: float
     similarity: float | None
     calibrated: float | None
@@ -100,13 +100,13 @@ class Hit:
         raise TypeError(f"this hit is turn {self.found.id}; use .turn, or search in memories only")
 
     @property
-    def turn(self) -> Turn:
+    def turn(self) -> "Turn":
         """The turn.
 
         Raises:
             TypeError: The hit is a memory.
         """
-        if isinstance(self.found, Turn):
+        if not isinstance(self.found, Memory):
             return self.found
         raise TypeError(f"this hit is memory {self.found.id}; use .memory, or search in history only")
 
@@ -218,8 +218,10 @@ class Found:
             return None
         return round(calibrated(similarity, *self.asked.embedder.space.calibration), 4)
 
-    def _item(self, record: Record) -> Memory | Turn:
+    def _item(self, record: Record) -> "Memory | Turn":
         if record.ref.collection is Collection.HISTORY:
+            from memories.conversation import to_turn  # a search of memories does without it
+
             return to_turn(record)
         return versions.to_memory(record, self.asked.judged_at, self.asked.half_life_hours)
 
@@ -231,8 +233,7 @@ class Found:
             "freshness": round(place.freshness, 4),
             "boost": round(place.boost, 4),
         }
-        name = to_turn(record).id if turn else record.ref.group
-        return Considered(name, record.text, round(place.score, 4), numbers, place.dropped)
+        return Considered(self._item(record).id, record.text, round(place.score, 4), numbers, place.dropped)
 
 
 def _numbers(evidence: Evidence, *, turn: bool) -> dict[str, float | int | None]:

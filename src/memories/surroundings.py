@@ -102,7 +102,7 @@ def _beside(
 def _rarity(matches: Matches) -> "NDArray[np.float64]":
     """Return the weight of each term, BM25's inverse document frequency; 0 for phrases, whose words count already."""
     having = matches.holds.sum(axis=1)
-    count = max(matches.count, matches.holds.shape[1])
+    count = max(matches.searched, matches.holds.shape[1])
     rarity = np.log1p((count - having + 0.5) / (having + 0.5))
     return np.asarray(rarity * np.array([" " not in term for term in matches.terms], dtype=np.float64))
 

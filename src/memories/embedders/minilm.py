@@ -32,7 +32,7 @@ class MiniLM:
         noise_spread=0.07,
         weight=1.75,
         duplicate=0.80,
-        calibration=(19.0, 0.22),
+        calibration=(20.6, 0.213),
         latin_only=True,
     )
 

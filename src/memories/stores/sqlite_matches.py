@@ -47,13 +47,13 @@ def find(db: apsw.Connection, matching: Condition, index: VectorIndex | None, qu
     """
     if is_large(db, matching):
         rows, words, similar = _best(db, matching, index, query)
-        count = int(fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record"))
+        searched = int(fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record"))
     else:
         rows, similar = _all(db, matching, index, query)
         between = (min(rows)[0], max(rows)[0]) if rows else (0, -1)
-        words, count = _words(db, matching, query.terms, between), len(rows)
+        words, searched = _words(db, matching, query.terms, between), len(rows)
     with damage_noticed():
-        return _columns(db, rows, words, similar, count)
+        return _columns(db, rows, words, similar, searched)
 
 
 def _all(
@@ -109,7 +109,7 @@ def _words(db: apsw.Connection, matching: Condition, terms: Sequence[str], betwe
 
 
 def _columns(
-    db: apsw.Connection, rows: Sequence[Row], words: _Words, similar: Mapping[int, float], count: int
+    db: apsw.Connection, rows: Sequence[Row], words: _Words, similar: Mapping[int, float], searched: int
 ) -> Matches:
     seqs, namespaces, names, positions, sessions, times, written, *_ = zip(*rows, strict=True) if rows else [()] * 7
     at = dict(zip(seqs, range(len(seqs)), strict=True))
@@ -136,7 +136,7 @@ def _columns(
         similarity=np.array([similar.get(seq, math.nan) for seq in seqs], dtype=np.float64),
         terms=list(words.holders),
         holds=holds,
-        count=count,
+        searched=searched,
     )
 
 

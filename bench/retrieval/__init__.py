@@ -1,0 +1,1 @@
+"""How well a search finds what answers a question about a conversation, beside plain ways to find it."""

@@ -1,0 +1,128 @@
+"""An embedder that keeps every vector under `.bench/`, so that a second run embeds nothing."""
+
+import hashlib
+import multiprocessing
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import apsw
+import numpy as np
+from numpy.typing import NDArray
+
+from bench import corpus
+from bench.retrieval import progress
+from memories.embedders import Embedder, Space, open_embedder
+
+_CHUNK = 50
+_SPAWN_FROM = 400  # fewer texts are embedded before other processes have begun
+
+Vectors = NDArray[np.float32]
+
+
+class KeptVectors:
+    """An embedder in the space of one that ships, which asks that one only for texts it has never seen."""
+
+    def __init__(self, name: str = "minilm", file: Path | None = None) -> None:
+        """Open the file of vectors.
+
+        Args:
+            name: An embedder that ships.
+            file: Where vectors are kept; `.bench/vectors.db` by default.
+        """
+        self._name = name
+        self._embedder = _open(name)
+        file = file or corpus.CACHE / "vectors.db"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._db = apsw.Connection(str(file))
+        self._db.set_busy_timeout(60_000)
+        self._db.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL").fetchall()
+        self._db.execute("CREATE TABLE IF NOT EXISTS kept (key BLOB PRIMARY KEY, vectors BLOB NOT NULL)")
+        self._known: dict[str, Vectors] = {}
+        self._familiar: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def space(self) -> Space:
+        """The space of the embedder behind."""
+        return self._embedder.space
+
+    def embed(self, text: str) -> Vectors:
+        """Return the vectors of a text, shape (windows, dimension); see `Embedder.embed`."""
+        with self._lock:
+            found = self._known.get(text)
+            if found is None:
+                found = self._kept(text)
+            if found is None:
+                found = self._embedder.embed(text)
+                self._keep([(text, found)])
+            self._known[text] = found
+            return found
+
+    def familiarity(self, text: str) -> float:
+        """Return what the embedder behind says; see `Embedder.familiarity`."""
+        if text not in self._familiar:
+            self._familiar[text] = self._embedder.familiarity(text)
+        return self._familiar[text]
+
+    def fill(self, texts: Iterable[str]) -> None:
+        """Embed those of the texts that were never embedded, and show how far it is; what is made is kept at once."""
+        missing = [text for text in dict.fromkeys(texts) if self._kept(text) is None]
+        if not missing:
+            return
+        chunks = [missing[at : at + _CHUNK] for at in range(0, len(missing), _CHUNK)]
+        with progress.shown("embedding", len(missing)) as advance:
+            for chunk, made in zip(chunks, self._embedded(chunks, many=len(missing) >= _SPAWN_FROM), strict=True):
+                self._keep(zip(chunk, made, strict=True))
+                advance(len(chunk))
+
+    def prepare(self, texts: Iterable[str]) -> None:
+        """Have the vectors of these texts at hand, and forget others."""
+        wanted = list(dict.fromkeys(texts))
+        self.fill(wanted)
+        with self._lock:
+            self._known = {text: kept for text in wanted if (kept := self._kept(text)) is not None}
+
+    def close(self) -> None:
+        """Close the file of vectors."""
+        self._db.close()
+
+    def _embedded(self, chunks: Sequence[Sequence[str]], *, many: bool) -> Iterator[list[Vectors]]:
+        if not many:
+            yield from ([self._embedder.embed(text) for text in chunk] for chunk in chunks)
+            return
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(corpus.PROCESSES, initializer=_begin, initargs=(self._name,)) as pool:
+            yield from pool.imap(_embed_chunk, chunks)
+
+    def _key(self, text: str) -> bytes:
+        return hashlib.blake2b(f"{self.space.model}\0{text}".encode(), digest_size=16).digest()
+
+    def _kept(self, text: str) -> Vectors | None:
+        row = self._db.execute("SELECT vectors FROM kept WHERE key = ?", (self._key(text),)).fetchone()
+        return np.frombuffer(row[0], dtype=np.float32).reshape(-1, self.space.dimension) if row else None
+
+    def _keep(self, made: Iterable[tuple[str, Vectors]]) -> None:
+        rows = [(self._key(text), np.ascontiguousarray(vectors, np.float32).tobytes()) for text, vectors in made]
+        with self._db:
+            self._db.executemany("INSERT OR IGNORE INTO kept (key, vectors) VALUES (?, ?)", rows)
+
+
+def _open(name: str) -> Embedder:
+    embedder = open_embedder(name)
+    if embedder is None:
+        raise ValueError("retrieval is measured with an embedder")
+    return embedder
+
+
+# --- in the other processes ------------------------------------------------------------------------------------------
+
+_theirs: dict[str, Embedder] = {}
+
+
+def _begin(name: str) -> None:
+    _theirs["embedder"] = _open(name)
+
+
+def _embed_chunk(texts: Sequence[str]) -> list[Vectors]:
+    return [_theirs["embedder"].embed(text) for text in texts]
