@@ -16,7 +16,7 @@ from memories.stores.sqlite_vectors import VectorIndex, is_large
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_PLACE = "r.seq, p.namespace, r.grp, r.position, r.session, r.created_at, r.labels"
+_PLACE = "r.seq, r.pool, r.grp, r.position, r.session, r.created_at, r.labels"
 
 Row = tuple[Any, ...]
 
@@ -61,12 +61,9 @@ def _all(
 ) -> tuple[list[Row], dict[int, float]]:
     """Return the places of all records that are meant, and how similar each is."""
     if index is None or query.vector is None:
-        sql = f"SELECT {_PLACE} FROM record r JOIN pool p ON p.id = r.pool WHERE {matching.find}"
+        sql = f"SELECT {_PLACE} FROM record r WHERE {matching.find}"
         return fetch(db, sql, matching.values), {}
-    sql = (
-        f"SELECT {_PLACE}, v.codes FROM record r JOIN pool p ON p.id = r.pool "
-        f"LEFT JOIN {index.table} v ON v.seq = r.seq WHERE {matching.find}"
-    )
+    sql = f"SELECT {_PLACE}, v.codes FROM record r LEFT JOIN {index.table} v ON v.seq = r.seq WHERE {matching.find}"
     rows = fetch(db, sql, matching.values)
     turned = index.quantizer.rotate(query.vector[np.newaxis, :])[0]
     with_vector = [(row[0], row[-1]) for row in rows if row[-1] is not None]
@@ -83,10 +80,7 @@ def _best(
         similar = index.best(db, matching, query.vector, query.k)
         similar |= index.exact(db, [seq for seq in words.scores if seq not in similar], query.vector)
     wanted = words.scores.keys() | similar.keys()
-    sql = (
-        f"SELECT {_PLACE} FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
-        f"JOIN pool p ON p.id = r.pool WHERE {matching.check}"
-    )
+    sql = f"SELECT {_PLACE} FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value WHERE {matching.check}"
     rows = fetch(db, sql, (json.dumps(sorted(wanted)), *matching.values))
     return rows, words, similar
 
@@ -111,12 +105,11 @@ def _words(db: apsw.Connection, matching: Condition, terms: Sequence[str], betwe
 def _columns(
     db: apsw.Connection, rows: Sequence[Row], words: _Words, similar: Mapping[int, float], searched: int
 ) -> Matches:
-    seqs, namespaces, names, positions, sessions, times, written, *_ = zip(*rows, strict=True) if rows else [()] * 7
+    seqs, among, names, positions, sessions, times, written, *_ = zip(*rows, strict=True) if rows else [()] * 7
     at = dict(zip(seqs, range(len(seqs)), strict=True))
-    groups: dict[tuple[str, bytes | str], int] = {}
-    group = [groups.setdefault(place, len(groups)) for place in zip(namespaces, names, strict=True)]
-    sets: dict[str, int] = {}
-    label = [sets.setdefault(ids or "", len(sets)) for ids in written]
+    places, group = _numbered(list(zip(among, names, strict=True)))
+    sets, label = _numbered(written)
+    namespaces = dict(fetch(db, "SELECT id, namespace FROM pool"))
     holds = np.zeros((len(words.holders), len(rows)), dtype=np.bool_)
     for number, holders in enumerate(words.holders.values()):
         holds[number, [at[seq] for seq in holders if seq in at]] = True
@@ -125,19 +118,28 @@ def _columns(
         if seq in at:
             scores[at[seq]] = score
     return Matches(
-        groups=[(namespace, decode_group(name)) for namespace, name in groups],
-        group=np.array(group, dtype=np.int64),
+        groups=[(namespaces[pool], decode_group(name)) for pool, name in places],
+        group=group,
         position=np.array(positions, dtype=np.int64),
         session=np.array([-1 if session is None else session for session in sessions], dtype=np.int64),
         created_at=np.array(times, dtype=np.int64),
-        labels=_labels(db, list(sets)),
-        label=np.array(label, dtype=np.int64),
+        labels=_labels(db, [ids or "" for ids in sets]),
+        label=label,
         words=scores,
         similarity=np.array([similar.get(seq, math.nan) for seq in seqs], dtype=np.float64),
         terms=list(words.holders),
         holds=holds,
         searched=searched,
     )
+
+
+def _numbered(values: Sequence[Any]) -> "tuple[list[Any], NDArray[np.int64]]":
+    """Return the different values, and for each value which of them it is."""
+    different = list(dict.fromkeys(values))
+    if len(different) <= 1:
+        return different, np.zeros(len(values), dtype=np.int64)
+    numbers = dict(zip(different, range(len(different)), strict=True))
+    return different, np.array([numbers[value] for value in values], dtype=np.int64)
 
 
 def _labels(db: apsw.Connection, sets: Sequence[str]) -> list[dict[str, str]]:
