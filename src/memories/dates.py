@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 DAYS_BEFORE, DAYS_AFTER = 3.0, 7.0  # so far outside a single day a time still counts a quarter
 WIDTH_SHARE = 0.25  # and the wider what is meant, the further
 _RECENT_DAYS = 14
+_NEAR_DAYS, _FITTING_DAYS = 2.0, 7
 
 _MONTHS = {
     name: number
@@ -49,18 +50,9 @@ _BEFORE_MONTH = (
 # What has none of these names no date: the beginnings of months, and words and digits of the other patterns.
 _HINTS = (
     *(name[:3] for name in _MONTHS),
-    "19",
-    "20",
-    "yesterday",
-    "night",
-    "today",
-    "this ",
-    "ago",
-    "last",
-    "past",
-    "previous",
+    *"19 20 yesterday night today tomorrow ago last past previous next coming recently lately since".split(),
+    *("this ", "these days", "on ", "in "),
 )
-_HINTS += ("recently", "lately", "these days", "on ", "since")
 
 Span = tuple[date, date]  # first and last day
 
@@ -112,6 +104,27 @@ def closeness(days: "NDArray[np.int64]", meant: Sequence[Span]) -> "NDArray[np.f
         before = np.maximum(0, first.toordinal() - days) / (DAYS_BEFORE + width)
         after = np.maximum(0, days - last.toordinal()) / (DAYS_AFTER + width)
         best = np.maximum(best, (1 + before + after) ** -2.0)
+    return best
+
+
+def overlap(told: Sequence[Span], meant: Sequence[Span]) -> float:
+    """Return how well the days that a text speaks of agree with those of a question, 0 to 1.
+
+    Args:
+        told: The spans that the text names, counted from the day on which it was said.
+        meant: The spans of the question.
+
+    Returns:
+        The best of all pairs: 1 where a short span meets one of the question, less where it is much wider than that,
+        and with distance as in `closeness`, but faster. 0 if either is empty.
+    """
+    best = 0.0
+    for first, last in told:
+        for start, end in meant:
+            wide = (end - start).days + 1
+            fitting = min(1.0, (wide + _FITTING_DAYS) / ((last - first).days + 1))
+            gap = max(0, (start - last).days, (first - end).days)
+            best = max(best, fitting / (1 + gap / (_NEAR_DAYS + WIDTH_SHARE * wide)) ** 2)
     return best
 
 
@@ -201,6 +214,31 @@ def _last(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
         yield date(max(1, today.year - 1), 1, 1), date(max(1, today.year - 1), 12, 31)
 
 
+def _next(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    """Next week, weekend, month, year, or such a day after today."""
+    today, unit = asked.today, match[1].lower()
+    monday = _back(today, today.weekday() - 7)
+    if unit == "week":
+        yield monday, _back(monday, -6)
+    elif unit == "weekend":
+        yield _back(monday, -5), _back(monday, -6)
+    elif unit == "month":
+        first = _back(_end_of_month(today), -1)
+        yield first, _end_of_month(first)
+    elif unit == "year":
+        yield date(min(9999, today.year + 1), 1, 1), date(min(9999, today.year + 1), 12, 31)
+    else:
+        day = _back(today, (today.weekday() - _WEEKDAYS[unit]) % 7 - 7)
+        yield day, day
+
+
+def _ahead(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    """In two weeks."""
+    unit = match[2].lower()
+    middle = _back(asked.today, -_number(match[1]) * _UNIT_DAYS[unit])
+    yield max(asked.today, _back(middle, _HALF_WIDTH[unit])), _back(middle, -_HALF_WIDTH[unit])
+
+
 def _this(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
     today = asked.today
     starts = {
@@ -256,5 +294,8 @@ def _patterns() -> tuple[tuple[re.Pattern[str], Any], ...]:
         (_compiled(r"\b(?:last|past|previous)\s+(week|weekend|month|year)\b"), _last),
         (_compiled(r"\bthis\s+(week|month|year)\b"), _this),
         (_compiled(rf"\b(?:last|on|this|since|past)\s+({'|'.join(_WEEKDAYS)})\b"), _weekday),
+        (_compiled(r"\btomorrow\b"), _days_back(-1, -1)),
+        (_compiled(rf"\b(?:next|coming)\s+(week|weekend|month|year|{'|'.join(_WEEKDAYS)})\b"), _next),
+        (_compiled(rf"\bin\s+{_COUNT}\s+{_UNITS}\b"), _ahead),
         (_compiled(r"\b(?:recently|lately|these days)\b"), _days_back(_RECENT_DAYS, 0)),
     )

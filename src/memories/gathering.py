@@ -79,31 +79,24 @@ def memories(store: Store, where: Filter, asked: Question, k: int) -> Gathered:
 
 def turns(store: Store, where: Filter, asked: Question, limit: int) -> Gathered:
     """Return the turns that may answer, each with what its surroundings tell."""
-    from memories.surroundings import measure
-
     speakers = named(asked.text, store.values(Collection.HISTORY, where.namespaces, SPEAKER))
     vector = None if asked.embedder is None else query_vector(asked.embedder, without(asked.text, speakers))
     matches = store.matches(where, vector=vector, terms=asked.terms, k=max(MATCHES, 2 * limit))
-    wanted = max(MIN_TURNS, 2 * limit)
     if not len(matches.group):
         return Gathered([], [], more=False)
-    around = measure(matches)
-    meant = _is_named(matches, speakers)
-    close = _match_closeness(asked, matches)
-    best = _best(asked, around, meant, close, wanted)
-    refs = {_ref(where, matches, row): row for row in best}
-    records = {record.ref: record for record in store.read(list(refs))}
-    candidates, features = [], []
-    when = dates.asks_when(asked.text)
-    for ref, row in refs.items():
-        if ref in records:  # or it was removed meanwhile
-            similarity = float(matches.similarity[row])
-            known = None if math.isnan(similarity) else similarity
-            candidate = Candidate(records[ref], known, float(around.words[row]))
-            evidence = _turn_evidence(candidate, around, row, (float(meant[row]), float(close[row])), when=when)
-            candidates.append(candidate)
-            features.append(Features(evidence, readable=_readable(asked, candidate.record.text)))
-    return Gathered(candidates, features, more=False)
+    seen = _seen(matches, asked, speakers)
+    rows = {_ref(where, matches, row): row for row in _best(seen, asked, max(MIN_TURNS, 2 * limit))}
+    gathered = Gathered([], [], more=False)
+    records = {record.ref: record for record in store.read(list(rows))}
+    for ref, row in rows.items():
+        record = records.get(ref)
+        if record is None:
+            continue  # it was removed meanwhile
+        similarity = float(matches.similarity[row])
+        found = Candidate(record, None if math.isnan(similarity) else similarity, float(seen.around.words[row]))
+        gathered.candidates.append(found)
+        gathered.features.append(Features(_turn_evidence(found, seen, row), readable=_readable(asked, record.text)))
+    return gathered
 
 
 def query_vector(embedder: "Embedder", text: str) -> "NDArray[np.float32]":
@@ -148,30 +141,40 @@ def _closeness(asked: Question, moments: Sequence[datetime]) -> list[float]:
 # --- turns -----------------------------------------------------------------------------------------------------------
 
 
-def _is_named(matches: Matches, speakers: Sequence[str]) -> "NDArray[np.float64]":
-    """Return 1.0 for the turns of the one speaker who is named; if several are, that tells nothing apart."""
+class _Seen(NamedTuple):
+    """What is known of matching turns without their texts, in rows, and what is asked of the texts."""
+
+    around: "Surroundings"
+    named: "NDArray[np.float64]"
+    close: "NDArray[np.float64]"
+    meant: Sequence[dates.Span]
+    when: bool
+
+
+def _seen(matches: Matches, asked: Question, speakers: Sequence[str]) -> _Seen:
     import numpy as np
 
+    from memories.surroundings import measure
+
+    # The turns of the one speaker who is named; where several are, that tells nothing apart.
     said = [len(speakers) == 1 and labels.get(SPEAKER) == speakers[0] for labels in matches.labels]
-    return np.array(said, dtype=np.float64)[matches.label]
+    first, last = (from_millis(int(bound)).year for bound in (matches.created_at.min(), matches.created_at.max()))
+    meant = dates.spans(asked.text, asked.now, range(first, last + 1))
+    days = matches.created_at // _DAY_MILLIS + _EPOCH
+    return _Seen(
+        around=measure(matches),
+        named=np.array(said, dtype=np.float64)[matches.label],
+        close=dates.closeness(days, meant) if meant else np.zeros(len(days)),
+        meant=meant,
+        when=dates.asks_when(asked.text),
+    )
 
 
-def _match_closeness(asked: Question, matches: Matches) -> "NDArray[np.float64]":
-    import numpy as np
-
-    first, last = (from_millis(int(bound)) for bound in (matches.created_at.min(), matches.created_at.max()))
-    meant = dates.spans(asked.text, asked.now, range(first.year, last.year + 1))
-    if not meant:
-        return np.zeros(len(matches.created_at))
-    return dates.closeness(matches.created_at // _DAY_MILLIS + _EPOCH, meant)
-
-
-def _best(
-    asked: Question, around: "Surroundings", meant: "NDArray[np.float64]", close: "NDArray[np.float64]", count: int
-) -> list[int]:
+def _best(seen: _Seen, asked: Question, count: int) -> list[int]:
     """Return the rows that promise most by what is known without their texts."""
     import numpy as np
 
+    around = seen.around
     evidence = Evidence(
         words=around.words,
         session_best=around.session_best,
@@ -180,8 +183,8 @@ def _best(
         similarity=None if asked.embedder is None else around.similarity,
         window_similarity=around.window_similarity,
         session_similarity=around.session_similarity,
-        named=meant,
-        date=close,
+        named=seen.named,
+        date=seen.close,
         aside=around.aside,
     )
     scores = fused(evidence, float(around.words.max()), asked.weight)
@@ -193,10 +196,9 @@ def _ref(where: Filter, matches: Matches, row: int) -> Ref:
     return Ref(where.collection, namespace, group, int(matches.position[row]))
 
 
-def _turn_evidence(
-    found: Candidate, around: "Surroundings", row: int, signs: tuple[float, float], *, when: bool
-) -> Evidence:
-    text = found.record.text
+def _turn_evidence(found: Candidate, seen: _Seen, row: int) -> Evidence:
+    around, record = seen.around, found.record
+    told = dates.spans(record.text, record.created_at, [record.created_at.year]) if seen.meant else []
     return Evidence(
         words=found.words,
         session_best=float(around.session_best[row]),
@@ -205,12 +207,13 @@ def _turn_evidence(
         similarity=None if found.similarity is None else float(around.similarity[row]),
         window_similarity=float(around.window_similarity[row]),
         session_similarity=float(around.session_similarity[row]),
-        named=signs[0],
-        date=signs[1],
-        tells_when=float(when and dates.tells_time(text)),
+        named=float(seen.named[row]),
+        date=float(seen.close[row]),
+        told_date=dates.overlap(told, seen.meant),
+        tells_when=float(seen.when and dates.tells_time(record.text)),
         aside=float(around.aside[row]),
-        question=float(text.rstrip().endswith(("?", "？", "؟"))),
-        brevity=_brevity(text),
+        question=float(record.text.rstrip().endswith(("?", "？", "؟"))),
+        brevity=_brevity(record.text),
     )
 
 

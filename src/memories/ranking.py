@@ -3,15 +3,15 @@
 Words and similarity are each a weighted mean over three scales: the text itself, a window around it, its session
 (`surroundings`); a memory stands alone, so for it all scales are the same. With what speaks for and against a turn:
 
-    words      = (1.0 own + 0.8 best of session + 2.0 window + 0.6 session) / 4.4     own = BM25 / max(best BM25, 4)
-    similarity = (3.7 own + 2.1 window + 1.9 session) / 7.7
+    words      = mean of own, best of session, window, session      own = BM25 / max(best BM25, 4)
+    similarity = mean of own, window, session
     fused      = (words + weight × similarity + Σ signs) / (1 + weight)
     freshness  = 1 / (1 + rate × age in days)         for memories that decay, else 1
     boost      = 1 + rate × accesses, capped
     score      = fused × freshness × boost
 
-`WEIGHTS` has the signs and where the numbers come from. Freshness and boost are Decision 5 of the identity
-specification.
+`WEIGHTS` has the weights of the means, the signs, and where the numbers come from. Freshness and boost are Decision 5
+of the identity specification.
 """
 
 import math
@@ -23,26 +23,26 @@ from memories.models import DecayPolicy
 
 
 class Weights(NamedTuple):
-    """What each feature counts, in units of a turn's full word score.
+    """What each feature counts; the sum of the word weights is the unit.
 
-    Fitted by maximum likelihood (softmax over the turns of a conversation) to the questions of LoCoMo-dev and
-    BEAM-100K-dev together, then rounded; leaving one conversation out changes no figure by more than a point
-    (docs/benchmarks.md).
+    Fitted by maximum likelihood, a softmax over the turns of a conversation, to the questions of LoCoMo-dev and
+    BEAM-100K-dev together, a question of the second counting twice. docs/benchmarks.md says how stable they are.
     """
 
-    own_words: float = 1.0
-    session_best: float = 0.8
-    window_words: float = 2.0
-    session_words: float = 0.6
-    own_similarity: float = 3.7
-    window_similarity: float = 2.1
-    session_similarity: float = 1.9
-    named: float = 1.9
-    date: float = 2.8
-    tells_when: float = 1.4
-    aside: float = -1.4
-    question: float = -0.5
-    brevity: float = -0.8
+    own_words: float = 1.25
+    session_best: float = 1.30
+    window_words: float = 3.34
+    session_words: float = 0.86
+    own_similarity: float = 5.23
+    window_similarity: float = 3.18
+    session_similarity: float = 2.74
+    named: float = 2.85
+    date: float = 3.68
+    told_date: float = 1.93
+    tells_when: float = 2.18
+    aside: float = -2.20
+    question: float = -0.67
+    brevity: float = -1.12
 
     @property
     def words(self) -> float:
@@ -80,6 +80,7 @@ class Evidence(NamedTuple):
         session_similarity: The best cosine in its session.
         named: 1.0 if its speaker, and no other, is named in the query.
         date: How close its date is to one in the query, 0 to 1.
+        told_date: How well a day that it speaks of, such as "yesterday", agrees with one in the query, 0 to 1.
         tells_when: 1.0 if the query asks when and it tells a time.
         aside: 1.0 for the words of an assistant, a system or a tool.
         question: 1.0 if it ends as a question.
@@ -95,6 +96,7 @@ class Evidence(NamedTuple):
     session_similarity: Any
     named: Any = 0.0
     date: Any = 0.0
+    told_date: Any = 0.0
     tells_when: Any = 0.0
     aside: Any = 0.0
     question: Any = 0.0
@@ -230,6 +232,7 @@ def _signs(evidence: Evidence) -> Any:
     return (
         WEIGHTS.named * evidence.named
         + WEIGHTS.date * evidence.date
+        + WEIGHTS.told_date * evidence.told_date
         + WEIGHTS.tells_when * evidence.tells_when
         + WEIGHTS.aside * evidence.aside
         + WEIGHTS.question * evidence.question

@@ -248,7 +248,7 @@ def _numbers(evidence: Evidence, *, turn: bool) -> dict[str, float | int | None]
         "session_similarity": evidence.session_similarity if turn else None,
         "date": evidence.date,
     }
-    for name in ("named", "tells_when", "aside", "question", "brevity"):
+    for name in ("named", "told_date", "tells_when", "aside", "question", "brevity"):
         numbers[name] = getattr(evidence, name) if turn else None
     return {name: None if value is None else round(value, 4) for name, value in numbers.items()}
 

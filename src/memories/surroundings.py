@@ -14,7 +14,8 @@ from memories.models import ROLE, Matches
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-WINDOW = 2  # turns before and after
+BEFORE, AFTER = 2, 1  # turns whose words count as a turn's own: an answer follows the words of its question
+BESIDE = 2  # turns before and after whose similarity counts
 ASIDE = frozenset({"assistant", "system", "tool"})
 ASIDE_WORDS = 0.3  # what an assistant says at length holds every word; what a person says tells more
 
@@ -55,9 +56,10 @@ def measure(matches: Matches) -> Surroundings:
     held = matches.holds * weight
     in_window = held.copy()
     near = np.zeros_like(similarity)
-    for here, there in _beside(session, matches.position):
-        in_window[:, here] = np.maximum(in_window[:, here], held[:, there])
+    for distance, here, there in _beside(session, matches.position):
         near[here] = np.maximum(near[here], similarity[there])
+        if -BEFORE <= distance <= AFTER:
+            in_window[:, here] = np.maximum(in_window[:, here], held[:, there])
     total = max(float(rarity.sum()), 1e-9)
     in_session = np.stack([_best_of(session, row) for row in held]) if len(held) else held
     return Surroundings(
@@ -82,20 +84,20 @@ def _sessions(matches: Matches) -> "NDArray[np.int64]":
 
 def _beside(
     session: "NDArray[np.int64]", position: "NDArray[np.int64]"
-) -> "list[tuple[NDArray[np.int64], NDArray[np.int64]]]":
-    """Return rows and, for each of them, a row that stands up to `WINDOW` turns away in the same session."""
+) -> "list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]":
+    """Return a distance, up to `BESIDE` either way, rows, and for each the row so far after it in its session."""
     if not len(session):
         return []
-    keys = session * (int(position.max()) + 2 * WINDOW + 1) + position + WINDOW  # no window reaches another session
+    keys = session * (int(position.max()) + BESIDE + 1) + position  # so far apart, no window reaches another session
     order = np.argsort(keys)
     ordered = keys[order]
     pairs = []
-    for distance in range(1, WINDOW + 1):
+    for distance in range(1, BESIDE + 1):
         at = np.searchsorted(ordered, ordered + distance)
         known = at < len(ordered)
         known[known] = ordered[at[known]] == ordered[known] + distance
         earlier, later = order[known], order[at[known]]
-        pairs += [(earlier, later), (later, earlier)]
+        pairs += [(distance, earlier, later), (-distance, later, earlier)]
     return pairs
 
 

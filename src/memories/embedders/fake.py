@@ -20,7 +20,7 @@ class FakeEmbedder:
         dimension=64,
         noise_mean=0.1,
         noise_spread=0.1,
-        weight=1.75,
+        weight=1.65,
         duplicate=0.9,
         calibration=(10.0, 0.5),
     )

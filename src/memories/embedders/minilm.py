@@ -30,7 +30,7 @@ class MiniLM:
         dimension=384,
         noise_mean=0.09,
         noise_spread=0.07,
-        weight=1.75,
+        weight=1.65,
         duplicate=0.80,
         calibration=(20.6, 0.213),
         latin_only=True,
