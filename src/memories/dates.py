@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-DAYS_BEFORE, DAYS_AFTER = 3.0, 7.0  # so far outside a single day a time still counts a quarter
+DAYS_BEFORE, DAYS_AFTER = 3.0, 7.0  # so far outside a single day a time still counts about a quarter
 WIDTH_SHARE = 0.25  # and the wider what is meant, the further
 _RECENT_DAYS = 14
 _NEAR_DAYS, _FITTING_DAYS = 2.0, 7
@@ -72,6 +72,7 @@ def spans(text: str, now: datetime, years: Sequence[int]) -> list[Span]:
         now: When it is asked.
         years: The years that a date without a year may mean; each gives a span of its own.
     """
+    text = " ".join(text.split())
     folded = text.lower()
     if not any(hint in folded for hint in _HINTS):
         return []  # without compiling a pattern, which takes 4 ms in all
@@ -158,14 +159,14 @@ def _dates(year: str | int | None, month: int, day: int | None, asked: _Asked) -
     """Yield the day or the month that is meant, in each year that may be meant."""
     for number in asked.years if year is None else [int(year)]:
         try:
-            first = date(number, month, day or 1)
+            first = date(number, month, 1 if day is None else day)
         except ValueError:
             continue  # 30 February is no date
-        yield first, first if day else _end_of_month(first)
+        yield first, _end_of_month(first) if day is None else first
 
 
 def _iso(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
-    return _dates(match[1], min(12, max(1, int(match[2]))), int(match[3]), asked)
+    return _dates(match[1], int(match[2]), int(match[3]), asked)
 
 
 def _day_month(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
@@ -273,14 +274,14 @@ def _end_of_month(day: date) -> date:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
+    return re.compile(pattern, re.IGNORECASE | re.ASCII)  # else İ would be taken for i, and is no letter of a month
 
 
 @functools.cache
 def _patterns() -> tuple[tuple[re.Pattern[str], Any], ...]:
     """Return the patterns, each with its reader; what is longer, and more certain, comes first."""
     return (
-        (_compiled(rf"\b{_YEAR[:-2]}[-/](\d{{1,2}})[-/](\d{{1,2}})\b"), _iso),
+        (_compiled(rf"\b{_YEAR[:-2]}[-/](\d{{1,2}})[-/](\d{{1,2}})(?!\d)"), _iso),
         (_compiled(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?"), _day_month),
         (_compiled(rf"{_MONTH}\s+{_DAY}\b(?:,?\s+{_YEAR})?"), _month_day),
         (_compiled(rf"{_MONTH},?\s+(?:of\s+)?{_YEAR}"), _month_year),

@@ -11,7 +11,6 @@ from memories.names import named, without
 from memories.ranking import FULL_LENGTH, Evidence, Features, fused
 from memories.stores.base import Store
 from memories.text import is_latin, query_terms
-from memories.times import from_millis
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 MATCHES = 100  # so many turns by words and by vector are seen in their places
 MIN_TURNS = 30  # and so many of them are read
 _SAMPLE = 200  # characters that show which script a text is in
+_TOLD = 2_000  # characters that are read for the days that a text speaks of
 _LETTERS = 6  # in a word, with its space
 _DAY_MILLIS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -145,6 +145,7 @@ class _Seen(NamedTuple):
     """What is known of matching turns without their texts, in rows, and what is asked of the texts."""
 
     around: "Surroundings"
+    vectorless: "NDArray[np.bool_]"
     named: "NDArray[np.float64]"
     close: "NDArray[np.float64]"
     meant: Sequence[dates.Span]
@@ -158,11 +159,12 @@ def _seen(matches: Matches, asked: Question, speakers: Sequence[str]) -> _Seen:
 
     # The turns of the one speaker who is named; where several are, that tells nothing apart.
     said = [len(speakers) == 1 and labels.get(SPEAKER) == speakers[0] for labels in matches.labels]
-    first, last = (from_millis(int(bound)).year for bound in (matches.created_at.min(), matches.created_at.max()))
-    meant = dates.spans(asked.text, asked.now, range(first, last + 1))
     days = matches.created_at // _DAY_MILLIS + _EPOCH
+    years = np.unique(matches.created_at.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64)) + 1970
+    meant = dates.spans(asked.text, asked.now, years.tolist())
     return _Seen(
         around=measure(matches),
+        vectorless=np.isnan(matches.similarity),
         named=np.array(said, dtype=np.float64)[matches.label],
         close=dates.closeness(days, meant) if meant else np.zeros(len(days)),
         meant=meant,
@@ -187,7 +189,10 @@ def _best(seen: _Seen, asked: Question, count: int) -> list[int]:
         date=seen.close,
         aside=around.aside,
     )
-    scores = fused(evidence, float(around.words.max()), asked.weight)
+    most = float(around.words.max())
+    scores = fused(evidence, most, asked.weight)
+    if asked.embedder is not None and seen.vectorless.any():
+        scores = np.where(seen.vectorless, fused(evidence._replace(similarity=None), most, asked.weight), scores)
     return [int(row) for row in np.argsort(-scores, kind="stable")[:count]]
 
 
@@ -198,7 +203,7 @@ def _ref(where: Filter, matches: Matches, row: int) -> Ref:
 
 def _turn_evidence(found: Candidate, seen: _Seen, row: int) -> Evidence:
     around, record = seen.around, found.record
-    told = dates.spans(record.text, record.created_at, [record.created_at.year]) if seen.meant else []
+    told = dates.spans(record.text[:_TOLD], record.created_at, [record.created_at.year]) if seen.meant else []
     return Evidence(
         words=found.words,
         session_best=float(around.session_best[row]),

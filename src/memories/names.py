@@ -7,48 +7,61 @@ the vector is made of the question without it. Words keep it, and turns of the o
 import re
 from collections.abc import Iterable
 
-from memories.text import STOP_WORDS, normal_form
+from memories.text import STOP_WORDS, cased_form, is_unspaced, normal_form
 
-_MIN_LETTERS = 3
-# Names that are words: only a capital letter shows that somebody is meant.
+_SHORT = 2  # letters; a name so short needs its capital, and a shorter one tells nothing
+# Names that are words too: only a capital letter shows that somebody is meant.
 _WORDS = frozenset(
-    "april august dawn faith grace hope joy june may mark rose summer will art bill drew frank jack".split()
+    "april art august bill dawn drew faith frank grace hope jack joy june mark may rose summer will".split()
 )
+_TITLES = frozenset("mr mr. mrs mrs. ms ms. dr dr. prof prof.".split())
 
 
 def named(text: str, speakers: Iterable[str]) -> list[str]:
-    """Return those of the speakers whose whole name, or first name, a text has.
+    """Return the speakers that a text names, by the whole name or the first.
+
+    A whole name says who is meant: `Ann Lee` is not Ann Kim, though both are Ann.
 
     Args:
         text: A question.
         speakers: Names such as `Ann`, or `Ann Lee`.
     """
-    folded = normal_form(text)
-    return [speaker for speaker in speakers if any(_pattern(name).search(text) for name in _names(speaker, folded))]
+    left, known = cased_form(text), list(speakers)
+    whole = {speaker for speaker in known if _has(left, cased_form(speaker))}
+    for speaker in whole:
+        left = _pattern(cased_form(speaker)).sub(" ", left)
+    return [speaker for speaker in known if speaker in whole or _has(left, _first(speaker))]
 
 
 def without(text: str, speakers: Iterable[str]) -> str:
     """Return a question without the names of these speakers; as it is, if nothing else would be left."""
-    folded = normal_form(text)
-    left = text
+    left = cased_form(text)
     for speaker in speakers:
-        for name in _names(speaker, folded):
-            left = _pattern(name).sub(" ", left)
+        for name in (cased_form(speaker), _first(speaker)):
+            left = _pattern(name).sub(" ", left) if _has(left, name) else left
     left = " ".join(left.split())
     return left if any(letter.isalnum() for letter in left) else text
 
 
-def _names(speaker: str, folded: str) -> list[str]:
-    """Return what a speaker may be called, longest first, as far as the folded text has it."""
-    first = speaker.split(maxsplit=1)[0] if speaker.split() else ""
-    names = dict.fromkeys((speaker, first))
-    return [name for name in names if len(name) >= _MIN_LETTERS and normal_form(name) in folded and _is_name(name)]
+def _first(speaker: str) -> str:
+    """Return the first name, or what follows a title."""
+    parts = [part for part in cased_form(speaker).split() if part.lower() not in _TITLES]
+    return parts[0] if parts else ""
 
 
-def _is_name(name: str) -> bool:
-    return normal_form(name) not in STOP_WORDS or normal_form(name) in _WORDS
+def _has(spelled: str, name: str) -> bool:
+    if not any(letter.isalnum() for letter in name) or normal_form(name) not in normal_form(spelled):
+        return False  # without compiling a pattern
+    letter = len(name) < _SHORT and not is_unspaced(name)
+    stops = letter or (normal_form(name) in STOP_WORDS and normal_form(name) not in _WORDS)
+    return not stops and bool(_pattern(name).search(spelled))
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    flags = re.NOFLAG if normal_form(name) in _WORDS else re.IGNORECASE
-    return re.compile(rf"\b{re.escape(name)}\b(?:['\u2019]s\b)?", flags)
+    """Return the pattern of a name, with its possessive."""
+    if is_unspaced(name):
+        return re.compile(re.escape(name))
+    ambiguous = normal_form(name) in _WORDS or len(name) <= _SHORT
+    spelled = name[:1].upper() + name[1:] if ambiguous else name
+    flags = re.NOFLAG if ambiguous else re.IGNORECASE
+    return re.compile(rf"(?<!\w){re.escape(spelled)}(?!\w)(?:'s\b)?", flags)

@@ -5,7 +5,7 @@ Words and similarity are each a weighted mean over three scales: the text itself
 
     words      = mean of own, best of session, window, session      own = BM25 / max(best BM25, 4)
     similarity = mean of own, window, session
-    fused      = (words + weight × similarity + Σ signs) / (1 + weight)
+    fused      = (words + weight × similarity + Σ signs / unit) / (1 + weight)     unit = sum of the word weights
     freshness  = 1 / (1 + rate × age in days)         for memories that decay, else 1
     boost      = 1 + rate × accesses, capped
     score      = fused × freshness × boost
@@ -206,7 +206,8 @@ def fused(evidence: Evidence, best_words: float, weight: float) -> Any:
     Args:
         evidence: What speaks for one candidate, or arrays for many.
         best_words: The best BM25 of all candidates.
-        weight: How much similarity counts beside words; ignored where there is no similarity.
+        weight: How much similarity counts beside words. Without a similarity words count alone, and signs as little
+            as beside one.
     """
     # Without a similarity words alone decide, and then even the best of few common words count in full.
     full = max(best_words, FULL_WORDS) if evidence.similarity is not None else max(best_words, 1e-9)
@@ -217,15 +218,15 @@ def fused(evidence: Evidence, best_words: float, weight: float) -> Any:
         + WEIGHTS.window_words * (own if evidence.window_words is None else evidence.window_words)
         + WEIGHTS.session_words * (own if evidence.session_words is None else evidence.session_words)
     ) / WEIGHTS.words
-    total = words + _signs(evidence) / WEIGHTS.words
+    signs = _signs(evidence) / WEIGHTS.words
     if evidence.similarity is None:
-        return total
+        return words + signs / (1 + weight)
     similarity = (
         WEIGHTS.own_similarity * evidence.similarity
         + WEIGHTS.window_similarity * evidence.window_similarity
         + WEIGHTS.session_similarity * evidence.session_similarity
     ) / WEIGHTS.similarity
-    return (total + weight * similarity) / (1 + weight)
+    return (words + signs + weight * similarity) / (1 + weight)
 
 
 def _signs(evidence: Evidence) -> Any:

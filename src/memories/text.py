@@ -39,8 +39,17 @@ STOP_WORDS = frozenset(
 
 def normal_form(text: str) -> str:
     """Return the form in which two texts are compared: NFKC, case folded, straight quotes, single spaces."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return " ".join(folded.translate(_QUOTES).split())
+    return cased_form(unicodedata.normalize("NFKC", text).casefold())
+
+
+def cased_form(text: str) -> str:
+    """Return the normal form but for the case of letters."""
+    return " ".join(unicodedata.normalize("NFKC", text).translate(_QUOTES).split())
+
+
+def is_unspaced(text: str) -> bool:
+    """Return whether a text has characters of a script that is written without spaces between words."""
+    return bool(_UNSPACED_RUN.search(text))
 
 
 def index_text(text: str) -> str:
