@@ -435,7 +435,7 @@ def test_ours_is_measured_beside_others(here: Path, capsys: pytest.CaptureFixtur
         printed = capsys.readouterr().out
         assert "paired bootstrap" in printed
         assert "| turn any@5 | fts5 | 3 | " in printed
-        assert "A search of memories takes" in printed
+        assert "A search, 10 hits, takes" in printed
     assert {part.name for part in (here / ".bench").iterdir() if part.is_dir()} == set()  # no store is left
 
 
@@ -462,7 +462,7 @@ def test_questions_are_asked_at_their_time(here: Path, monkeypatch: pytest.Monke
     file = write(here / "longmemeval.json", [haystack("q1")])
     command.main(["longmemeval", str(file), "--systems", "memories"])
     moment = datetime(2023, 5, 30, 23, 40, tzinfo=UTC)
-    assert set(asked_at) == {("What did I plant?", moment, "history", 50)}
+    assert set(asked_at) == {("What did I plant?", moment, "history", limit) for limit in (50, 10)}
 
 
 def test_sessions_go_to_chroma_cut_to_what_a_window_can_hold(here: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from memories.embedders import Embedder, minilm, open_embedder
 from memories.embedders.minilm import MAX_WINDOWS, MiniLM
 from memories.errors import ConfigError, EmbedderError
+from memories.ranking import calibrated, uncalibrated
 
 TEXTS = ["The user prefers Python", "", "!", "用户住在柏林", "🎉", "a" * 5000, "word " * 300, "Emails go out at noon"]
 
@@ -86,6 +87,21 @@ def test_the_end_of_a_long_text_is_seen(model: MiniLM) -> None:
 )
 def test_a_paraphrase_is_nearer_than_a_stranger(model: MiniLM, text: str, paraphrase: str, stranger: str) -> None:
     assert cosine(model, text, paraphrase) > cosine(model, text, stranger) + 0.05
+
+
+def test_a_calibrated_similarity_says_what_is_alike(embedder: Embedder) -> None:
+    """0.5 parts what is like a text from what is not, whatever cosines the model gives."""
+    text = "The database password is rotated every month"
+    scale = embedder.space.calibration
+    same, like, stranger = (
+        calibrated(float(embedder.embed(text)[0] @ embedder.embed(other)[0]), *scale)
+        for other in (text, "the password of the database is rotated", "Bob brings a cake for lunch")
+    )
+    assert 1 >= same > 0.95
+    assert same > like > 0.8
+    assert 0 <= stranger < 0.1
+    assert uncalibrated(calibrated(0.3, *scale), *scale) == pytest.approx(0.3)
+    assert calibrated(-1.0, *scale) < calibrated(0.0, *scale) < calibrated(1.0, *scale)
 
 
 def test_the_fake_knows_words_only() -> None:

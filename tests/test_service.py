@@ -304,7 +304,7 @@ def test_the_exact_words_of_a_memory_find_it_first(realistic: Memories, content:
     assert contents(realistic.search(content.upper() + "?"))[0] == content
 
 
-@pytest.mark.parametrize("content", REALISTIC)
+@pytest.mark.parametrize("content", list(REALISTIC))
 def test_a_paraphrase_finds_a_memory_in_the_first_five(realistic: Memories, content: str) -> None:
     assert content in contents(realistic.search(REALISTIC[content], limit=5))
 
@@ -341,7 +341,7 @@ def test_keyword_only_mode_needs_no_model(tmp_path: Path) -> None:
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
         add(memories, "Deploys happen on Tuesdays")
         [hit] = memories.search("deploy")
-        assert (hit.similarity, hit.score) == (None, 1.0)
+        assert (hit.similarity, hit.calibrated, hit.score) == (None, None, 1.0)
         assert memories.search("kitchen") == ()
         with pytest.raises(InvalidInput, match="needs an embedder"):
             memories.search("deploy", min_similarity=0.5)
@@ -376,6 +376,20 @@ def test_explain_says_why_something_is_no_hit(memories: Memories, clock: Clock) 
     assert dropped["apples of now"] == ""
     assert "confidence" in dropped["apples of old"]
     assert explanation.terms == ("apples",)
+
+
+def test_a_hit_is_a_memory_with_what_is_asked_of_it(memories: Memories, clock: Clock) -> None:
+    memory = add(memories, "apples are red", tags={"agent": "claude", "conversation_id": "standup"})
+    clock.move()
+    changed = memories.update(memory.id, "apples are green")
+    [hit] = memories.search("green apples")
+    assert hit.found is hit.memory
+    assert (hit.id, hit.content, hit.date) == (memory.id, "apples are green", changed.updated_at)
+    assert (hit.speaker, hit.conversation_id) == ("claude", "standup")
+    assert hit.calibrated is not None
+    assert 0.9 < hit.calibrated <= 1
+    with pytest.raises(TypeError, match=rf"this hit is memory {memory.id}; use \.memory"):
+        _ = hit.turn
 
 
 def test_what_has_faded_does_not_hide_what_is_behind_it(memories: Memories, clock: Clock) -> None:

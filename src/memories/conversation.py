@@ -9,7 +9,7 @@ from memories import validate
 from memories.errors import InvalidInput
 from memories.models import ROLE, SPEAKER, Collection, Filter, Record, Ref
 from memories.stores.base import Store
-from memories.times import from_millis, to_millis
+from memories.times import kept
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -204,14 +204,11 @@ def _valid(draft: TurnDraft, now: datetime) -> TurnDraft:
     for name in (ROLE, SPEAKER):
         if name in tags:
             raise InvalidInput(f'"{name}" is no free tag of a turn; give it as {name}')
-    created_at = draft.created_at
-    if created_at is not None and created_at.tzinfo is None:
-        raise InvalidInput(f"{created_at.isoformat()} has no time zone; give an aware datetime")
     return replace(
         draft,
         content=content,
         speaker=None if draft.speaker is None else validate.tags({SPEAKER: draft.speaker})[SPEAKER],
         message_id=None if draft.message_id is None else validate.one_line(draft.message_id, "message id"),
-        created_at=from_millis(to_millis(now if created_at is None else created_at)),
+        created_at=kept(now if draft.created_at is None else draft.created_at, "created_at"),
         tags=tags,
     )

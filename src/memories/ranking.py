@@ -5,7 +5,8 @@ Words and similarity are each a weighted mean over three scales: the text itself
 
     words      = mean of own, best of session, window, session      own = BM25 / max(best BM25, 4)
     similarity = mean of own, window, session
-    fused      = (words + weight × similarity + Σ signs / unit) / (1 + weight)     unit = sum of the word weights
+    fused      = (words + weight × similarity + Σ signs / unit) / (1 + weight)     unit = sum of the word weights;
+                 for a memory the weight is 1.4 times as large
     freshness  = 1 / (1 + rate × age in days)         for memories that decay, else 1
     boost      = 1 + rate × accesses, capped
     score      = fused × freshness × boost
@@ -60,6 +61,7 @@ FRESHNESS_RATE = 0.02  # a decaying memory counts half after 50 days
 ACCESS_RATE = 0.002  # ten reads weigh 2 %: enough to settle a tie, too little to keep itself on top
 ACCESS_CAP = 1.02
 FULL_WORDS = 4.0  # from this BM25 on, the best words count in full; one common word in a small store should not
+ALONE = 1.4  # so much more similarity counts for what stands alone: no turn beside it shares its words
 FULL_LENGTH = 20  # words from which a turn is not brief
 FAMILIAR_MARGIN = 0.08  # a question of known words is taken for noise only if its best answer is so much less similar
 NEAR_BEST = 0.06  # and then only what is nearly as similar as the best is an answer
@@ -221,6 +223,8 @@ def fused(evidence: Evidence, best_words: float, weight: float) -> Any:
     signs = _signs(evidence) / WEIGHTS.words
     if evidence.similarity is None:
         return words + signs / (1 + weight)
+    if evidence.window_words is None:
+        weight *= ALONE
     similarity = (
         WEIGHTS.own_similarity * evidence.similarity
         + WEIGHTS.window_similarity * evidence.window_similarity

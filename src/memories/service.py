@@ -570,7 +570,7 @@ def _collections(given: "SearchFilters") -> tuple[Collection, ...]:
     from memories.searching import COLLECTIONS
 
     scope = given.get("scope", "memories")
-    if scope not in COLLECTIONS:
+    if not isinstance(scope, str) or scope not in COLLECTIONS:
         raise InvalidInput(f'"{validate.shown(str(scope))}" can\'t be searched; use {", ".join(COLLECTIONS)}')
     return COLLECTIONS[scope]
 

@@ -1,7 +1,7 @@
 """What stands around a turn: a turn is understood with the turns beside it and with its whole session. Pure.
 
 The answer to "what did Ann buy?" may be the turn "a red bicycle!": the words of the question stand in the turns before
-it. So words and similarity are looked at on three scales: the turn itself, a window of two turns before and after it,
+it. So words and similarity are looked at on three scales: the turn itself, a window of the turns beside it,
 and its session, a run of turns without a long pause. Nothing crosses the border of a session.
 """
 

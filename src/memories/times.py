@@ -36,6 +36,24 @@ def to_iso(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def kept(moment: object, name: str) -> datetime:
+    """Return an aware time in UTC and in the resolution in which times are kept.
+
+    Args:
+        moment: What was given.
+        name: What it is, for the message.
+
+    Raises:
+        InvalidInput: It is not an aware datetime, or out of the years 1 to 9999.
+    """
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise InvalidInput(f"{name} {shown(str(moment))} is not an aware datetime; give one with a time zone")
+    try:
+        return from_millis(to_millis(moment.astimezone(UTC)))
+    except (OverflowError, ValueError):
+        raise InvalidInput(f"{name} {moment.isoformat()} is before the year 1 or after 9999") from None
+
+
 def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetime:
     """Read a time: `2024-05-31`, ISO 8601, or how long ago (`30m`, `12h`, `7d`, `2w`).
 

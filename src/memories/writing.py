@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from memories import validate, versions
@@ -12,7 +12,7 @@ from memories.ids import new_id
 from memories.models import Candidate, Collection, DecayPolicy, Draft, Filter, Memory, Record
 from memories.stores.base import Store
 from memories.text import query_terms
-from memories.times import from_millis, to_millis
+from memories.times import kept
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -205,14 +205,6 @@ def _checked(draft: Draft) -> Draft:
     """Return a draft whose values are acceptable, in the form in which they are kept."""
     if draft.decay is not None and draft.decay not in tuple(DecayPolicy):
         raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{str(draft.decay)[:40]}"')
-    created_at = draft.created_at
-    if created_at is not None:
-        if not isinstance(created_at, datetime) or created_at.tzinfo is None:
-            raise InvalidInput(f"created_at {str(created_at)[:40]} is not an aware datetime; give one with a time zone")
-        try:
-            created_at = from_millis(to_millis(created_at.astimezone(UTC)))
-        except OverflowError:
-            raise InvalidInput(f"created_at {created_at.isoformat()} is before the year 1 or after 9999") from None
     return replace(
         draft,
         content=validate.content(draft.content),
@@ -220,7 +212,7 @@ def _checked(draft: Draft) -> Draft:
         decay=None if draft.decay is None else DecayPolicy(draft.decay),
         key=None if draft.key is None else validate.key(draft.key),
         confidence=None if draft.confidence is None else validate.unit(draft.confidence, "confidence"),
-        created_at=created_at,
+        created_at=None if draft.created_at is None else kept(draft.created_at, "created_at"),
     )
 
 

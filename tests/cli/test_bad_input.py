@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memories import Draft, Memories, MemoriesError
+from memories.conversation import TurnDraft
 from memories.errors import ConfigError, InvalidInput, NotFound, SystemFault
 
 Command = Callable[..., Any]
@@ -462,6 +463,7 @@ def test_what_is_no_store_is_not_touched(memory: Command, home: Path, data: byte
 def long_lived(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with Memories(f"sqlite:///{tmp_path_factory.mktemp('bad')}/m.db", embedder="fake") as memories:
         memories.create_many([Draft(f"memory {number}", created_at=datetime.now(UTC)) for number in range(20)])
+        memories.add_turns("talk", [TurnDraft(f"turn {number}", speaker="AND OR (Ann)") for number in range(20)])
         yield memories
 
 
@@ -473,12 +475,25 @@ anything = st.text(st.characters(codec=None), max_size=200) | st.text(
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=anything)
 def test_a_search_for_anything_raises_nothing_unexpected(long_lived: Memories, text: str) -> None:
+    for scope in ("memories", "all"):
+        try:
+            found = long_lived.search(text, scope=scope)
+        except MemoriesError as exc:
+            assert isinstance(exc, InvalidInput)
+        else:
+            assert len(found) <= 10
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=anything, name=st.text(max_size=10), speaker=st.none() | st.text(max_size=10))
+def test_anything_that_is_said_comes_back(long_lived: Memories, text: str, name: str, speaker: str | None) -> None:
     try:
-        found = long_lived.search(text)
+        [written] = long_lived.add_turns(name, [TurnDraft(text, speaker=speaker, message_id=speaker)])
     except MemoriesError as exc:
         assert isinstance(exc, InvalidInput)
-    else:
-        assert len(found) <= 10
+        return
+    assert written in long_lived.tail_turns(name, limit=1000)
+    assert (written.speaker, written.message_id) == (speaker and speaker.strip(), written.message_id)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -497,7 +512,10 @@ def test_anything_that_is_stored_comes_back(long_lived: Memories, text: str, key
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=anything)
 def test_any_argument_gets_an_answer_or_one_line(memory: Command, text: str) -> None:
-    for command in (["get", "--", text], ["list", "--since", text], ["list", "-n", text], ["list", "--tag", text]):
+    for command in (
+        ["get", "--", text], ["list", "--since", text], ["list", "-n", text], ["list", "--tag", text],
+        ["turns", "tail", "--", text], ["search", "q", "--in", text], ["search", "q", "--now", text],
+    ):  # fmt: skip
         answer = memory(*command)
         assert answer.code in (0, 1, 2)
         assert answer.err.count("\n") == (answer.code != 0)

@@ -117,6 +117,56 @@ def test_a_prefix_that_fits_memories_of_others_too_is_not_ambiguous(
     assert memory("get", prefix, "-n", "bob").json["content"] == "of bob"
 
 
+SAID = "the launch codename is glockenspiel"
+
+
+@pytest.fixture
+def said(memory: Command) -> dict[str, Any]:
+    """Return a turn of Alice's, in a conversation whose name others use too."""
+    memory("turns", "add", "launch", "we spoke of the launch", "--speaker", "Carol")
+    options = ["--speaker", "Violetta", "--message-id", "a", "-n", "alice"]
+    turn: dict[str, Any] = memory("turns", "add", "launch", SAID, *options).json
+    memory("turns", "add", "marimba", SAID, "-n", "alice")
+    return turn
+
+
+def test_the_owner_of_a_turn_sees_it(memory: Command, said: dict[str, Any]) -> None:
+    assert said["namespace"] == "alice"
+    assert memory("turns", "tail", "launch", "-n", "alice").json["results"] == [said]
+    found = memory("search", "launch", "--in", "history", "-n", "alice").json["results"]
+    assert {hit["namespace"] for hit in found} == {"alice", "shared"}
+
+
+def test_nothing_hints_at_a_turn(memory: Command, said: dict[str, Any], elsewhere: list[str]) -> None:
+    for command in (
+        ["turns", "tail", "launch"], ["turns", "tail", "marimba"], ["search", "glocken spiel", "--in", "all"],
+        ["search", SAID, "--in", "history"], ["search", SAID, "--in", "all", "--explain"],
+        ["search", "what did Violetta say of the launch?", "--in", "history", "--explain"],
+        ["search", "launch", "--in", "history", "--conversation", "launch"],
+        ["search", "launch", "--in", "history", "--conversation", "marimba", "--explain"],
+        ["search", "launch", "--in", "history", "--tag", "speaker=Violetta"],
+        ["search", "launch", "--in", "history", "--as-of", "2099-01-01"], ["list"], ["tags"], ["tags", "speaker"],
+        ["status"],
+    ):  # fmt: skip
+        answer = memory(*command, *elsewhere)
+        assert answer.code == 0, command
+        shown = json.dumps(answer.json.get("results", []))
+        considered = json.dumps(answer.json.get("explain", {}).get("considered", []))
+        for word in ("glockenspiel", "Violetta", "marimba", "alice"):
+            assert word not in shown, command
+            assert word not in considered, command
+            assert word in command or any(word in part for part in command) or word not in answer.out, command
+
+
+def test_a_turn_from_elsewhere_begins_a_conversation_of_its_own(
+    memory: Command, said: dict[str, Any], elsewhere: list[str]
+) -> None:
+    writer = [option for option in elsewhere if option != "--no-shared"]
+    turn = memory("turns", "add", "marimba", "harmless", "--message-id", "a", *writer).json
+    assert (turn["turn_index"], turn["content"]) == (0, "harmless")
+    assert memory("turns", "tail", "launch", "-n", "alice").json["results"] == [said]
+
+
 def test_names_of_namespaces_are_folded(memory: Command, secret: str) -> None:
     assert memory("get", secret, "-n", "ALICE").json["id"] == secret
     assert memory("get", secret, "-n", "Ａlice").json["id"] == secret

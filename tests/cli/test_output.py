@@ -24,7 +24,8 @@ def some_commands(stored: Callable[..., str]) -> list[list[str]]:
         ["search", "deploys"], ["search", "deploys", "--explain"], ["get", memory_id], ["history", memory_id], ["list"],
         ["tags"], ["tags", "project"], ["status"], ["config"], ["create", "Something else entirely"],
         ["update", memory_id, "Deploys happen on Fridays"], ["delete", memory_id], ["restore", memory_id],
-        ["forget", memory_id, "--yes"],
+        ["turns", "add", "standup", "We ship on Friday", "--speaker", "Ann"], ["turns", "tail", "standup"],
+        ["search", "ship", "--in", "all", "--explain"], ["forget", memory_id, "--yes"],
     ]  # fmt: skip
 
 
@@ -122,6 +123,8 @@ def test_errors_show_unprintable_characters_escaped(memory: Command, output: str
     for command in (
         ["get", active], ["list", "--since", active], ["create", "x", "--decay", active], ["list", "-n", active],
         ["list", f"--{active}"], [active], ["create", "x", "--tag", active], ["list", "--store", active],
+        ["turns", "add", "x", "y", "--role", active], ["turns", "add", active, "y"], ["turns", active],
+        ["search", "x", "--in", active], ["search", "x", "--now", active],
     ):  # fmt: skip
         answer = memory(*command, "--format", output)
         assert answer.code == 2, command
@@ -195,13 +198,14 @@ def test_every_option_says_what_it_is_for() -> None:
     import click
 
     for name, command in app.commands.items():
-        for parameter in command.params:
+        parts = command.commands.values() if isinstance(command, click.Group) else [command]
+        for parameter in (parameter for part in parts for parameter in part.params):
             assert not isinstance(parameter, click.Option) or parameter.help, (name, parameter.name)
 
 
 def test_all_specified_commands_are_there() -> None:
     specified = "create search get history reinforce update delete tags status"
-    ours = "restore forget list config"
+    ours = "restore forget list config turns"
     assert set(app.commands) >= {*specified.split(), *ours.split()}
 
 

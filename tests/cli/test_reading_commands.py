@@ -43,17 +43,26 @@ def test_a_result_is_a_memory_with_its_similarity_and_score(memory: Command, sto
     shape = memory("get", memory_id).json
     for counted in (result, shape):
         counted.pop("access_count", None)
-    assert result.keys() - shape.keys() == {"similarity", "score"}
+    added = {"kind", "speaker", "date", "conversation_id", "similarity", "calibrated", "score"}
+    assert result.keys() - shape.keys() == added
     assert {name: result[name] for name in shape} == shape
-    assert 0 < result["similarity"] <= 1
-    assert 0 < result["score"] <= 1
+    assert (result["kind"], result["speaker"], result["conversation_id"]) == ("memory", "claude", None)
+    assert result["date"] == shape["updated_at"]
+    for name in ("similarity", "calibrated", "score"):
+        assert 0 < result[name] <= 1
 
 
 def test_search_by_words_alone_has_no_similarity(memory: Command) -> None:
     env = {"EMBEDDER": "none"}
     memory("create", "Deploys happen on Tuesdays", env=env)
     [result] = memory("search", "deploys", env=env).json["results"]
-    assert result["similarity"] is None
+    assert (result["similarity"], result["calibrated"]) == (None, None)
+
+
+def test_a_memory_tells_the_conversation_that_it_is_tagged_with(memory: Command, stored: Callable[..., str]) -> None:
+    stored("deploys happen", "--tag", "conversation_id=standup")
+    [result] = memory("search", "deploys").json["results"]
+    assert (result["conversation_id"], result["speaker"]) == ("standup", None)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +113,9 @@ def test_min_similarity_leaves_out_what_is_less_similar(memory: Command, stored:
     stored("red apples")
     stored("red apples grow beside very many other trees in gardens everywhere")
     assert contents(memory("search", "red apples", "--min-similarity", "0.9")) == ["red apples"]
+    least = min(shape["calibrated"] for shape in memory("search", "red apples").json["results"])
+    assert len(contents(memory("search", "red apples", "--min-similarity", str(least - 0.001)))) == 2
+    assert len(contents(memory("search", "red apples", "--min-similarity", str(least + 0.001)))) == 1
 
 
 def test_since_and_until_are_times_of_writing(memory: Command, aged: Callable[..., str]) -> None:

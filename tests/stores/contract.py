@@ -26,7 +26,7 @@ from memories.embedders.base import Space
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import Conflict, EmbedderMismatch, MemoriesError
 from memories.ids import new_id
-from memories.models import Candidate, Collection, Filter, Patch, Record, Ref
+from memories.models import SPEAKER, Candidate, Collection, Filter, Matches, Patch, Record, Ref
 from memories.stores import Store
 from memories.text import query_terms
 
@@ -96,6 +96,34 @@ def by_words(store: Store, terms: Sequence[str], where: Filter | None = None, *,
     return {candidate.record.ref.group: candidate.words for candidate in found}
 
 
+def turn(position: int, *, group: str = "talk", **values: Any) -> Record:
+    """Return a turn of a conversation, of the session that begins at 0 unless `session` says otherwise."""
+    values.setdefault("session", 0)
+    return record(group, position, collection=HISTORY, **values)
+
+
+def turns(*namespaces: str, **conditions: Any) -> Filter:
+    """Return a filter of turns; of the namespace `ann` if none is named."""
+    return pool(*namespaces, collection=HISTORY, **conditions)
+
+
+def matching(store: Store, query: str, where: Filter | None = None, *, k: int = 100) -> Matches:
+    """Return what matches a query, by words and by vector."""
+    return store.matches(where or turns(), vector=embed(query)[0], terms=query_terms(query), k=k)
+
+
+def refs_of(matches: Matches, collection: Collection = HISTORY) -> list[Ref]:
+    """Return the address of each row."""
+    places = zip(matches.group.tolist(), matches.position.tolist(), strict=True)
+    named = [(*matches.groups[group], position) for group, position in places]
+    return [Ref(collection, namespace, group, position) for namespace, group, position in named]
+
+
+def holders(matches: Matches, term: str) -> set[int]:
+    """Return the positions of the rows that have a term."""
+    return set(matches.position[matches.holds[list(matches.terms).index(term)]].tolist())
+
+
 def unit_vectors(count: int, seed: int = 1) -> Any:
     """Return random unit vectors of the space, shape (count, dimension)."""
     drawn = np.random.default_rng(seed).standard_normal((count, SPACE.dimension)).astype(np.float32)
@@ -116,6 +144,8 @@ def seen(store: Store, where: Filter) -> Any:
             (found.record.ref, round(found.similarity or 0.0, 3))
             for found in store.candidates(where, vector=embed("common words")[0], terms=["common"], k=50)
         ),
+        sorted(refs_of(store.matches(where, vector=None, terms=["common"], k=50), where.collection)),
+        store.values(where.collection, where.namespaces, "who"),
         store.info(where).without_vector_count,
     )
 
@@ -147,6 +177,9 @@ class StoreContract:
         assert store.labels(pool(), None) == {}
         assert store.labels(pool(), "who") == {}
         assert search(store, "anything") == {}
+        assert refs_of(matching(store, "anything")) == []
+        assert store.read([Ref(MEMORY, "ann", "m", 1)]) == []
+        assert store.values(HISTORY, ["ann"], SPEAKER) == []
         info = store.info(pool())
         assert (info.model, info.without_vector_count) == (None, 0)
 
@@ -271,6 +304,11 @@ class StoreContract:
         assert twins.labels(where, None) == ({key: len(own) for key in ("kind", "secret", "who")} if own else {})
         candidates = twins.candidates(where, vector=embed("common words bob")[0], terms=["common", "bob"], k=50)
         assert {candidate.record.ref for candidate in candidates} == {entry.ref for entry in own}
+        matches = twins.matches(where, vector=embed("common words bob")[0], terms=["common", "bob"], k=50)
+        assert sorted(refs_of(matches, collection)) == sorted(entry.ref for entry in own)
+        assert {label.get("who") for label in matches.labels} <= {"ann"}
+        assert twins.values(collection, ["ann"], "secret") == [f"ann-{number}" for number in range(5)]
+        assert twins.values(collection, ["ann"], "who") == ["ann"]
 
     @pytest.mark.parametrize("namespaces", [(), ("%",), ("*",), ("ANN",), ("an",), ("ann ",), ("ann','bob",), ("",)])
     def test_only_a_namespace_that_is_named_exactly_is_read(self, twins: Store, namespaces: tuple[str, ...]) -> None:
@@ -281,6 +319,9 @@ class StoreContract:
         assert twins.labels(where, None) == {}
         assert twins.labels(where, "secret") == {}
         assert twins.candidates(where, vector=embed("common words")[0], terms=["common"], k=50) == []
+        assert refs_of(matching(twins, "common words", where)) == []
+        assert twins.values(MEMORY, namespaces, "secret") == []
+        assert twins.read([Ref(MEMORY, namespace, "g1", 1) for namespace in namespaces]) == []
         assert twins.info(where).without_vector_count == 0
 
     def test_two_namespaces_are_read_as_one(self, twins: Store) -> None:
@@ -610,6 +651,9 @@ class StoreContract:
             candidates = varied.candidates(where, vector=vector, terms=terms, k=50)
             embedded = [entry.ref for entry in found if entry.ref != ("memory", "ann", "m4", 2) or terms]
             assert sorted(candidate.record.ref for candidate in candidates) == sorted(embedded)
+            assert set(embedded) <= set(refs_of(varied.matches(where, vector=vector, terms=terms, k=50), MEMORY))
+        matches = varied.matches(where, vector=embed("apple")[0], terms=["apple"], k=50)
+        assert sorted(refs_of(matches, MEMORY)) == sorted(entry.ref for entry in found)
         assert varied.info(where).without_vector_count == ("m4.2" in expected)
 
     def test_a_group_is_found_by_how_its_name_begins(self, store: Store) -> None:
@@ -804,6 +848,289 @@ class StoreContract:
         store.append([record("m", text="w7", vectors=None)])
         assert set(by_words(store, [f"w{number}" for number in range(64)])) == {"m"}
 
+    # --- matches ---------------------------------------------------------------------------------------------------
+
+    @pytest.fixture
+    def talks(self, store: Store) -> Store:
+        """A store of 60 turns in three conversations and as many memories, of few words in many mixtures."""
+        drawn = np.random.default_rng(4)
+        words = "apple banana cherry date elder fig grape hazel iris juniper".split()
+        values: list[dict[str, Any]] = [{}, {"vectors": None}]
+        for collection in (HISTORY, MEMORY):
+            store.append(
+                [
+                    record(
+                        f"talk{number % 3}",
+                        number,
+                        collection=collection,
+                        text=" ".join(drawn.choice(words, size=int(drawn.integers(1, 12)))),
+                        labels={"role": ("user", "tool")[number % 2]} if number % 5 else {},
+                        session=number // 10 * 10 if number % 7 else None,
+                        **values[number % 11 == 0],
+                    )
+                    for number in range(60)
+                ]
+            )
+        return store
+
+    def test_the_columns_of_matches_agree(self, talks: Store) -> None:
+        matches = matching(talks, "apple banana cherry")
+        rows = len(matches.group)
+        assert rows >= 50
+        for column in (matches.position, matches.session, matches.created_at, matches.label):
+            assert column.shape == (rows,)
+            assert column.dtype == np.int64
+        for scores in (matches.words, matches.similarity):
+            assert scores.shape == (rows,)
+            assert scores.dtype == np.float64
+        assert matches.holds.shape == (len(matches.terms), rows)
+        assert matches.holds.dtype == np.bool_
+        assert sorted(matches.groups) == [("ann", f"talk{number}") for number in range(3)]
+        assert set(matches.group.tolist()) == {0, 1, 2}
+        assert len(matches.labels) == 3 == len({tuple(labels.items()) for labels in matches.labels})
+        assert matches.searched >= 60
+
+    def test_a_row_of_matches_tells_what_its_record_tells(self, talks: Store) -> None:
+        matches = matching(talks, "apple")
+        records = {entry.ref: entry for entry in everything(talks, turns())}
+        assert len(matches.group) >= 50
+        for row, ref in enumerate(refs_of(matches)):
+            entry = records.pop(ref)
+            assert matches.session[row] == (-1 if entry.session is None else entry.session)
+            assert T0 + timedelta(milliseconds=int(matches.created_at[row]) - T0.timestamp() * 1000) == entry.created_at
+            assert matches.labels[matches.label[row]] == entry.labels
+
+    @pytest.mark.parametrize("collection", Collection)
+    @pytest.mark.parametrize("conditions", [{}, {"labels": {"role": "tool"}}, {"group": "talk1"}, {"since": at(30)}])
+    def test_matches_score_as_candidates_do(
+        self, talks: Store, collection: Collection, conditions: Mapping[str, Any]
+    ) -> None:
+        where = pool(collection=collection, **conditions)
+        query = 'apple fig "cherry date" hazel'
+        matches = matching(talks, query, where)
+        scores = zip(matches.words.tolist(), matches.similarity.tolist(), strict=True)
+        rows = dict(zip(refs_of(matches, collection), scores, strict=True))
+        found = talks.candidates(where, vector=embed(query)[0], terms=query_terms(query), k=60)
+        assert len(found) > 10
+        assert rows.keys() >= {candidate.record.ref for candidate in found}
+        for candidate in found:
+            words, similarity = rows[candidate.record.ref]
+            assert words == pytest.approx(candidate.words, abs=0.01)
+            if candidate.similarity is None:
+                assert np.isnan(similarity)
+            else:
+                assert similarity == pytest.approx(candidate.similarity, abs=0.01)
+
+    def test_holds_says_which_records_have_which_term(self, store: Store) -> None:
+        texts = ["the red apple pie", "apple that is red", "apples deployed", "xylophone", "日本語 C++", "nothing"]
+        store.append([turn(number, text=text) for number, text in enumerate(texts)])
+        expected = {
+            "red": {0, 1},
+            "red apple": {0},
+            "apple": {0, 1, 2},
+            "deploy": {2},
+            "xylo*": {3},
+            "xylo": set(),
+            "日本": {4},
+            "cplusplus": {4},
+            "zanzibar": set(),
+            "*": set(),
+            '"': set(),
+            "AND": set(),
+        }
+        matches = store.matches(turns(), vector=None, terms=list(expected), k=50)
+        assert set(matches.terms) == set(expected)
+        assert {term: holders(matches, term) for term in matches.terms} == expected
+        assert set(matches.position[matches.words > 0].tolist()) == {0, 1, 2, 3, 4}
+
+    def test_a_term_is_held_by_what_is_live_and_by_what_ended(self, store: Store) -> None:
+        ended: dict[str, Any] = {"ended_at": at(9), "ended_by": "delete"}
+        store.append([turn(1, text="apple"), turn(2, text="apple", **ended), turn(3, text="pear", **ended)])
+        for state, expected in (("live", {1}), ("ended", {2}), ("any", {1, 2})):
+            matches = store.matches(turns(state=state), vector=None, terms=["apple"], k=50)
+            assert holders(matches, "apple") == expected
+
+    @pytest.mark.parametrize("vector", [False, True])
+    def test_matches_hold_the_best_by_words_and_by_vector(self, talks: Store, vector: bool) -> None:
+        asked = embed("banana iris")[0] if vector else None
+        found = talks.candidates(turns(), vector=asked, terms=[] if vector else ["banana", "iris"], k=5)
+        matches = talks.matches(turns(), vector=asked, terms=[] if vector else ["banana", "iris"], k=5)
+        assert set(refs_of(matches)) >= {candidate.record.ref for candidate in found}
+
+    def test_matches_name_groups_as_they_were_written(self, store: Store) -> None:
+        names = [
+            new_id(T0),
+            new_id(at(1)).upper(),
+            "0" * 36,
+            "01",
+            "null",
+            "a/b:c",
+            "über",
+            "日本 🎉",
+            "it's",
+            "x" * 256,
+        ]
+        store.append([turn(1, group=name, text="apple") for name in names])
+        matches = matching(store, "apple")
+        assert sorted(matches.groups) == sorted(("ann", name) for name in names)
+        assert sorted(ref.group for ref in refs_of(matches)) == sorted(names)
+
+    def test_matches_of_two_namespaces_keep_conversations_of_one_name_apart(self, store: Store) -> None:
+        for namespace in ("ann", "bob"):
+            store.append([turn(number, namespace=namespace, text=f"apple {namespace}") for number in range(3)])
+        matches = matching(store, "apple", turns("ann", "bob"))
+        assert sorted(matches.groups) == [("ann", "talk"), ("bob", "talk")]
+        assert len(set(refs_of(matches))) == 6
+
+    def test_without_a_query_vector_matches_have_no_similarity(self, talks: Store) -> None:
+        matches = talks.matches(turns(), vector=None, terms=["apple"], k=50)
+        assert np.isnan(matches.similarity).all()
+        assert (matches.words > 0).any()
+
+    def test_a_turn_without_a_vector_matches_by_words_only(self, store: Store) -> None:
+        store.append([turn(1, text="apple", vectors=None), turn(2, text="apple")])
+        matches = matching(store, "apple")
+        similarity = dict(zip(matches.position.tolist(), matches.similarity.tolist(), strict=True))
+        assert np.isnan(similarity[1])
+        assert similarity[2] == pytest.approx(1.0, abs=0.01)
+        assert holders(matches, "apple") == {1, 2}
+
+    def test_neither_vector_nor_terms_are_no_error(self, talks: Store) -> None:
+        matches = talks.matches(turns(), vector=None, terms=[], k=5)
+        assert (list(matches.terms), float(matches.words.sum())) == ([], 0.0)
+
+    def test_a_turns_words_include_its_speaker_and_a_memorys_do_not(self, store: Store) -> None:
+        labels = {SPEAKER: "Zanzibar Lee"}
+        store.append([turn(1, text="we ship", labels=labels), record("m", text="we ship", labels=labels)])
+        for terms in (["zanzibar"], ["zanzibar lee"]):
+            assert holders(store.matches(turns(), vector=None, terms=terms, k=5), terms[0]) == {1}
+            assert by_words(store, terms, turns()).keys() == {"talk"}
+            assert by_words(store, terms) == {}
+            assert not store.matches(pool(), vector=None, terms=terms, k=5).holds.any()
+
+    # --- read and values -------------------------------------------------------------------------------------------
+
+    def test_read_returns_the_records_at_these_addresses(self, store: Store) -> None:
+        names = [new_id(T0), "0" * 36, "01", "1e5", "null", "[1]", "it's", "日本 🎉", "x" * 256]
+        for namespace in ("ann", "bob"):
+            store.append([turn(at, group=name, namespace=namespace, key=None) for name in names for at in (0, 1, 7)])
+        store.append([record(names[0], 1, text="a memory", labels={"a": "b"}, fields={"n": 1}, key="k")])
+        wanted = [Ref(HISTORY, "ann", name, position) for name in names for position in (0, 7)]
+        wanted.append(Ref(MEMORY, "ann", names[0], 1))
+        found = {entry.ref: entry for entry in store.read(wanted)}
+        assert found.keys() == set(wanted)
+        known = [*everything(store, turns()), *everything(store, pool())]
+        assert found == {entry.ref: entry for entry in known if entry.ref in found}
+
+    def test_read_leaves_out_what_is_not_there(self, store: Store) -> None:
+        store.append([turn(1), turn(2, ended_at=at(9), ended_by="delete")])
+        missing = [
+            Ref(HISTORY, "ann", "talk", 3),
+            Ref(HISTORY, "bob", "talk", 1),
+            Ref(HISTORY, "%", "talk", 1),
+            Ref(MEMORY, "ann", "talk", 1),
+            Ref(HISTORY, "ann", "Talk", 1),
+            Ref(HISTORY, "ann", new_id(T0), 1),
+        ]
+        assert store.read(missing) == store.read([]) == []
+        there = [Ref(HISTORY, "ann", "talk", position) for position in (1, 2)]
+        assert sorted(entry.ref for entry in store.read([*missing, *there])) == there
+
+    def test_values_are_those_of_a_collection_and_of_namespaces(self, store: Store) -> None:
+        for number, name in enumerate(("Zoë", "Bob", "Ann", "Bob", "ann")):
+            store.append([turn(number, labels={SPEAKER: name, "other": "Eve"})])
+        store.append([turn(0, namespace="bob", labels={SPEAKER: "Carl"}), record("m", labels={SPEAKER: "Dora"})])
+        assert store.values(HISTORY, ["ann"], SPEAKER) == sorted(["Ann", "Bob", "Zoë", "ann"])
+        assert store.values(HISTORY, ["bob"], SPEAKER) == ["Carl"]
+        assert store.values(HISTORY, ["bob", "ann"], SPEAKER) == sorted(["Ann", "Bob", "Carl", "Zoë", "ann"])
+        assert store.values(MEMORY, ["ann"], SPEAKER) == ["Dora"]
+        assert store.values(MEMORY, ["bob"], SPEAKER) == store.values(HISTORY, ["ann"], "missing") == []
+        assert store.values(HISTORY, [], SPEAKER) == []
+
+    def test_a_value_is_gone_with_the_last_record_that_has_it(self, store: Store) -> None:
+        store.append([turn(number, labels={SPEAKER: "Ann" if number else "Bob"}) for number in range(3)])
+        store.append([record("m", labels={SPEAKER: "Ann"}), turn(0, namespace="bob", labels={SPEAKER: "Bob"})])
+        store.remove([Ref(HISTORY, "ann", "talk", position) for position in (0, 1)])
+        assert store.values(HISTORY, ["ann"], SPEAKER) == ["Ann"]
+        store.remove([Ref(HISTORY, "ann", "talk", 2)])
+        assert store.values(HISTORY, ["ann"], SPEAKER) == []
+        assert store.values(MEMORY, ["ann"], SPEAKER) == ["Ann"]
+        assert store.values(HISTORY, ["bob"], SPEAKER) == ["Bob"]
+        store.append([turn(5, labels={SPEAKER: "Carl"})])
+        assert store.values(HISTORY, ["ann"], SPEAKER) == ["Carl"]
+
+    def test_a_value_of_a_failed_transaction_is_not_known(self, store: Store) -> None:
+        with failing(), store.transaction():
+            store.append([turn(0, labels={SPEAKER: "Ann"})])
+            raise ZeroDivisionError
+        assert store.values(HISTORY, ["ann"], SPEAKER) == []
+
+    # --- two collections in one store ------------------------------------------------------------------------------
+
+    def test_turns_do_not_change_how_rare_the_words_of_memories_are(self, store: Store) -> None:
+        store.append([record(f"m{number}", text=f"weekly report {number}") for number in range(20)])
+        store.append([record("rare", text="weekly report of zanzibar")])
+        before = by_words(store, ["weekly", "zanzibar"], k=50)
+        store.append([turn(number, text="the weekly report of zanzibar") for number in range(200)])
+        assert by_words(store, ["weekly", "zanzibar"], k=50) == before
+        store.remove([Ref(HISTORY, "ann", "talk", position) for position in range(100)])
+        assert by_words(store, ["weekly", "zanzibar"], k=50) == before
+
+    def test_memories_do_not_change_how_rare_the_words_of_turns_are(self, store: Store) -> None:
+        store.append([turn(number, text=f"weekly report {number}") for number in range(20)])
+        before = matching(store, "weekly report").words.tolist()
+        store.append([record(f"m{number}", text="the weekly report") for number in range(50)])
+        store.patch([Patch(Ref(MEMORY, "ann", f"m{number}", 1), at(99), "delete", {}) for number in range(25)])
+        assert matching(store, "weekly report").words.tolist() == before
+
+    def test_a_search_of_one_collection_finds_nothing_of_the_other(self, store: Store) -> None:
+        """Nor do nearer ones of the other crowd out its own."""
+        store.append([turn(number, text="red green blue") for number in range(60)])
+        store.append([record("mine", text="red with several other words that make it match less well")])
+        assert set(search(store, "red green blue", k=3)) == {"mine"}
+        store.append([record(f"m{number}", text="red green blue") for number in range(60)])
+        store.append([turn(99, group="other", text="red with several other words that make it match less well")])
+        where = turns(group="other")
+        assert refs_of(matching(store, "red green blue", where, k=3)) == [Ref(HISTORY, "ann", "other", 99)]
+        assert set(search(store, "red green blue", where, k=3)) == {"other"}
+
+    def test_memories_and_turns_that_are_written_by_turns_are_all_found(self, store: Store) -> None:
+        """So many of each, written together and apart, that a store puts them into an index of their own."""
+        count = 1_500
+        vectors = unit_vectors(2 * count)
+        own = {MEMORY: vectors[:count], HISTORY: vectors[count:]}
+        batches = [
+            [
+                record(f"{number:05}", 0, collection=collection, text=f"w{number}", vectors=own[collection][[number]])
+                for number in range(start, start + 50)
+                for collection in (MEMORY, HISTORY)
+            ]
+            for start in range(0, count, 50)
+        ]
+        for batch in batches:
+            half = len(batch) // 2
+            store.append(batch[:half])
+            store.append([entry for entry in batch[half:] if entry.ref.collection is HISTORY])
+            store.append([entry for entry in batch[half:] if entry.ref.collection is MEMORY])
+
+        def nearest(collection: Collection, number: int) -> list[int]:
+            query, where = own[collection][number], pool(collection=collection)
+            (found,) = store.candidates(where, vector=query, terms=[], k=1)
+            matches = store.matches(where, vector=query, terms=[], k=1)
+            best = refs_of(matches, collection)[int(np.nanargmax(matches.similarity))]
+            assert {found.record.ref.collection, best.collection} == {collection}
+            return [int(found.record.ref.group), int(best.group)]
+
+        some = (0, 1, 49, 50, 700, 1023, 1024, 1025, 1450, count - 1)
+        for collection in (MEMORY, HISTORY):
+            assert [nearest(collection, number) for number in some] == [[number, number] for number in some]
+        gone = (1, 700, 1024, 1450)
+        store.remove([Ref(HISTORY, "ann", f"{number:05}", 0) for number in gone])
+        assert store.count(turns()) == count - len(gone)
+        for number in some:
+            assert nearest(MEMORY, number) == [number, number]
+            assert (number in nearest(HISTORY, number)) is (number not in gone)
+
     # --- spaces ----------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize(
@@ -817,6 +1144,8 @@ class StoreContract:
             store.append([record("n", vectors=vector[:1])])
         with pytest.raises(EmbedderMismatch, match="fake/1"):
             store.candidates(pool(), vector=vector[0], terms=["apple"], k=5)
+        with pytest.raises(EmbedderMismatch, match="fake/1"):
+            store.matches(turns(), vector=vector[0], terms=["apple"], k=5)
         assert everything(store, pool()) == everything(open_store(SPACE), pool())
         assert by_words(store, ["apple"]) != {}
 

@@ -22,6 +22,7 @@ import pytest
 pytest.register_assert_rewrite("contract")
 
 from contract import (  # noqa: E402 - after its assertions are made to explain themselves
+    HISTORY,
     MEMORY,
     SPACE,
     OpenStore,
@@ -30,10 +31,15 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     by_words,
     embed,
     everything,
+    holders,
+    matching,
     pool,
     record,
+    refs_of,
     search,
     seen,
+    turn,
+    turns,
     unit_vectors,
 )
 
@@ -77,7 +83,8 @@ CHECK = """
 import sys, apsw
 db = apsw.Connection(sys.argv[1])
 print(db.pragma("integrity_check"))
-db.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 0)")
+for table in ("words", "turn_words", "words_ended"):
+    db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('integrity-check', 0)")
 """
 
 
@@ -110,6 +117,17 @@ class TestSQLite(StoreContract):
         return open_store
 
 
+class TestSQLiteByBlocks(StoreContract):
+    """The same where almost every store is a large one."""
+
+    @pytest.fixture
+    def open_store(self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> OpenStore:
+        monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
+        monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
+        monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 20)
+        return open_store
+
+
 def mode(file: Path) -> int:
     return stat.S_IMODE(file.stat().st_mode)
 
@@ -124,6 +142,9 @@ def all_uses(store: SQLiteStore) -> list[Callable[[], object]]:
         lambda: store.labels(pool(), None),
         lambda: search(store, "note"),
         lambda: store.info(pool()),
+        lambda: matching(store, "note"),
+        lambda: store.read([ref]),
+        lambda: store.values(HISTORY, ["ann"], "who"),
         lambda: store.append([record("n")]),
         lambda: store.patch([Patch(ref, None, None, {})]),
         lambda: store.remove([ref]),
@@ -270,6 +291,115 @@ def test_in_a_large_store_rare_words_still_find(store: SQLiteStore, monkeypatch:
     assert len(by_words(store, ["weekly", "report"], k=10)) == 10
 
 
+# --- turns beside memories -------------------------------------------------------------------------------------------
+
+WORDS = "apple banana cherry date elder fig grape hazel iris juniper kiwi lemon mango nut olive pear quince".split()
+
+
+def _talk(count: int) -> list[Record]:
+    drawn = np.random.default_rng(13)
+    return [
+        turn(number, text=" ".join(drawn.choice(WORDS, size=6)), session=number // 20 * 20) for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("query", ["apple banana", "cherry date elder", "quince", "olive pear nut mango"])
+def test_a_long_conversation_gives_the_same_best_turns_as_a_short_one(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    """By the blocks and by the index of words alone, as where all turns are looked at."""
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
+    store.append([record(f"m{number}", text="apple banana") for number in range(100)])
+    for start in range(0, 600, 100):
+        store.append(_talk(600)[start : start + 100])
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 10_000)
+    every = matching(store, query, k=20)
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 64)
+    best = matching(store, query, k=20)
+    assert len(every.group) == 600 > len(best.group) >= 20
+    at = {position: row for row, position in enumerate(every.position.tolist())}
+    rows = [at[position] for position in best.position.tolist()]
+    assert best.words == pytest.approx(every.words[rows])
+    assert best.similarity == pytest.approx(every.similarity[rows])
+    assert {term: holders(best, term) for term in best.terms} == {term: holders(every, term) for term in every.terms}
+    tenth = np.sort(every.similarity)[-10]
+    assert set(every.position[every.similarity > tenth].tolist()) <= set(best.position.tolist())
+    assert set(every.position[every.words > 0].tolist()) <= set(best.position.tolist())
+
+
+def test_matches_of_a_filter_are_the_same_by_the_blocks(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
+    store.append(_talk(300))
+    store.append([turn(entry.ref.position, group="other", text=entry.text) for entry in _talk(300)])
+    wheres = [turns(group="other"), turns(since=at(100), until=at(280)), turns(state="any"), turns(as_of=at(150))]
+    exact = [matching(store, "cherry date", where, k=10) for where in wheres]
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 32)
+    for where, every in zip(wheres, exact, strict=True):
+        found = matching(store, "cherry date", where, k=10)
+        assert set(refs_of(found)) <= set(refs_of(every))
+        best = {ref for ref, similar in zip(refs_of(every), every.similarity, strict=True) if similar > 0.7}
+        assert best
+        assert best <= set(refs_of(found))
+
+
+def test_turns_and_memories_fill_blocks_of_their_own(
+    store: SQLiteStore, path: Path, run_python: RunPython, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 50)
+    monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 50)
+    for number in range(120):
+        store.append([record(f"m{number}", text=f"note {number}"), turn(number, text=f"note {number}")])
+    script = """
+import sys, apsw
+db = apsw.Connection(sys.argv[1])
+for table in ("block", "turn_block"):
+    print(*db.execute(f"SELECT hi FROM {table}").fetchall())
+"""
+    assert run_python(script, path).stdout == "(99,) (199,)\n(100,) (200,)\n"
+    store.remove([Ref(HISTORY, "ann", "talk", number) for number in range(10, 60)])
+    assert run_python(script, path).stdout == "(99,) (199,)\n(20,) (200,)\n"
+    for number in (0, 9, 60, 119):
+        found = matching(store, f"note {number}", k=1)
+        assert found.position[int(np.nanargmax(found.similarity))] == number
+    assert "m30" in search(store, "note 30", k=1)
+
+
+def test_turns_take_no_word_out_of_a_search_of_memories(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 50)
+    monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 20)
+    store.append([record(f"m{number}", text="weekly report") for number in range(30)])
+    store.append([record("rare", text="weekly zanzibar")])
+    before = by_words(store, ["weekly", "zanzibar"], k=50)
+    store.append([turn(number, text="something else") for number in range(50)])
+    assert by_words(store, ["weekly", "zanzibar"], k=50) == before
+
+
+def _steps(store: SQLiteStore, entry: Record) -> int:
+    """Append a record; return how many steps SQLite's machine took."""
+    taken = 0
+
+    def step() -> bool:
+        nonlocal taken
+        taken += 1
+        return False
+
+    connection = store._file._connection()
+    connection.set_progress_handler(step, 1)
+    store.append([entry])
+    connection.set_progress_handler(None)
+    return taken
+
+
+@pytest.mark.parametrize("memories", [0, 1_100])
+def test_what_an_append_costs_does_not_grow(store: SQLiteStore, memories: int) -> None:
+    """Now and then SQLite tidies up its index of words; the median leaves that out."""
+    store.append([record(f"m{number}") for number in range(memories)])
+    cost = [_steps(store, turn(number, labels={"role": "user"})) for number in range(600)]
+    assert float(np.median(cost[-50:])) < 1.2 * float(np.median(cost[10:60]))
+
+
 # --- modes, links, folders -------------------------------------------------------------------------------------------
 
 
@@ -406,7 +536,9 @@ def test_a_newer_schema_is_refused_and_left_alone(path: Path, run_python: RunPyt
     assert len(before[1]) > 0
     for number in range(len(all_uses(SQLiteStore(path, SPACE)))):
         store = SQLiteStore(path, SPACE)
-        with pytest.raises(SchemaTooNew, match="has schema 9 and this program knows 1 at most; upgrade memories"):
+        with pytest.raises(
+            SchemaTooNew, match=f"has schema 9 and this program knows {KNOWN} at most; upgrade memories"
+        ):
             all_uses(store)[number]()
         store.close()
     assert [file.read_bytes() for file in files] == before
@@ -424,7 +556,9 @@ def test_a_newer_schema_is_noticed_when_it_comes_while_open(
 
 # --- migrations ------------------------------------------------------------------------------------------------------
 
-SECOND = """
+RELEASED = sqlite_schema.MIGRATIONS
+KNOWN = len(RELEASED)
+NEXT = """
 CREATE TABLE extra (x);
 ALTER TABLE record ADD COLUMN note TEXT;
 UPDATE record SET note = 'migrated';
@@ -433,7 +567,7 @@ UPDATE record SET note = 'migrated';
 
 @pytest.fixture
 def old(path: Path) -> Path:
-    """A closed store file of the first schema with three records."""
+    """A closed store file of the newest schema with three records."""
     store = SQLiteStore(path, SPACE)
     store.append([record(f"m{number}", text="common words", labels={"who": "ann"}) for number in range(3)])
     store.close()
@@ -454,7 +588,7 @@ print(*db.execute("SELECT name FROM sqlite_schema WHERE name = 'extra'"))
 
 
 def migrate_to(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> None:
-    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", (sqlite_schema.MIGRATIONS[0], *scripts))
+    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", (*RELEASED, *scripts))
 
 
 @pytest.mark.parametrize("first_use", ["read", "write"])
@@ -465,28 +599,28 @@ def test_a_migration_keeps_everything_and_leaves_a_snapshot(
     before = seen(store, pool())
     store.close()
     os.umask(previous := os.umask(0))
-    migrate_to(monkeypatch, SECOND)
+    migrate_to(monkeypatch, NEXT)
     store = SQLiteStore(old, SPACE)
     if first_use == "write":
         store.touch([])
     assert seen(store, pool()) == before
-    assert store.info(pool()).schema_version == 2
-    assert list(store.remove([])) == [f"{old}.v1.backup"]
+    assert store.info(pool()).schema_version == KNOWN + 1
+    assert list(store.remove([])) == [f"{old}.v{KNOWN}.backup"]
     store.close()
     os.umask(previous)
-    assert look(old) == ["2", "ok", "('note',)", "('extra',)"]
-    assert mode(Path(f"{old}.v1.backup")) == 0o600
-    assert look(Path(f"{old}.v1.backup")) == ["1", "ok"]
+    assert look(old) == [str(KNOWN + 1), "ok", "('note',)", "('extra',)"]
+    assert mode(Path(f"{old}.v{KNOWN}.backup")) == 0o600
+    assert look(Path(f"{old}.v{KNOWN}.backup")) == [str(KNOWN), "ok"]
 
 
 def test_a_migration_of_several_steps_leaves_one_snapshot(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    migrate_to(monkeypatch, SECOND, "CREATE TABLE third (x)")
+    migrate_to(monkeypatch, NEXT, "CREATE TABLE third (x)")
     store = SQLiteStore(old, SPACE)
     assert store.info(pool()).schema_version is not None
     assert store.count(pool()) == 3
-    assert store.info(pool()).schema_version == 3
+    assert store.info(pool()).schema_version == KNOWN + 2
     store.close()
-    assert [found.name for found in old.parent.glob("*.backup")] == [f"{old.name}.v1.backup"]
+    assert [found.name for found in old.parent.glob("*.backup")] == [f"{old.name}.v{KNOWN}.backup"]
 
 
 def test_a_migration_that_fails_leaves_the_old_version(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -494,13 +628,13 @@ def test_a_migration_that_fails_leaves_the_old_version(old: Path, monkeypatch: p
     before = seen(store, pool())
     store.close()
     with monkeypatch.context() as broken:
-        migrate_to(broken, SECOND + "; SELECT no_such_column FROM record")
+        migrate_to(broken, NEXT + "; SELECT no_such_column FROM record")
         store = SQLiteStore(old, SPACE)
         for use in all_uses(store):
             with pytest.raises(StoreError):
                 use()
         store.close()
-        assert look(old) == ["1", "ok"]
+        assert look(old) == [str(KNOWN), "ok"]
     store = SQLiteStore(old, SPACE)
     assert seen(store, pool()) == before
     store.close()
@@ -512,11 +646,11 @@ def test_a_migration_that_is_killed_leaves_the_old_version(
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
     script = (
         "from memories.stores import sqlite_schema\n"
-        f"sqlite_schema.MIGRATIONS += ({SECOND + endless!r},)" + STORE + "store.count(mine)"
+        f"sqlite_schema.MIGRATIONS += ({NEXT + endless!r},)" + STORE + "store.count(mine)"
     )
     running = subprocess.Popen([sys.executable, "-c", script, str(old)])
     try:
-        snapshot = Path(f"{old}.v1.backup")
+        snapshot = Path(f"{old}.v{KNOWN}.backup")
         deadline = time.monotonic() + 20
         while not snapshot.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -525,18 +659,18 @@ def test_a_migration_that_is_killed_leaves_the_old_version(
     finally:
         running.kill()
         running.wait()
-    assert look(old) == ["1", "ok"]
-    migrate_to(monkeypatch, SECOND)
+    assert look(old) == [str(KNOWN), "ok"]
+    migrate_to(monkeypatch, NEXT)
     store = SQLiteStore(old, SPACE)
     assert store.count(pool()) == 3
     store.close()
-    assert look(old)[0] == "2"
+    assert look(old)[0] == str(KNOWN + 1)
 
 
 def test_processes_that_migrate_at_once_all_go_on(old: Path) -> None:
     script = (
         "from memories.stores import sqlite_schema\n"
-        f"sqlite_schema.MIGRATIONS += ({SECOND!r},)"
+        f"sqlite_schema.MIGRATIONS += ({NEXT!r},)"
         + STORE
         + "time.sleep(max(0, float(sys.argv[3]) - time.time())); print(store.count(mine) >= 3); add(sys.argv[2])"
     )
@@ -551,18 +685,87 @@ def test_processes_that_migrate_at_once_all_go_on(old: Path) -> None:
         for number in range(4)
     ]
     assert [process.communicate(timeout=60)[0] for process in running] == ["True\n"] * 4
-    assert look(old)[:2] == ["2", "ok"]
+    assert look(old)[:2] == [str(KNOWN + 1), "ok"]
 
 
 def test_a_leftover_of_a_snapshot_that_was_cut_short_does_not_matter(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (old.parent / f".{old.name}.v1.backup.new").write_bytes(b"half")
-    migrate_to(monkeypatch, SECOND)
+    (old.parent / f".{old.name}.v{KNOWN}.backup.new").write_bytes(b"half")
+    migrate_to(monkeypatch, NEXT)
     store = SQLiteStore(old, SPACE)
     assert store.count(pool()) == 3
     store.close()
-    assert look(Path(f"{old}.v1.backup")) == ["1", "ok"]
+    assert look(Path(f"{old}.v{KNOWN}.backup")) == [str(KNOWN), "ok"]
+
+
+DOWNGRADE = """
+import re, sys, apsw
+sys.path.insert(0, sys.argv[2])
+from memories.stores.sqlite_schema import MIGRATIONS
+def tables(db):
+    sql = {name: sql for name, sql in db.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")}
+    return {name: re.sub(r"--.*|\\s+", "", text) for name, text in sql.items()}
+db = apsw.Connection(sys.argv[1])
+for table in ("turn_words", "turn_vector", "turn_block", "label_pool"):
+    db.execute(f"DROP TABLE {table}")
+db.execute("ALTER TABLE record DROP COLUMN session")
+db.pragma("user_version", 1)
+first = apsw.Connection(":memory:")
+first.execute(MIGRATIONS[0])
+assert tables(db) == tables(first), tables(db).items() ^ tables(first).items()
+"""
+
+
+@pytest.fixture
+def first_schema(path: Path, run_python: RunPython) -> Any:
+    """A closed store file of schema 1, with what `seen` told of it before: what schema 2 added is taken out of it."""
+    store = SQLiteStore(path, SPACE)
+    vectors = unit_vectors(1_100)
+    store.append(
+        [
+            record(f"m{number:04}", text=f"common words w{number}", labels={"who": "ann"}, vectors=vectors[[number]])
+            for number in range(1_100)
+        ]
+    )
+    store.append([record("m0000", 2, text="common words again", key="k", labels={"who": "ann", "項目": "値"})])
+    store.append([record("b", namespace="bob", text="common words of bob", labels={"who": "bob"}, fields={"n": 1.5})])
+    store.patch([Patch(Ref(MEMORY, "ann", "m0001", 1), at(50), "delete", {"mark": 1})])
+    store.touch([Ref(MEMORY, "ann", "m0002", 1)] * 3)
+    before = [seen(store, pool(name, state=state)) for name in ("ann", "bob") for state in ("live", "ended", "any")]
+    store.close()
+    run_python(DOWNGRADE, path, Path(sqlite_schema.__file__).parents[2])
+    return before
+
+
+@pytest.mark.parametrize("first_use", ["read", "write", "turn"])
+def test_a_file_of_the_first_schema_keeps_everything_and_takes_turns(
+    first_schema: Any, path: Path, first_use: str, run_python: RunPython
+) -> None:
+    store = SQLiteStore(path, SPACE)
+    if first_use == "write":
+        store.touch([])
+    if first_use == "turn":
+        store.append([turn(0, text="common words of a turn", labels={"speaker": "Zoë"})])
+    after = [seen(store, pool(name, state=state)) for name in ("ann", "bob") for state in ("live", "ended", "any")]
+    assert after == first_schema
+    assert store.info(pool()).schema_version == KNOWN
+    assert store.values(MEMORY, ["ann"], "who") == ["ann"]
+    assert store.values(MEMORY, ["ann", "bob"], "who") == ["ann", "bob"]
+    assert store.values(MEMORY, ["bob"], "項目") == []
+    assert {entry.session for entry in everything(store, pool("ann", "bob"))} == {None}
+    store.append([turn(number, text=f"common words of turn {number}") for number in range(1, 4)])
+    assert {ref.position for ref in refs_of(matching(store, "common words"))} >= {1, 2, 3}
+    assert by_words(store, ["w7"]).keys() == {"m0007"}
+    (found,) = store.candidates(pool(), vector=unit_vectors(1_100)[1_050], terms=[], k=1)
+    assert found.record.ref.group == "m1050"
+    assert list(store.remove([Ref(MEMORY, "bob", "b", 1)])) == [f"{path}.v1.backup"]
+    assert store.values(MEMORY, ["bob"], "who") == []
+    store.close()
+    assert look(path) == [str(KNOWN), "ok"]
+    assert look(Path(f"{path}.v1.backup")) == ["1", "ok"]
+    assert mode(Path(f"{path}.v1.backup")) == 0o600
+    assert run_python(CHECK, path).stdout == "ok\n"
 
 
 # --- engine and filesystem -------------------------------------------------------------------------------------------

@@ -15,9 +15,12 @@ from memories.times import parse_time
 _NAMES = {"text": "content", "ts": "created_at"}  # as the conversation specification calls them
 
 
-@click.group(epilog='Example: memory turns add standup "We ship on Friday" --speaker Ann')
-def turns() -> None:
+@click.group(invoke_without_command=True, epilog='Example: memory turns add standup "We ship on Friday" --speaker Ann')
+@click.pass_context
+def turns(context: click.Context) -> None:
     """Keep what was said in conversations; search it with: memory search --in history."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 @turns.command(epilog="Example: memory turns add standup - <turns.jsonl")
@@ -35,19 +38,16 @@ def add(run: Session, conversation: str, content: str, **given: str | None) -> N
     """
     from memories.conversation import TurnDraft
 
-    if content == "-":
-        drafts = [
-            _draft(line, number) for number, line in enumerate(read_argument("-", "input").splitlines(), 1) if line
-        ]
-        added = run.memories.add_turns(conversation, drafts)
-        answer = {
-            "conversation_id": conversation,
-            "count": len(added),
-            "last_index": added[-1].index if added else None,
-        }
-        run.show(answer, lambda: f"{len(added)} turns are in {conversation}.")
-        return
     fields = {name: value for name, value in given.items() if value is not None}
+    if content == "-":
+        if fields:
+            raise InvalidInput("each line says its own role, speaker, time and id; leave out the options beside -")
+        lines = enumerate(read_argument("-", "input").split("\n"), 1)
+        added = run.memories.add_turns(conversation, [_draft(line, number) for number, line in lines if line.strip()])
+        last = added[-1].index if added else None
+        answer = {"conversation_id": conversation.strip(), "count": len(added), "last_index": last}
+        run.show(answer, lambda: f"{len(added)} turns are stored; the last one has index {last}.")
+        return
     [said] = run.memories.add_turns(conversation, [TurnDraft(content, **_read(fields))])
     run.show(shapes.turn(said), lambda: shapes.texts().turns([said]))
 
@@ -72,7 +72,7 @@ def _draft(line: str, number: int) -> Any:
 
     try:
         given = json.loads(line)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise InvalidInput(f"line {number} is not JSON: {exc}; nothing was stored") from exc
     fields = {_NAMES.get(str(name), str(name)): value for name, value in given.items()} if type(given) is dict else {}
     if "content" not in fields or not fields.keys() <= TurnDraft.__annotations__.keys():

@@ -91,7 +91,7 @@ class SQLiteStore:
                     self._vectors(record.ref.collection).insert(db, seq, record.vectors)
                     embedded.add(record.ref.collection)
             for collection in embedded:
-                self._vectors(collection).seal(db)
+                self._vectors(collection).seal(db, added=len(records))
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""

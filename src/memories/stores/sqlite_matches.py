@@ -10,7 +10,7 @@ import numpy as np
 
 from memories.models import Matches
 from memories.stores import sqlite_words
-from memories.stores.sqlite_query import Condition, damage_noticed, decode_group, fetch, fetch_value
+from memories.stores.sqlite_query import Condition, damage_noticed, decode_group, fetch
 from memories.stores.sqlite_vectors import VectorIndex, is_large
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def find(db: apsw.Connection, matching: Condition, index: VectorIndex | None, qu
     """
     if is_large(db, matching):
         rows, words, similar = _best(db, matching, index, query)
-        searched = int(fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record"))
+        searched = sqlite_words.row_count(db, sqlite_words.CURRENT[matching.collection])
     else:
         rows, similar = _all(db, matching, index, query)
         between = (min(rows)[0], max(rows)[0]) if rows else (0, -1)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK_ROWS = 1024
+_LOOK_EVERY = 64  # appends, on average, between two looks for a whole block
+_SCRAMBLE = 2_654_435_761  # which of the seqs these are must not follow any pattern of writing
 EXACT_ROWS = 4096  # so many rows are scored one by one; more go through the blocks
 MIN_MATCHING = 200  # so many of the candidates must be ones that the filter means, or more are looked at
 RARE = 50  # where fewer than one candidate in so many is meant, the filter is walked instead of the blocks
@@ -56,18 +58,24 @@ class VectorIndex:
         """Keep the vectors of a record, shape (windows, dimension)."""
         db.execute(f"INSERT INTO {self.table} (seq, codes) VALUES (?, ?)", (seq, self.quantizer.encode(vectors)))
 
-    def seal(self, db: apsw.Connection) -> None:
-        """Make blocks of the vectors that are in none yet, as long as there are enough for a whole one."""
+    def seal(self, db: apsw.Connection, *, added: int) -> None:
+        """Make blocks of the vectors that are in none yet, as long as there are enough for a whole one.
+
+        Args:
+            db: A connection inside a transaction.
+            added: How many were just inserted. After a few it mostly does not look, so that an append costs the same
+                whether many or few vectors wait for their block.
+        """
         while True:
             hi = int(fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block}"))
-            newest = fetch_value(db, f"SELECT max(seq) FROM {self.table}") or 0
-            if newest - hi < BLOCK_ROWS:
+            newest = int(fetch_value(db, f"SELECT max(seq) FROM {self.table}") or 0)
+            if newest - hi < BLOCK_ROWS or (added < _LOOK_EVERY and newest * _SCRAMBLE % 2**32 % _LOOK_EVERY):
                 return
-            sql = f"SELECT seq, codes FROM {self.table} WHERE seq > ? ORDER BY seq LIMIT ?"
-            rows = fetch(db, sql, (hi, BLOCK_ROWS))
-            if len(rows) < BLOCK_ROWS:
+            behind = f"FROM {self.table} WHERE seq > ? ORDER BY seq LIMIT ?"
+            # Seqs of the other collection are among them, so it is counted, without a look at the codes.
+            if fetch_value(db, f"SELECT count(*) FROM (SELECT seq {behind})", (hi, BLOCK_ROWS)) < BLOCK_ROWS:
                 return
-            self._write_block(db, rows)
+            self._write_block(db, fetch(db, f"SELECT seq, codes {behind}", (hi, BLOCK_ROWS)))
 
     def _write_block(self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]) -> None:
         seqs, codes = self._unpack(rows)

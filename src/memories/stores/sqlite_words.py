@@ -84,7 +84,7 @@ def _best_of(db: apsw.Connection, table: str, matching: Condition, match: str, k
 
 def telling(db: apsw.Connection, table: str, terms: list[str]) -> list[str]:
     """Return the terms that are rare enough to be ranked by; at least the rarest one."""
-    if fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record") <= _RANK_ALL_ROWS:
+    if row_count(db, table) <= _RANK_ALL_ROWS:
         return terms
     sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"
     counts = {term: int(fetch_value(db, sql, (term, _RANK_AT_MOST))) for term in terms}
@@ -96,6 +96,20 @@ def telling(db: apsw.Connection, table: str, terms: list[str]) -> list[str]:
             break
         kept.append(term)
     return kept
+
+
+def row_count(db: apsw.Connection, table: str) -> int:
+    """Return how many rows an index has, without a walk through them.
+
+    FTS5 keeps it as the first number of the record of totals, row 1 of its data table: seven bits a byte, the highest
+    first, the eighth bit set in all bytes but the last.
+    """
+    count = 0
+    for byte in fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 1") or b"":
+        count = count << 7 | byte & 0x7F
+        if byte < 0x80:
+            break
+    return count
 
 
 def quoted(term: str) -> str:
