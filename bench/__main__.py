@@ -7,19 +7,20 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the command, and comparable between machines
 
-from bench import calibration, cold, duplicates, floor, report, search
+from bench import calibration, cold, duplicates, floor, report, search, turns
 from bench.retrieval import measure, systems
 from bench.retrieval.datasets import DataError
 
 _WHAT = {
     "cold": ("cold commands",),
     "search": ("warm search",),
-    "speed": ("cold commands", "warm search"),
+    "turns": ("turns",),
+    "speed": ("cold commands", "warm search", "turns"),
     "locomo": ("LoCoMo",),
     "floor": ("noise floor",),
     "calibration": ("calibration",),
     "duplicates": ("duplicates",),
-    "all": ("cold commands", "warm search", "LoCoMo", "noise floor", "calibration", "duplicates"),
+    "all": ("cold commands", "warm search", "turns", "LoCoMo", "noise floor", "calibration", "duplicates"),
 }
 _LOCOMO = Path("../shared/data/locomo-dev.json")
 _BEAM = Path("../shared/data/beam-100k-dev")
@@ -36,6 +37,8 @@ def main() -> None:
                 cold.run(cold.Options(given.texts, given.cold_memories, given.rounds))
             case "warm search" if _present(given.texts, part):
                 search.run(search.Options(given.texts, given.sizes, given.queries, given.timed, given.peers))
+            case "turns" if _present(given.texts, part):
+                turns.run(given.texts, max(given.sizes), given.timed)
             case "LoCoMo" if _present(given.locomo, part):
                 _locomo(given.locomo, chroma=given.peers)
             case "noise floor" if _present(given.locomo, part):

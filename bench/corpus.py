@@ -59,7 +59,7 @@ class Corpus:
 
 
 class KnownVectors:
-    """An embedder in MiniLM's space that only knows given texts, and looks their vectors up."""
+    """An embedder in MiniLM's space that looks up the vectors of given texts."""
 
     space = MiniLM.space
 
@@ -69,9 +69,9 @@ class KnownVectors:
         self._rows = {text: row for row, text in enumerate(texts)}
 
     def embed(self, text: str) -> NDArray[np.float32]:
-        """Return the vector of a known text, shape (1, 384); see `Embedder.embed`."""
-        row = self._rows[text]
-        return self._vectors[row : row + 1]
+        """Return the vector of a known text, or the model's of another one, shape (1, 384); see `Embedder.embed`."""
+        row = self._rows.get(text)
+        return self._model.embed(text)[:1] if row is None else self._vectors[row : row + 1]
 
     def familiarity(self, text: str) -> float:
         """Return what MiniLM says."""
