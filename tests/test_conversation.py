@@ -610,3 +610,45 @@ def test_turns_survive_closing(url: str) -> None:
     with Memories(url, embedder="fake") as memories:
         assert memories.tail_turns("talk") == written
         assert json.dumps(contents(memories.search("hello", scope="history"))) == '["hello"]'
+
+
+# --- pages and listings ----------------------------------------------------------------------------------------------
+
+
+def test_pages_go_through_a_conversation(memories: Memories) -> None:
+    memories.add_turns("talk", [f"turn {number}" for number in range(25)])
+    memories.add_turns("talk-2", ["another"])
+    pages = [memories.turns("talk", start=start, limit=10) for start in (0, 10, 20, 30)]
+    assert [[turn.index for turn in page] for page in pages] == [
+        list(range(10)), list(range(10, 20)), list(range(20, 25)), [],
+    ]  # fmt: skip
+    assert memories.turns("nobody") == []
+
+
+@pytest.mark.parametrize("start", [-1, 1.5, True, "1", None])
+def test_a_page_begins_at_an_index(memories: Memories, start: Any) -> None:
+    with pytest.raises(InvalidInput, match="start must be a whole number from 0"):
+        memories.turns("talk", start=start)
+
+
+def test_conversations_are_listed_newest_first_with_counts_and_dates(url: str, memories: Memories) -> None:
+    memories.add_turns("old", [said("a"), said("b", 5)])
+    memories.add_turns("new", [said("c", 3), said("d", 60), said("e", 61)])
+    with Memories(url, namespace="ann", embedder="fake") as ann:
+        ann.add_turns("mine", [said("f", 30)])
+        seen = [(each.id, each.namespace, each.turn_count) for each in ann.conversations()]
+    assert seen == [("new", "shared", 3), ("mine", "ann", 1), ("old", "shared", 2)]
+    [newest, oldest] = memories.conversations()
+    assert (newest.first_at, newest.last_at) == (START + 3 * MINUTE, START + 61 * MINUTE)
+    assert oldest.id == "old"
+    assert [each.id for each in memories.conversations(limit=1)] == ["new"]
+
+
+def test_an_own_conversation_hides_a_shared_one_of_the_same_name(url: str, memories: Memories) -> None:
+    memories.add_turns("talk", ["shared 0", "shared 1", "shared 2"])
+    with Memories(url, namespace="ann", embedder="fake") as ann:
+        assert [turn.content for turn in ann.turns("talk", start=1)] == ["shared 1", "shared 2"]
+        ann.add_turns("talk", ["own 0"])
+        assert [turn.content for turn in ann.turns("talk")] == ["own 0"]
+        assert [turn.content for turn in ann.tail_turns("talk")] == ["own 0"]
+        assert ann.turns("talk", start=1) == []

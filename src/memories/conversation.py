@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ROLES = ("user", "assistant", "system", "tool")
 SESSION_PAUSE = timedelta(hours=1)  # a longer one begins a new session
 SESSION_TURNS = 64  # and so does a session of this many turns, so that none grows without end
+MAX_CONVERSATIONS = 10_000  # so many are looked at for a listing
 MAX_TURN_CHARACTERS = 100_000  # section 5.1 of the conversation specification
 _SCOPE = "\x1f"  # between conversation and message id; neither can hold a control character
 
@@ -76,6 +77,25 @@ class Turn:
         return f"{self.conversation_id}#{self.index}"
 
 
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation as a listing shows it.
+
+    Attributes:
+        id: Its name.
+        namespace: The pool that it lives in.
+        turn_count: How many turns it has.
+        first_at: When its first turn was said.
+        last_at: When its last turn was said.
+    """
+
+    id: str
+    namespace: str
+    turn_count: int
+    first_at: datetime
+    last_at: datetime
+
+
 def append(
     store: Store,
     embedder: "Embedder | None",
@@ -116,17 +136,35 @@ def append(
     return [to_turn(record) for record in written]
 
 
-def tail(store: Store, namespaces: tuple[str, ...], name: str, limit: int) -> list[Turn]:
-    """Return the last turns of a conversation, oldest first; see `Memories.tail_turns`.
+def tail(store: Store, namespaces: Sequence[str], name: str, limit: int) -> list[Turn]:
+    """Return the last turns of a conversation, oldest first; see `Memories.tail_turns`."""
+    where = _where(store, namespaces, name)
+    return [to_turn(record) for record in reversed(store.scan(where, limit=limit, newest_first=True))]
 
-    The first namespace that has the conversation counts: one of the same name in another is another one.
-    """
-    for namespace in namespaces:
-        where = Filter(Collection.HISTORY, (namespace,), group=conversation_id(name))
-        found = store.scan(where, limit=limit, newest_first=True)
-        if found:
-            return [to_turn(record) for record in reversed(found)]
-    return []
+
+def page(store: Store, namespaces: Sequence[str], name: str, start: int, limit: int) -> list[Turn]:
+    """Return the turns of a conversation from an index on; see `Memories.turns`."""
+    where = _where(store, namespaces, name)
+    assert where.group is not None
+    return [to_turn(record) for record in store.scan(where, limit=limit, after=(where.group, start - 1))]
+
+
+def listing(store: Store, namespaces: tuple[str, ...], limit: int) -> list[Conversation]:
+    """Return the conversations, those with the newest turn first; see `Memories.conversations`."""
+    found: list[Conversation] = []
+    for namespace, name in store.groups(Filter(Collection.HISTORY, namespaces), limit=MAX_CONVERSATIONS):
+        where = Filter(Collection.HISTORY, (namespace,), group=name)
+        first, last = (store.scan(where, limit=1, newest_first=newest) for newest in (False, True))
+        if first and last:  # or it was removed meanwhile
+            count = last[0].ref.position + 1
+            found.append(Conversation(name, namespace, count, first[0].created_at, last[0].created_at))
+    return sorted(found, key=lambda each: each.last_at, reverse=True)[:limit]
+
+
+def _where(store: Store, namespaces: Sequence[str], name: str) -> Filter:
+    """Return the filter of a conversation: where two namespaces have one of that name, the first counts."""
+    own, *others = (Filter(Collection.HISTORY, (namespace,), group=conversation_id(name)) for namespace in namespaces)
+    return next((where for where in (own, *others) if store.scan(where, limit=1)), own)
 
 
 def conversation_id(name: str) -> str:

@@ -29,7 +29,7 @@ from memories.stores import Store, open_store
 from memories.times import from_millis, mixes_zones, parse_time, to_millis
 
 if TYPE_CHECKING:
-    from memories.conversation import Turn, TurnDraft
+    from memories.conversation import Conversation, Turn, TurnDraft
     from memories.embedders import Embedder
     from memories.searching import Explanation, Found, Hit, SearchFilters
     from memories.writing import Created
@@ -307,19 +307,40 @@ class Memories:
         drafts = [turn if isinstance(turn, TurnDraft) else TurnDraft(turn) for turn in turns]
         return append(self._store, self._embedder, (self.namespace, conversation_id), drafts, self._now())
 
+    # --- reading ---------------------------------------------------------------------------------------------------
+
     def tail_turns(self, conversation_id: str, *, limit: int | None = None) -> "list[Turn]":
         """Return the last turns of a conversation, oldest first; none if there is no such conversation.
 
         Args:
-            conversation_id: Its name.
+            conversation_id: Its name; where your namespace and the shared one both have it, yours.
             limit: How many, at most 1,000; by default the setting `default_limit`.
         """
         from memories.conversation import tail
 
-        count = self.config.default_limit if limit is None else validate.limit(limit)
-        return tail(self._store, self._readable, conversation_id, count)
+        return tail(self._store, self._readable, conversation_id, self._limit(limit))
 
-    # --- reading ---------------------------------------------------------------------------------------------------
+    def turns(self, conversation_id: str, *, start: int = 0, limit: int | None = None) -> "list[Turn]":
+        """Return the turns of a conversation from an index on, oldest first; none if there are none.
+
+        Args:
+            conversation_id: Its name; see `tail_turns`.
+            start: The index of the first one.
+            limit: How many, at most 1,000; by default the setting `default_limit`.
+        """
+        from memories.conversation import page
+
+        return page(self._store, self._readable, conversation_id, validate.index(start), self._limit(limit))
+
+    def conversations(self, *, limit: int | None = None) -> "list[Conversation]":
+        """Return the conversations with their numbers of turns and their dates, the newest first.
+
+        Args:
+            limit: How many, at most 1,000; by default the setting `default_limit`.
+        """
+        from memories.conversation import listing
+
+        return listing(self._store, self._readable, self._limit(limit))
 
     def get(self, memory_id: str) -> Memory:
         """Return a memory.
@@ -370,7 +391,7 @@ class Memories:
         """
         if deleted and as_of is not None:
             raise InvalidInput("deleted and as_of can't be combined; leave one out")
-        limit = validate.limit(self.config.default_limit if limit is None else limit)
+        limit = self._limit(limit)
         where = self._filter(tags, since, until, as_of)
         if deleted:
             where = replace(where, state="ended", ended_by="delete")
@@ -439,6 +460,9 @@ class Memories:
     def _now(self) -> datetime:
         return from_millis(to_millis(self._clock()))
 
+    def _limit(self, given: int | None) -> int:
+        return self.config.default_limit if given is None else validate.limit(given)
+
     def _embed(self, text: str) -> Any:
         return None if self._embedder is None else self._embedder.embed(text)
 
@@ -473,12 +497,12 @@ class Memories:
                 known = ", ".join(SearchFilters.__annotations__)
                 raise InvalidInput(f'there is no filter "{name}"; use {known}')
 
-        limit, min_confidence = given.get("limit"), given.get("min_confidence")
+        min_confidence = given.get("min_confidence")
         search = Search(
             query=validate.query(query),
             where=self._search_filter(given),
             collections=_collections(given),
-            limit=self.config.default_limit if limit is None else validate.limit(limit),
+            limit=self._limit(given.get("limit")),
             min_confidence=(
                 self.config.min_confidence
                 if min_confidence is None

@@ -142,6 +142,17 @@ def limit(number: int) -> int:
     return number
 
 
+def index(number: int) -> int:
+    """Return the index of a turn.
+
+    Raises:
+        InvalidInput: It is not a whole number from 0.
+    """
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**53:
+        raise InvalidInput("start must be a whole number from 0")
+    return number
+
+
 def unit(number: float, name: str) -> float:
     """Return a number from 0 to 1.
 

@@ -333,3 +333,38 @@ def test_a_bad_first_turn_makes_no_store(memory: Command, home: Path) -> None:
     for command in (["turns", "add", "trip", ""], ["turns", "tail", "trip"], ["search", "q", "--in", "history"]):
         memory(*command)
     assert not home.exists()
+
+
+# --- turns show, turns list ------------------------------------------------------------------------------------------
+
+
+def test_show_pages_through_a_conversation(memory: Command, filled: None) -> None:
+    assert contents(memory("turns", "show", "trip", "--limit", "2")) == [
+        "when does the ferry leave?", "the ferry leaves at nine",
+    ]  # fmt: skip
+    assert contents(memory("turns", "show", "trip", "--from", "2")) == ["a ferry is a boat"]
+    assert memory("turns", "show", "nowhere").json == {"results": [], "count": 0}
+    assert "Ann in trip" in memory("turns", "show", "trip", "--format", "text").out
+
+
+@pytest.mark.parametrize("start", ["-1", "x", "1.5"])
+def test_show_begins_at_an_index(memory: Command, start: str) -> None:
+    answer = memory("turns", "show", "trip", "--from", start)
+    assert (answer.code, answer.error) == (2, "from must be a whole number from 0")
+
+
+def test_list_shows_counts_and_dates(memory: Command, filled: None) -> None:
+    memory("turns", "add", "other", "hello", "--at", "2026-05-03T09:00:00Z")
+    listed = memory("turns", "list").json["results"]
+    assert [(each["conversation_id"], each["turn_count"]) for each in listed] == [("other", 1), ("trip", 3)]
+    assert listed[1] == {
+        "conversation_id": "trip",
+        "namespace": "shared",
+        "turn_count": 3,
+        "first_at": "2026-05-01T09:00:00.000Z",
+        "last_at": "2026-05-02T09:00:00.000Z",
+    }
+    text = memory("turns", "list", "--limit", "1", "--format", "text").out
+    assert "other" in text
+    assert "1 turns, 2026-05-03 to 2026-05-03 09:00 UTC" in text
+    assert "trip" not in text

@@ -80,8 +80,14 @@ def time_options(command: Command) -> Command:
     return _with(_TIMES, wrapped)  # type: ignore[return-value]
 
 
-def whole_number(text: str | None) -> int | None:
-    """Return a number of results as it was written.
+def whole_number(
+    text: str | None, complaint: str = f"limit must be a whole number from 1 to {MAX_LIMIT}"
+) -> int | None:
+    """Return a whole number as it was written.
+
+    Args:
+        text: What was written; by default a number of results.
+        complaint: What to say of anything else.
 
     Raises:
         InvalidInput: It is not a whole number; its range is checked by the service.
@@ -89,7 +95,7 @@ def whole_number(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise InvalidInput(f"limit must be a whole number from 1 to {MAX_LIMIT}")
+        raise InvalidInput(complaint)
     return int(text)
 
 

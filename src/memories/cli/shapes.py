@@ -9,7 +9,7 @@ from memories.models import Forgotten, History, Memory, Page, Status
 from memories.times import to_iso
 
 if TYPE_CHECKING:
-    from memories.conversation import Turn
+    from memories.conversation import Conversation, Turn
     from memories.searching import Explanation, Hit
     from memories.writing import Created, Similar
 
@@ -106,6 +106,21 @@ def turn(said: "Turn") -> dict[str, Any]:
 def turns(said: "Sequence[Turn]") -> dict[str, Any]:
     """Return several turns."""
     return {"results": [turn(each) for each in said], "count": len(said)}
+
+
+def conversations(found: "Sequence[Conversation]") -> dict[str, Any]:
+    """Return a listing of conversations."""
+    rows = [
+        {
+            "conversation_id": each.id,
+            "namespace": each.namespace,
+            "turn_count": each.turn_count,
+            "first_at": to_iso(each.first_at),
+            "last_at": to_iso(each.last_at),
+        }
+        for each in found
+    ]
+    return {"results": rows, "count": len(rows)}
 
 
 def hit(each: "Hit") -> dict[str, Any]:

@@ -15,7 +15,7 @@ from memories.models import History, Memory, Page, Status
 from memories.times import describe_age, to_iso
 
 if TYPE_CHECKING:
-    from memories.conversation import Turn
+    from memories.conversation import Conversation, Turn
     from memories.searching import Considered, Explanation, Hit
     from memories.writing import Created
 
@@ -93,6 +93,16 @@ def found(result: "Explanation", *, explain: bool) -> str:
 def turns(said: "Sequence[Turn]") -> str:
     """Return turns in order."""
     return "\n\n".join(_said(None, turn, "") for turn in said) or "Nothing here."
+
+
+def conversations(found: "Sequence[Conversation]") -> str:
+    """Return a listing of conversations."""
+    if not found:
+        return "Nothing here."
+    return _table(
+        (safe(each.id), f"{each.turn_count:>6} turns, {to_iso(each.first_at)[:10]} to {_dated(each.last_at)}")
+        for each in found
+    )
 
 
 def page(result: Page) -> str:

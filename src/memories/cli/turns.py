@@ -1,4 +1,4 @@
-"""Commands for the turns of conversations: turns add, turns tail."""
+"""Commands for the turns of conversations: turns add, tail, show, list."""
 
 import json
 from collections.abc import Mapping
@@ -60,6 +60,27 @@ def tail(run: Session, conversation: str, limit: str | None) -> None:
     """Show the last turns of a conversation, oldest first."""
     said = run.memories.tail_turns(conversation, limit=whole_number(limit))
     run.show(shapes.turns(said), lambda: shapes.texts().turns(said))
+
+
+@turns.command(epilog="Example: memory turns show standup --from 100 --limit 50")
+@click.argument("conversation")
+@click.option("--from", "start", metavar="INDEX", help="The first turn, counted from 0.")
+@limit_option
+@in_session(reads=True)
+def show(run: Session, conversation: str, start: str | None, limit: str | None) -> None:
+    """Show the turns of a conversation, oldest first."""
+    first = whole_number(start, "from must be a whole number from 0")
+    said = run.memories.turns(conversation, start=first or 0, limit=whole_number(limit))
+    run.show(shapes.turns(said), lambda: shapes.texts().turns(said))
+
+
+@turns.command("list", epilog="Example: memory turns list --limit 20")
+@limit_option
+@in_session(reads=True)
+def list_(run: Session, limit: str | None) -> None:
+    """List conversations, the newest first, with counts and dates."""
+    found = run.memories.conversations(limit=whole_number(limit))
+    run.show(shapes.conversations(found), lambda: shapes.texts().conversations(found))
 
 
 def _draft(line: str, number: int) -> Any:
