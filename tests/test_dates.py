@@ -53,7 +53,7 @@ def test_dates_with_a_year_are_read(text: str, expected: str) -> None:
         ("5 May", ["2023-05-05", "2025-05-05"]),
         ("on March 3rd", ["2023-03-03", "2025-03-03"]),
         ("in May", ["2023-05-01/2023-05-31", "2025-05-01/2025-05-31"]),
-        ("last may", ["2023-05-01/2023-05-31", "2025-05-01/2025-05-31"]),
+        ("in mid-May", ["2023-05-01/2023-05-31", "2025-05-01/2025-05-31"]),
         ("early December", ["2023-12-01/2023-12-31", "2025-12-01/2025-12-31"]),
     ],
 )
@@ -414,3 +414,25 @@ def test_questions_for_a_time_are_known(text: str, asks: bool) -> None:
 )
 def test_texts_that_speak_of_a_time_are_known(text: str, tells: bool) -> None:
     assert tells_time(text) is tells
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("last May", ["2024-05-01/2024-05-31"]),
+        ("last December", ["2023-12-01/2023-12-31"]),
+        ("last June", ["2023-06-01/2023-06-30"]),
+        ("June last year", ["2023-06-01/2023-06-30"]),
+        ("April this year", ["2024-04-01/2024-04-30"]),
+        ("in 2023-05", ["2023-05-01/2023-05-31"]),
+        ("the day after tomorrow", ["2024-06-14"]),
+        ("how this may work", []),
+        ("that and may be", []),
+        ("to march on", []),
+        ("between April and May", ["2024-04-01/2024-04-30", "2024-05-01/2024-05-31"]),
+    ],
+)
+def test_months_and_days_that_were_once_misread(text: str, expected: list[str]) -> None:
+    now = datetime(2024, 6, 12, tzinfo=UTC)
+    shown = [f"{first}/{last}" if first != last else str(first) for first, last in spans(text, now, [2024])]
+    assert sorted(shown) == expected

@@ -9,7 +9,7 @@ import pytest
 from memories import Hit, Memories, TurnDraft
 from memories.embedders import Embedder
 from memories.embedders.fake import FakeEmbedder
-from memories.gathering import MIN_TURNS, Gathered, memories, question, turns
+from memories.gathering import MIN_READ, Gathered, alone, in_place, question
 from memories.models import Collection, Filter
 from memories.ranking import FULL_LENGTH, Evidence
 from memories.stores import Store, open_store
@@ -50,7 +50,7 @@ def contents(hits: tuple[Hit, ...]) -> list[str]:
 
 def gathered(store: Store, embedder: Embedder | None, text: str, limit: int = 10, **where: object) -> Gathered:
     history = Filter(Collection.HISTORY, ("shared",), **where)  # type: ignore[arg-type]
-    return turns(store, history, question(text, NOW, NOW, 720.0, embedder), limit)
+    return in_place(store, history, question(text, NOW, NOW, 720.0, embedder), limit)
 
 
 def evidence(found: Gathered) -> dict[str, Evidence]:
@@ -147,10 +147,12 @@ def test_who_is_named_speaks_within_one_conversation_too(talk: Memories) -> None
     assert [hit.speaker for hit in talk.search("the bike that Ann bought", scope="history")] == ["Ann", "Bob"]
 
 
-def test_two_names_tell_nothing_apart(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+def test_all_who_are_named_are_meant(store: Store, embedder: Embedder | None, talk: Memories) -> None:
     talk.add_turns("a", [by("Bob", "I bought a bike"), by("Ann", "I sold a bike"), by("Eve", "I like my bike")])
     asked = evidence(gathered(store, embedder, "Did Ann sell her bike to Bob?"))
-    assert {each.named for each in asked.values()} == {0.0}
+    assert [text for text, each in asked.items() if each.named] in (
+        ["I sold a bike", "I bought a bike"], ["I bought a bike", "I sold a bike"],
+    )  # fmt: skip
     asked = evidence(gathered(store, embedder, "Did Ann sell her bike?"))
     assert [text for text, each in asked.items() if each.named] == ["I sold a bike"]
 
@@ -301,9 +303,9 @@ def test_nothing_said_gives_nothing(store: Store, embedder: Embedder | None) -> 
 
 
 def test_what_promises_most_is_read(store: Store, embedder: Embedder | None, talk: Memories) -> None:
-    talk.add_turns("a", [*(f"word {number}" for number in range(3 * MIN_TURNS)), "a red bike"])
+    talk.add_turns("a", [*(f"word {number}" for number in range(3 * MIN_READ)), "a red bike"])
     found = gathered(store, embedder, "red bike", limit=1)
-    assert len(found.candidates) == len(found.features) == MIN_TURNS
+    assert len(found.candidates) == len(found.features) == MIN_READ
     assert found.candidates[0].record.text == "a red bike"
     assert len(gathered(store, embedder, "red bike", limit=20).candidates) == 40
 
@@ -312,7 +314,7 @@ def test_a_turn_that_stands_for_a_name_and_a_day_alone_is_read(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     """Among many that share the words, it is not crowded out before its text is looked at."""
-    talk.add_turns("a", [at(NOW - 90 * DAY, f"a red bike, {number}", "Bob") for number in range(3 * MIN_TURNS)])
+    talk.add_turns("a", [at(NOW - 90 * DAY, f"a red bike, {number}", "Bob") for number in range(3 * MIN_READ)])
     talk.add_turns("b", [at(NOW - DAY, "It was lovely", "Ann")])
     found = gathered(store, embedder, "What did Ann say of her red bike yesterday?", limit=1)
     assert found.candidates[0].record.text == "It was lovely"
@@ -331,7 +333,7 @@ def test_one_conversation_is_gathered_alone(store: Store, embedder: Embedder | N
 def test_a_memory_stands_alone(store: Store, embedder: Embedder | None, talk: Memories) -> None:
     talk.create("Ann has a red bike", force=True)
     where = Filter(Collection.MEMORY, ("shared",))
-    [found] = memories(store, where, question("red bike, today", NOW, NOW, 720.0, embedder), 10).features
+    [found] = alone(store, where, question("red bike, today", NOW, NOW, 720.0, embedder), 10).features
     assert found.evidence == Evidence.alone(found.evidence.words, found.evidence.similarity, 1.0)
     assert (found.evidence.similarity is None) is (embedder is None)
     assert (found.age_days, found.accesses, found.confidence) == (0, 0, 1)
@@ -359,6 +361,6 @@ def test_no_more_memories_than_asked_for_are_gathered_at_first(
         talk.create(f"red bike number {number}", force=True)
     where = Filter(Collection.MEMORY, ("shared",))
     asked = question("red bike", NOW, NOW, 720.0, embedder)
-    assert memories(store, where, asked, 2).more
-    found = memories(store, where, asked, 10)
+    assert alone(store, where, asked, 2).more
+    found = alone(store, where, asked, 10)
     assert (len(found.candidates), found.more) == (4, False)

@@ -1,5 +1,6 @@
 """Candidates are ordered by score, and what is no answer says why."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,21 @@ from memories.models import DecayPolicy
 from memories.ranking import (
     ACCESS_CAP,
     ALONE,
+    FAMILIAR_MARGIN,
     FULL_WORDS,
-    MEANT_DATE,
+    NEAR_BEST,
     WEIGHTS,
+    WORDS_ONLY_SIGNS,
     Evidence,
     Features,
     Ranked,
     Rules,
+    Sense,
     Weights,
     calibrated,
     fused,
+    makes_sense,
+    noise_bounds,
     noise_floor,
     rank,
     uncalibrated,
@@ -191,8 +197,9 @@ def test_every_part_of_the_evidence_has_a_weight() -> None:
 
 def test_signs_add_up() -> None:
     evidence = turn(similarity=None, window_words=0.9, **dict.fromkeys(SIGNS, 1.0))
-    expected = WEIGHTS.window_words * 0.9 + sum(getattr(WEIGHTS, sign) for sign in SIGNS)
-    assert fused(evidence, 0.0, 0.0) == pytest.approx(expected / WEIGHTS.words)
+    words, signs = WEIGHTS.window_words * 0.9, sum(getattr(WEIGHTS, sign) for sign in SIGNS)
+    assert fused(evidence, 0.0, 0.0) == pytest.approx((words + WORDS_ONLY_SIGNS * signs) / WEIGHTS.words)
+    assert fused(evidence, 0.0, 1.5) == pytest.approx((words + signs / 2.5) / WEIGHTS.words)
 
 
 def test_without_a_similarity_its_scales_do_not_count() -> None:
@@ -280,20 +287,49 @@ def test_what_shares_no_word_must_be_near_the_best() -> None:
         ({"window_words": 0.1}, True),
         ({"words": 0.1}, True),
         ({"session_words": 1.0, "session_best": 9.0}, False),
-        ({"date": MEANT_DATE}, True),
-        ({"date": MEANT_DATE - 0.01}, False),
+        ({"date": 1.0}, False),
         ({"named": 1.0, "tells_when": 1.0}, False),
     ],
 )
-def test_words_beside_a_turn_and_the_meant_day_keep_it(evidence: dict[str, float], kept: bool) -> None:
+def test_words_beside_a_turn_keep_it(evidence: dict[str, float], kept: bool) -> None:
     dropped = {place.index: place.dropped for place in rank([found(0.8), said(similarity=0.1, **evidence)], rules())}
     assert (not dropped[1]) is kept
     assert kept or "shares no word with the query, and its similarity is below 0.40" in dropped[1]
 
 
-def test_the_meant_day_keeps_a_memory_whose_language_is_not_known() -> None:
-    assert order(found(0.9, 0.0, date=1.0, readable=False)) == [0]
-    assert order(found(None, 0.0, date=1.0)) == [0]
+def test_what_is_of_the_meant_day_needs_no_word() -> None:
+    assert order(found(0.8), replace(said(similarity=0.1, date=1.0), meant=True)) == [0, 1]
+    assert order(found(0.9, 0.0, date=1.0, readable=False, meant=True)) == [0]
+    assert order(found(None, 0.0, date=1.0, meant=True)) == [0]
+
+
+CURVE = (20.0, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("sense", "sure"),
+    [
+        (Sense(0.1, 0.0, pointed=False), False),
+        (Sense(0.1, 0.49, pointed=False), False),
+        (Sense(0.1, 0.5, pointed=False), True),
+        (Sense(0.1, 0.0, pointed=True), True),
+        (Sense(0.45, 0.0, pointed=False), False),
+        (Sense(0.5, 0.0, pointed=False), True),
+        (Sense(None, 0.0, pointed=False), True),
+    ],
+)
+def test_what_makes_sense(sense: Sense, sure: bool) -> None:
+    assert makes_sense(sense, CURVE) is sure
+
+
+def test_a_steeper_curve_makes_sense_nearer_to_its_middle() -> None:
+    assert makes_sense(Sense(0.4, 0.0, pointed=False), (40.0, 0.2))
+
+
+def test_a_query_in_doubt_has_bounds_and_a_familiar_one_some_margin() -> None:
+    assert noise_bounds(0.3, 0.3, 20.0, familiar=False) == (0.0, 1.0)
+    assert noise_bounds(0.29, 0.3, 20.0, familiar=False) == (0.3, 1.0)
+    assert noise_bounds(0.29, 0.3, 20.0, familiar=True) == pytest.approx((0.3 - FAMILIAR_MARGIN / 20, NEAR_BEST / 20))
 
 
 def test_the_limit_counts_hits_and_not_what_was_dropped() -> None:

@@ -115,6 +115,8 @@ def append(
         now: The time of what has none.
     """
     namespace, conversation = place[0], conversation_id(place[1])
+    if not drafts:
+        return []
     checked = [_checked(draft, now, number if len(drafts) > 1 else None) for number, draft in enumerate(drafts, 1)]
     vectors = [None if embedder is None else embedder.embed(draft.content) for draft in checked]
     written: list[Record] = []
@@ -156,7 +158,7 @@ def listing(store: Store, namespaces: tuple[str, ...], limit: int) -> list[Conve
         where = Filter(Collection.HISTORY, (namespace,), group=name)
         first, last = (store.scan(where, limit=1, newest_first=newest) for newest in (False, True))
         if first and last:  # or it was removed meanwhile
-            count = last[0].ref.position + 1
+            count = store.count(where)
             found.append(Conversation(name, namespace, count, first[0].created_at, last[0].created_at))
     return sorted(found, key=lambda each: each.last_at, reverse=True)[:limit]
 
@@ -245,7 +247,7 @@ def _valid(draft: TurnDraft, now: datetime) -> TurnDraft:
     return replace(
         draft,
         content=content,
-        speaker=None if draft.speaker is None else validate.tags({SPEAKER: draft.speaker})[SPEAKER],
+        speaker=None if draft.speaker is None else validate.one_line(draft.speaker, "speaker"),
         message_id=None if draft.message_id is None else validate.one_line(draft.message_id, "message id"),
         created_at=kept(now if draft.created_at is None else draft.created_at, "created_at"),
         tags=tags,

@@ -44,7 +44,8 @@ _YEAR = r"((?:19|20)\d\d)\b"
 _COUNT = rf"(\d{{1,3}}|{'|'.join(sorted(_NUMBERS, key=len, reverse=True))})"
 _UNITS = r"(day|week|month|year)s?"
 _BEFORE_MONTH = (
-    r"\b(?:in|on|of|during|since|until|till|by|before|after|around|from|to|between|and|early|late|mid|this|last|next)"
+    r"\b(?:in|on|of|during|since|until|till|by|before|after|around|from|to|between|and|early|late|mid|this|next)"
+    r"(?:[\s-]+(?:early|late|mid|the beginning of|the end of))?"
 )
 
 # What has none of these names no date: the beginnings of months, and words and digits of the other patterns.
@@ -182,7 +183,25 @@ def _month_year(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
 
 
 def _month_alone(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    """A month by itself; "may" and "march" are verbs, unless they have a capital."""
+    if match[1] in ("may", "march", "mar"):
+        return iter(())
     return _dates(None, _MONTHS[match[1].lower()], None, asked)
+
+
+def _year_month(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    return _dates(match[1], int(match[2]), None, asked)
+
+
+def _month_of(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    """June last year."""
+    return _dates(asked.today.year - (match[2].lower() == "last"), _MONTHS[match[1].lower()], None, asked)
+
+
+def _last_month(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    """Last June: the one that is over."""
+    month = _MONTHS[match[1].lower()]
+    return _dates(asked.today.year - (month >= asked.today.month), month, None, asked)
 
 
 def _year_alone(match: re.Match[str], _asked: _Asked) -> Iterator[Span]:
@@ -285,16 +304,20 @@ def _patterns() -> tuple[tuple[re.Pattern[str], Any], ...]:
         (_compiled(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?"), _day_month),
         (_compiled(rf"{_MONTH}\s+{_DAY}\b(?:,?\s+{_YEAR})?"), _month_day),
         (_compiled(rf"{_MONTH},?\s+(?:of\s+)?{_YEAR}"), _month_year),
-        (_compiled(rf"{_BEFORE_MONTH}\s+{_MONTH}"), _month_alone),
+        (_compiled(rf"\b{_YEAR[:-2]}-(0[1-9]|1[0-2])(?![\d-])"), _year_month),
+        (_compiled(rf"{_MONTH}\s+(?:of\s+)?(last|this)\s+year\b"), _month_of),
+        (_compiled(rf"\blast\s+{_MONTH}"), _last_month),
+        (_compiled(rf"{_BEFORE_MONTH}[\s-]+{_MONTH}"), _month_alone),
         (_compiled(rf"\b{_YEAR}"), _year_alone),
         (_compiled(r"\bday before yesterday\b"), _days_back(2, 2)),
+        (_compiled(r"\bday after tomorrow\b"), _days_back(-2, -2)),
         (_compiled(r"\b(?:yesterday|last night)\b"), _days_back(1, 1)),
         (_compiled(r"\b(?:today|tonight|this (?:morning|afternoon|evening))\b"), _days_back(0, 0)),
         (_compiled(rf"\b{_COUNT}\s+{_UNITS}\s+ago\b"), _ago),
         (_compiled(rf"\b(?:last|past|previous)\s+{_COUNT}\s+{_UNITS}\b"), _past),
         (_compiled(r"\b(?:last|past|previous)\s+(week|weekend|month|year)\b"), _last),
         (_compiled(r"\bthis\s+(week|month|year)\b"), _this),
-        (_compiled(rf"\b(?:last|on|this|since|past)\s+({'|'.join(_WEEKDAYS)})\b"), _weekday),
+        (_compiled(rf"\b(?:last|on|since|past)\s+({'|'.join(_WEEKDAYS)})\b"), _weekday),
         (_compiled(r"\btomorrow\b"), _days_back(-1, -1)),
         (_compiled(rf"\b(?:next|coming)\s+(week|weekend|month|year|{'|'.join(_WEEKDAYS)})\b"), _next),
         (_compiled(rf"\bin\s+{_COUNT}\s+{_UNITS}\b"), _ahead),

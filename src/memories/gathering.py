@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import date, datetime, time
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories import dates, versions
-from memories.models import SPEAKER, Candidate, Collection, Filter, Matches, Ref
+from memories.models import SPEAKER, Candidate, Collection, Filter, Matches, Query, Record, Ref
 from memories.names import named, without
-from memories.ranking import FULL_LENGTH, Evidence, Features, fused
+from memories.ranking import FULL_LENGTH, FULL_WORDS, MEANT_DATE, Evidence, Features, fused
 from memories.stores.base import Store
-from memories.text import is_latin, query_terms
+from memories.text import is_latin, normal_form, query_terms
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from memories.embedders import Embedder
     from memories.surroundings import Surroundings
 
-MATCHES = 100  # so many turns by words and by vector are seen in their places
-MIN_TURNS = 30  # and so many of them are read
+MATCHES = 100  # at least so many turns by words, and by vector, are seen in their places
+MIN_READ = 30  # and so many of them are read
+PRECISE_DAYS = 62  # a span of up to two months is what is asked about; a year may be any number
+YEARS_BACK = 4  # a date without a year is looked for in this year and so many before
 _SAMPLE = 200  # characters that show which script a text is in
 _TOLD = 2_000  # characters that are read for the days that a text speaks of
 _LETTERS = 6  # in a word, with its space
@@ -34,7 +36,7 @@ class Question(NamedTuple):
     Attributes:
         text: The question.
         terms: Its words.
-        now: When it is asked: what "yesterday" counts from.
+        now: When it is asked, in the time zone of the one who asks: what "yesterday" counts from.
         judged_at: The time for which confidence and age are computed.
         half_life_hours: See `decay`.
         embedder: Makes vectors; None to go by words alone.
@@ -52,6 +54,19 @@ class Question(NamedTuple):
         """How much similarity counts beside words."""
         return self.embedder.space.weight if self.embedder else 0.0
 
+    def vector(self, text: str) -> "NDArray[np.float32] | None":
+        """Return one vector, shape (dimension,): for a long text the direction between its windows."""
+        if self.embedder is None:
+            return None
+        total: NDArray[np.float32] = self.embedder.embed(text).sum(axis=0)
+        return total / max(float((total @ total) ** 0.5), 1e-12)
+
+    def readable(self, text: str) -> bool:
+        """Return whether the model knows the script of both the question and a text."""
+        if self.embedder is None or not self.embedder.space.latin_only:
+            return True
+        return is_latin(self.text) and is_latin(text[:_SAMPLE])
+
 
 class Gathered(NamedTuple):
     """Candidates with their features, in the same order, and whether there may be more."""
@@ -68,26 +83,36 @@ def question(
     return Question(text, query_terms(text), now, judged_at, half_life_hours, embedder)
 
 
-def memories(store: Store, where: Filter, asked: Question, k: int) -> Gathered:
-    """Return the memories that may answer, `k` by words and `k` by vector."""
-    vector = None if asked.embedder is None else query_vector(asked.embedder, asked.text)
-    found = store.candidates(where, vector=vector, terms=asked.terms, k=k)
-    close = _closeness(asked, [candidate.record.created_at for candidate in found])
-    features = [_memory_features(candidate, asked, day) for candidate, day in zip(found, close, strict=True)]
+def alone(store: Store, where: Filter, asked: Question, k: int) -> Gathered:
+    """Return the memories that may answer, `k` by words and `k` by vector, each by itself."""
+    found = store.candidates(where, vector=asked.vector(asked.text), terms=asked.terms, k=k)
+    years = sorted({candidate.record.created_at.year for candidate in found})
+    meant = dates.spans(asked.text, asked.now, years)
+    close, precise = [0.0] * len(found), [0.0] * len(found)
+    if meant and found:
+        import numpy as np
+
+        zone = asked.now.tzinfo
+        days = np.array([found_.record.created_at.astimezone(zone).toordinal() for found_ in found], dtype=np.int64)
+        close, precise = dates.closeness(days, meant).tolist(), _precisely(days, meant).tolist()
+    features = [
+        _features(candidate.record, asked, Evidence.alone(candidate.words, candidate.similarity, day), near)
+        for candidate, day, near in zip(found, close, precise, strict=True)
+    ]
     return Gathered(found, features, more=len(found) >= k)
 
 
-def turns(store: Store, where: Filter, asked: Question, limit: int) -> Gathered:
-    """Return the turns that may answer, each with what its surroundings tell."""
-    speakers = named(asked.text, store.values(Collection.HISTORY, where.namespaces, SPEAKER))
-    vector = None if asked.embedder is None else query_vector(asked.embedder, without(asked.text, speakers))
-    matches = store.matches(where, vector=vector, terms=asked.terms, k=max(MATCHES, 2 * limit))
+def in_place(store: Store, where: Filter, asked: Question, limit: int) -> Gathered:
+    """Return the turns, or memories, that may answer, each with what its surroundings tell."""
+    speakers = named(asked.text, store.values(where.collection, where.namespaces, SPEAKER))
+    vector = asked.vector(without(asked.text, speakers))
+    matches = store.matches(where, Query(vector, asked.terms, max(MATCHES, 2 * limit), _spans_of_time(asked)))
     if not len(matches.group):
         return Gathered([], [], more=False)
     seen = _seen(matches, asked, speakers)
-    rows = {_ref(where, matches, row): row for row in _best(seen, asked, max(MIN_TURNS, 2 * limit))}
-    gathered = Gathered([], [], more=False)
+    rows = {_ref(where, matches, row): row for row in _best(seen, asked, max(MIN_READ, 2 * limit))}
     records = {record.ref: record for record in store.read(list(rows))}
+    gathered = Gathered([], [], more=False)
     for ref, row in rows.items():
         record = records.get(ref)
         if record is None:
@@ -95,59 +120,64 @@ def turns(store: Store, where: Filter, asked: Question, limit: int) -> Gathered:
         similarity = float(matches.similarity[row])
         found = Candidate(record, None if math.isnan(similarity) else similarity, float(seen.around.words[row]))
         gathered.candidates.append(found)
-        gathered.features.append(Features(_turn_evidence(found, seen, row), readable=_readable(asked, record.text)))
+        evidence = _evidence(found, seen, row, asked)
+        gathered.features.append(_features(record, asked, evidence, float(seen.precise[row])))
     return gathered
 
 
-def query_vector(embedder: "Embedder", text: str) -> "NDArray[np.float32]":
-    """Return one vector for a query, shape (dimension,): for a long one the direction between its windows."""
-    total: NDArray[np.float32] = embedder.embed(text).sum(axis=0)
-    return total / max(float((total @ total) ** 0.5), 1e-12)
-
-
-# --- memories --------------------------------------------------------------------------------------------------------
-
-
-def _memory_features(found: Candidate, asked: Question, close: float) -> Features:
-    record = found.record
+def _features(record: Record, asked: Question, evidence: Evidence, near: float) -> Features:
+    """Return the features of a record that is `near` a precise date of the question."""
+    readable, meant = asked.readable(record.text), near >= MEANT_DATE
+    if record.ref.collection is Collection.HISTORY:
+        return Features(evidence, readable=readable, meant=meant)
     return Features(
-        evidence=Evidence.alone(found.words, found.similarity, close),
+        evidence,
         confidence=versions.confidence(record, asked.judged_at, asked.half_life_hours),
         decay_policy=versions.decay_policy(record),
         age_days=(asked.judged_at - record.created_at).total_seconds() / 86_400,
         accesses=record.accesses,
-        readable=_readable(asked, record.text),
+        readable=readable,
+        meant=meant,
     )
 
 
-def _readable(asked: Question, text: str) -> bool:
-    """Return whether the model knows the script of both the question and the text."""
-    if asked.embedder is None or not asked.embedder.space.latin_only:
-        return True
-    return is_latin(asked.text) and is_latin(text[:_SAMPLE])
+# --- dates -----------------------------------------------------------------------------------------------------------
 
 
-def _closeness(asked: Question, moments: Sequence[datetime]) -> list[float]:
-    """Return how close times are to a date in the question; 0 for all if it names none."""
-    meant = dates.spans(asked.text, asked.now, sorted({moment.year for moment in moments})) if moments else []
-    if not meant:
-        return [0.0] * len(moments)
+def _precisely(days: "NDArray[np.int64]", meant: Sequence[dates.Span]) -> "NDArray[np.float64]":
+    """Return how close days are to those spans that are short enough to be meant."""
     import numpy as np
 
-    days = np.array([moment.toordinal() for moment in moments], dtype=np.int64)
-    return [float(close) for close in dates.closeness(days, meant)]
+    precise = _precise(meant)
+    return dates.closeness(days, precise) if precise else np.zeros(len(days))
 
 
-# --- turns -----------------------------------------------------------------------------------------------------------
+def _precise(meant: Sequence[dates.Span]) -> list[dates.Span]:
+    return [span for span in meant if (span[1] - span[0]).days < PRECISE_DAYS]
+
+
+def _spans_of_time(asked: Question) -> list[tuple[datetime, datetime]]:
+    """Return the precise spans that a question names as moments, in the time zone of the one who asks."""
+    years = range(max(1, asked.now.year - YEARS_BACK), asked.now.year + 1)
+    zone = asked.now.tzinfo
+    return [
+        (datetime.combine(first, time.min, zone), datetime.combine(last, time.max, zone))
+        for first, last in _precise(dates.spans(asked.text, asked.now, years))
+        if first.year > 1 and last.year < 9999  # the first and the last day have no place in every zone
+    ]
+
+
+# --- what is seen in its place ---------------------------------------------------------------------------------------
 
 
 class _Seen(NamedTuple):
-    """What is known of matching turns without their texts, in rows, and what is asked of the texts."""
+    """What is known of matches without their texts, in rows, and what is asked of the texts."""
 
     around: "Surroundings"
     vectorless: "NDArray[np.bool_]"
     named: "NDArray[np.float64]"
     close: "NDArray[np.float64]"
+    precise: "NDArray[np.float64]"
     meant: Sequence[dates.Span]
     when: bool
 
@@ -157,16 +187,22 @@ def _seen(matches: Matches, asked: Question, speakers: Sequence[str]) -> _Seen:
 
     from memories.surroundings import measure
 
-    # The turns of the one speaker who is named; where several are, that tells nothing apart.
-    said = [len(speakers) == 1 and labels.get(SPEAKER) == speakers[0] for labels in matches.labels]
-    days = matches.created_at // _DAY_MILLIS + _EPOCH
-    years = np.unique(matches.created_at.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64)) + 1970
+    names = {normal_form(speaker) for speaker in speakers}
+    said = [normal_form(labels.get(SPEAKER, "")) in names for labels in matches.labels]
+    offset = asked.now.utcoffset()
+    millis = matches.created_at + (0 if offset is None else int(offset.total_seconds() * 1000))
+    years = np.unique(millis.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64)) + 1970
     meant = dates.spans(asked.text, asked.now, years.tolist())
+    days = millis // _DAY_MILLIS + _EPOCH
+    around = measure(matches)
+    # What counts in full is the best of its own index, so that memories and turns can stand in one order.
+    scale = FULL_WORDS / max(FULL_WORDS, float(around.words.max()))
     return _Seen(
-        around=measure(matches),
+        around=around._replace(words=around.words * scale, session_best=around.session_best * scale),
         vectorless=np.isnan(matches.similarity),
         named=np.array(said, dtype=np.float64)[matches.label],
         close=dates.closeness(days, meant) if meant else np.zeros(len(days)),
+        precise=_precisely(days, meant),
         meant=meant,
         when=dates.asks_when(asked.text),
     )
@@ -201,10 +237,9 @@ def _ref(where: Filter, matches: Matches, row: int) -> Ref:
     return Ref(where.collection, namespace, group, int(matches.position[row]))
 
 
-def _turn_evidence(found: Candidate, seen: _Seen, row: int) -> Evidence:
-    around, record = seen.around, found.record
-    told = dates.spans(record.text[:_TOLD], record.created_at, [record.created_at.year]) if seen.meant else []
-    return Evidence(
+def _evidence(found: Candidate, seen: _Seen, row: int, asked: Question) -> Evidence:
+    around, text = seen.around, found.record.text
+    evidence = Evidence(
         words=found.words,
         session_best=float(around.session_best[row]),
         window_words=float(around.window_words[row]),
@@ -212,13 +247,21 @@ def _turn_evidence(found: Candidate, seen: _Seen, row: int) -> Evidence:
         similarity=None if found.similarity is None else float(around.similarity[row]),
         window_similarity=float(around.window_similarity[row]),
         session_similarity=float(around.session_similarity[row]),
-        named=float(seen.named[row]),
         date=float(seen.close[row]),
+    )
+    if found.record.ref.collection is Collection.MEMORY:
+        return evidence._replace(
+            window_similarity=evidence.similarity or 0.0, session_similarity=evidence.similarity or 0.0
+        )
+    said_at = found.record.created_at.astimezone(asked.now.tzinfo)
+    told = dates.spans(text[:_TOLD], said_at, [said_at.year]) if seen.meant else []
+    return evidence._replace(
+        named=float(seen.named[row]),
         told_date=dates.overlap(told, seen.meant),
-        tells_when=float(seen.when and dates.tells_time(record.text)),
+        tells_when=float(seen.when and dates.tells_time(text)),
         aside=float(around.aside[row]),
-        question=float(record.text.rstrip().endswith(("?", "？", "؟"))),
-        brevity=_brevity(record.text),
+        question=float(text.rstrip().endswith(("?", "？", "؟"))),
+        brevity=_brevity(text),
     )
 
 

@@ -127,8 +127,8 @@ class Forgotten(NamedTuple):
     """What was removed for good.
 
     Attributes:
-        id: The memory.
-        versions: How many versions it had; 0 if they were gone and only their bytes were left.
+        id: The memory, or the conversation.
+        versions: How many versions or turns it had; 0 if they were gone and only their bytes were left.
         also_in: Files that may still hold it, such as snapshots taken before an upgrade.
     """
 
@@ -146,6 +146,7 @@ class Status:
     namespace: str
     namespaces_read: tuple[str, ...]
     memory_count: int
+    turn_count: int
     deleted_count: int
     without_vector_count: int
     embedder: str
@@ -251,6 +252,22 @@ class Candidate:
     record: Record
     similarity: float | None
     words: float
+
+
+class Query(NamedTuple):
+    """What is looked for among turns.
+
+    Attributes:
+        vector: Shape (dimension,), unit length; None to go by words alone.
+        terms: See `Store.candidates`.
+        k: So many of the best by vector, and so many of the best by words.
+        days: Spans of time, the first moment and the last, that are asked about.
+    """
+
+    vector: "NDArray[np.float32] | None"
+    terms: Sequence[str]
+    k: int
+    days: Sequence[tuple[datetime, datetime]] = ()
 
 
 class Matches(NamedTuple):

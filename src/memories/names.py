@@ -26,19 +26,24 @@ def named(text: str, speakers: Iterable[str]) -> list[str]:
         text: A question.
         speakers: Names such as `Ann`, or `Ann Lee`.
     """
-    left, known = cased_form(text), list(speakers)
-    whole = {speaker for speaker in known if _has(left, cased_form(speaker))}
-    for speaker in whole:
-        left = _pattern(cased_form(speaker)).sub(" ", left)
-    return [speaker for speaker in known if speaker in whole or _has(left, _first(speaker))]
+    known = list(speakers)
+    spelled = cased_form(text)
+    folded = normal_form(text)
+    whole: set[str] = set()
+    for speaker in sorted(known, key=len, reverse=True):  # Ann Lee before Ann
+        name = cased_form(speaker)
+        if _has(spelled, folded, name):
+            whole.add(speaker)
+            spelled = _pattern(name).sub(" ", spelled)
+    return [speaker for speaker in known if speaker in whole or _has(spelled, folded, _first(speaker))]
 
 
 def without(text: str, speakers: Iterable[str]) -> str:
     """Return a question without the names of these speakers; as it is, if nothing else would be left."""
-    left = cased_form(text)
-    for speaker in speakers:
-        for name in (cased_form(speaker), _first(speaker)):
-            left = _pattern(name).sub(" ", left) if _has(left, name) else left
+    left, folded = cased_form(text), normal_form(text)
+    names = {name for speaker in speakers for name in (cased_form(speaker), _first(speaker))}
+    for name in sorted(names, key=lambda name: (-len(name), name)):
+        left = _pattern(name).sub(" ", left) if _has(left, folded, name) else left
     left = " ".join(left.split())
     return left if any(letter.isalnum() for letter in left) else text
 
@@ -49,8 +54,9 @@ def _first(speaker: str) -> str:
     return parts[0] if parts else ""
 
 
-def _has(spelled: str, name: str) -> bool:
-    if not any(letter.isalnum() for letter in name) or normal_form(name) not in normal_form(spelled):
+def _has(spelled: str, folded: str, name: str) -> bool:
+    """Return whether a text has a name; `folded` is the normal form of the whole text."""
+    if not any(letter.isalnum() for letter in name) or normal_form(name) not in folded:
         return False  # without compiling a pattern
     letter = len(name) < _SHORT and not is_unspaced(name)
     stops = letter or (normal_form(name) in STOP_WORDS and normal_form(name) not in _WORDS)

@@ -63,8 +63,12 @@ ACCESS_CAP = 1.02
 FULL_WORDS = 4.0  # from this BM25 on, the best words count in full; one common word in a small store should not
 ALONE = 1.4  # so much more similarity counts for what stands alone: no turn beside it shares its words
 FULL_LENGTH = 20  # words from which a turn is not brief
-FAMILIAR_MARGIN = 0.08  # a question of known words is taken for noise only if its best answer is so much less similar
-NEAR_BEST = 0.06  # and then only what is nearly as similar as the best is an answer
+SURE = 0.997  # no nonsense comes so near, on the calibrated scale, but in a store of texts that look like nonsense
+MIN_COVERAGE = 0.5  # so many of a query's words in one place make it a sensible query
+# In steps of the calibration, so that they mean the same for every embedder: a cosine times the slope of its curve.
+FAMILIAR_MARGIN = 1.65  # a question of known words is taken for noise only if its best answer is so much less similar
+NEAR_BEST = 1.25  # and then only what is nearly as similar as the best is an answer
+WORDS_ONLY_SIGNS = 0.4  # what signs count where there are no similarities that they could outweigh
 MEANT_DATE = 0.5  # so close to a date in the query, a text is what is asked about without sharing a word
 WORDLESS_SHARE = 0.5  # what shares no word with the query must be so similar, compared with the best
 
@@ -122,6 +126,7 @@ class Features:
         age_days: Since it was written.
         accesses: How often it was read.
         readable: Whether the embedder knows its language, so that its similarity alone can make it a hit.
+        meant: Whether it is of a day or a month that the query names: then it needs no word in common.
     """
 
     evidence: Evidence
@@ -130,6 +135,7 @@ class Features:
     age_days: float = 0.0
     accesses: int = 0
     readable: bool = True
+    meant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +187,40 @@ def noise_floor(mean: float, spread: float, count: int) -> float:
     return mean + spread * math.sqrt(2 * math.log(max(2, count)))
 
 
+class Sense(NamedTuple):
+    """What shows that a query means something where it is asked.
+
+    Attributes:
+        similarity: The best cosine; None if nothing has one.
+        coverage: The largest share of its words in one place, 0 to 1.
+        pointed: Whether it names somebody who speaks there, or a day on which something was said.
+    """
+
+    similarity: float | None
+    coverage: float
+    pointed: bool
+
+
+def makes_sense(sense: Sense, calibration: tuple[float, float]) -> bool:
+    """Return whether a query is sensible beyond doubt, so that the noise floor is not in question."""
+    sure = sense.similarity is None or sense.similarity >= uncalibrated(SURE, *calibration)
+    return sure or sense.pointed or sense.coverage >= MIN_COVERAGE
+
+
+def noise_bounds(similarity: float, floor: float, slope: float, *, familiar: bool) -> tuple[float, float]:
+    """Return `floor` and `near_best` of the rules for a query in doubt.
+
+    Args:
+        similarity: The best cosine.
+        floor: What `noise_floor` gives.
+        slope: Of the embedder's calibration.
+        familiar: Whether most of the query's words are known to the model.
+    """
+    if similarity >= floor:
+        return 0.0, 1.0
+    return (floor - FAMILIAR_MARGIN / slope, NEAR_BEST / slope) if familiar else (floor, 1.0)
+
+
 def calibrated(cosine: float, slope: float, middle: float) -> float:
     """Return a cosine as a threshold sees it, 0 to 1, which means the same for every embedder.
 
@@ -222,7 +262,7 @@ def fused(evidence: Evidence, best_words: float, weight: float) -> Any:
     ) / WEIGHTS.words
     signs = _signs(evidence) / WEIGHTS.words
     if evidence.similarity is None:
-        return words + signs / (1 + weight)
+        return words + (signs / (1 + weight) if weight else WORDS_ONLY_SIGNS * signs)
     if evidence.window_words is None:
         weight *= ALONE
     similarity = (
@@ -282,11 +322,10 @@ def _why_not(candidate: Features, rules: Rules, weakest: float, nearest: float) 
     """Return why a candidate is no answer; empty if it is one."""
     evidence = candidate.evidence
     similarity = evidence.similarity
-    wordless = evidence.words <= 0 and (evidence.window_words or 0.0) <= 0 and evidence.date < MEANT_DATE
-    if wordless and (similarity is None or similarity < weakest):
-        return f"shares no word with the query, and its similarity is below {weakest:.2f}"
-    if wordless and not candidate.readable:
-        return "shares no word with the query, and the model does not know its language"
+    if evidence.words <= 0 and (evidence.window_words or 0.0) <= 0 and not candidate.meant:
+        reason = _why_not_by_meaning(similarity, weakest, readable=candidate.readable)
+        if reason:
+            return reason
     if similarity is not None and similarity < nearest:
         return f"the query may be noise, and its similarity is below {nearest:.2f}"
     if rules.min_similarity > 0 and (similarity is None or similarity < rules.min_similarity):
@@ -294,3 +333,12 @@ def _why_not(candidate: Features, rules: Rules, weakest: float, nearest: float) 
     if candidate.confidence < rules.min_confidence:
         return f"confidence {candidate.confidence:.2f} is below {rules.min_confidence:.2f}"
     return ""
+
+
+def _why_not_by_meaning(similarity: float | None, weakest: float, *, readable: bool) -> str:
+    """Return why what shares no word with the query is no answer either; empty if its meaning makes it one."""
+    if similarity is None:
+        return "shares no word with the query"
+    if similarity < weakest:
+        return f"shares no word with the query, and its similarity is below {weakest:.2f}"
+    return "" if readable else "shares no word with the query, and the model does not know its language"

@@ -3,20 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from memories import gathering, versions
 from memories.gathering import Gathered, Question
 from memories.models import Candidate, Collection, Filter, Memory, Moment, Record
 from memories.ranking import (
-    FAMILIAR_MARGIN,
-    MEANT_DATE,
-    NEAR_BEST,
     Evidence,
     Features,
     Ranked,
     Rules,
+    Sense,
     calibrated,
+    makes_sense,
+    noise_bounds,
     noise_floor,
     rank,
     uncalibrated,
@@ -36,8 +36,6 @@ COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
 }
 
 MIN_CANDIDATES = 40
-SURE_SIMILARITY = 0.5  # no nonsense comes so near, but in a store of texts that look like nonsense themselves
-MIN_COVERAGE = 0.5  # so many of a query's words in one memory make it a sensible query
 MIN_FAMILIARITY = 0.5  # more of its words are known to the model: a question, however strange
 MAX_COVERED = 10
 _COVERED = 20_000
@@ -262,8 +260,7 @@ def run(store: Store, embedder: "Embedder | None", search: Search, now: datetime
     while True:
         written = _memories(store, search, asked, k)
         candidates, features = [*written.candidates, *said.candidates], [*written.features, *said.features]
-        sense = _sense(candidates, features, asked.terms)
-        ranked = rank(features, _rules(store, search, asked, sense))
+        ranked = rank(features, _rules(store, search, asked, candidates, features))
         enough = sum(not place.dropped for place in ranked) >= search.limit
         # Where many candidates were not current enough, there may be others behind them.
         if enough or not written.more or not any("confidence" in place.dropped for place in ranked):
@@ -274,63 +271,61 @@ def run(store: Store, embedder: "Embedder | None", search: Search, now: datetime
 def _turns(store: Store, search: Search, asked: Question) -> Gathered:
     if Collection.HISTORY not in search.collections:
         return Gathered([], [], more=False)
-    return gathering.turns(store, replace(search.where, collection=Collection.HISTORY), asked, search.limit)
+    return gathering.in_place(store, replace(search.where, collection=Collection.HISTORY), asked, search.limit)
 
 
 def _memories(store: Store, search: Search, asked: Question, k: int) -> Gathered:
     if Collection.MEMORY not in search.collections:
         return Gathered([], [], more=False)
-    return gathering.memories(store, replace(search.where, collection=Collection.MEMORY), asked, k)
+    where = replace(search.where, collection=Collection.MEMORY)
+    if search.collections == (Collection.MEMORY,):
+        return gathering.alone(store, where, asked, k)
+    return gathering.in_place(store, where, asked, k // 2)  # as turns are, so that both stand in one order
 
 
-class _Sense(NamedTuple):
-    """What shows that a query means something here: the best similarity, and the share of its words in one place."""
-
-    similarity: float
-    coverage: float
-
-
-def _sense(candidates: Sequence[Candidate], features: Sequence[Features], terms: Sequence[str]) -> _Sense:
-    known = [found.similarity for found in candidates if found.similarity is not None]
-    if any(each.evidence.named or each.evidence.date >= MEANT_DATE for each in features):
-        return _Sense(1.0, 1.0)  # somebody who speaks here, or a day on which something was said, is asked about
-    written = [found for found in candidates if found.record.ref.collection is Collection.MEMORY]
-    coverage = max((each.evidence.window_words or 0.0 for each in features), default=0.0)
-    coverage = max(coverage, _best_coverage(written, terms))
-    return _Sense(max(known, default=SURE_SIMILARITY), coverage)
-
-
-def _rules(store: Store, search: Search, asked: Question, sense: _Sense) -> Rules:
-    embedder = asked.embedder
-    floor, near_best = _doubt(store, embedder, search, sense) if embedder else (0.0, 1.0)
-    least = search.min_similarity
+def _rules(
+    store: Store, search: Search, asked: Question, candidates: Sequence[Candidate], features: Sequence[Features]
+) -> Rules:
+    least, floor, near_best = 0.0, 0.0, 1.0
+    if asked.embedder is not None:
+        least = uncalibrated(search.min_similarity, *asked.embedder.space.calibration) if search.min_similarity else 0.0
+        sense = _sense(candidates, features, asked.terms)
+        if sense.similarity is not None and not makes_sense(sense, asked.embedder.space.calibration):
+            floor, near_best = _doubt(store, asked.embedder, search, sense.similarity)
     return Rules(
         weight=asked.weight,
         floor=floor,
         near_best=near_best,
-        min_similarity=uncalibrated(least, *embedder.space.calibration) if embedder and least > 0 else 0.0,
+        min_similarity=least,
         min_confidence=search.min_confidence,
         limit=search.limit,
     )
 
 
-def _doubt(store: Store, embedder: "Embedder", search: Search, sense: _Sense) -> tuple[float, float]:
-    """Return `floor` and `near_best` of the rules: how far it is in doubt that the query means something here.
+def _sense(candidates: Sequence[Candidate], features: Sequence[Features], terms: Sequence[str]) -> Sense:
+    known = [found.similarity for found in candidates if found.similarity is not None]
+    written = [found for found in candidates if found.record.ref.collection is Collection.MEMORY]
+    coverage = max((each.evidence.window_words or 0.0 for each in features), default=0.0)
+    return Sense(
+        similarity=max(known, default=None),
+        coverage=max(coverage, _best_coverage(written, terms)),
+        pointed=any(each.evidence.named or each.meant for each in features),
+    )
+
+
+def _doubt(store: Store, embedder: "Embedder", search: Search, similarity: float) -> tuple[float, float]:
+    """Return `floor` and `near_best` of the rules for a query that may mean nothing here.
 
     Counting what was searched takes time in a large store, so it is done only for queries in doubt.
     """
-    if sense.similarity >= SURE_SIMILARITY or sense.coverage >= MIN_COVERAGE:
-        return 0.0, 1.0
     space = embedder.space
     count = sum(
         store.count(replace(search.where, collection=collection), at_most=_COUNTED) for collection in search.collections
     )
+    tells = any(term not in STOP_WORDS for term in query_terms(search.query))
+    familiar = tells and embedder.familiarity(search.query) > MIN_FAMILIARITY
     floor = noise_floor(space.noise_mean, space.noise_spread, count)
-    if sense.similarity >= floor:
-        return 0.0, 1.0
-    terms = query_terms(search.query)
-    tells = any(term not in STOP_WORDS for term in terms) and embedder.familiarity(search.query) > MIN_FAMILIARITY
-    return (floor - FAMILIAR_MARGIN, NEAR_BEST) if tells else (floor, 1.0)
+    return noise_bounds(similarity, floor, space.calibration[0], familiar=familiar)
 
 
 def _best_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:

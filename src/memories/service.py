@@ -26,7 +26,7 @@ from memories.models import (
     Status,
 )
 from memories.stores import Store, open_store
-from memories.times import from_millis, mixes_zones, parse_time, to_millis
+from memories.times import from_millis, mixes_zones, parse_time, to_millis, zone_of
 
 if TYPE_CHECKING:
     from memories.conversation import Conversation, Turn, TurnDraft
@@ -307,6 +307,31 @@ class Memories:
         drafts = [turn if isinstance(turn, TurnDraft) else TurnDraft(turn) for turn in turns]
         return append(self._store, self._embedder, (self.namespace, conversation_id), drafts, self._now())
 
+    def forget_turns(self, conversation_id: str, *, index: int | None = None) -> Forgotten:
+        """Remove a conversation for good, or one of its turns: no byte of it stays in the store.
+
+        Args:
+            conversation_id: Its name, in your own namespace.
+            index: The index of the one turn to remove; the others keep theirs.
+
+        Raises:
+            NotFound: There is no such conversation or turn.
+            StoreBusy: Another process reads the store, so that bytes are still in its files. The turns are gone all the
+                same; forgetting anything finishes the work.
+        """
+        name = validate.one_line(conversation_id, "conversation id")
+        after = None if index is None else (name, validate.index(index) - 1)
+        where = Filter(Collection.HISTORY, (self.namespace,), group=name, state="any")
+        forgotten = Forgotten(name, 0, ())
+        while records := self._store.scan(where, limit=1 if index is not None else 1_000_000, after=after):
+            if index is not None and records[0].ref.position != index:
+                break
+            also_in = self._store.remove([record.ref for record in records])
+            forgotten = Forgotten(name, forgotten.versions + len(records), also_in)
+        if not forgotten.versions:
+            raise NotFound("Conversation not found" if index is None else "Turn not found")
+        return forgotten
+
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def tail_turns(self, conversation_id: str, *, limit: int | None = None) -> "list[Turn]":
@@ -426,7 +451,8 @@ class Memories:
     def status(self) -> Status:
         """Return where the memory lies and what it holds; it reads from the store, so it also shows that it answers."""
         where = self._where()
-        info = self._store.info(where)
+        history = replace(where, collection=Collection.HISTORY)
+        info, said = self._store.info(where), self._store.info(history)
         return Status(
             store=info.url,
             collection=self.config.collection_name,
@@ -434,7 +460,8 @@ class Memories:
             namespaces_read=self._readable,
             memory_count=self._store.count(where),
             deleted_count=self._store.count(replace(where, state="ended", ended_by="delete")),
-            without_vector_count=info.without_vector_count,
+            without_vector_count=info.without_vector_count + said.without_vector_count,
+            turn_count=self._store.count(history),
             embedder=self._embedder.space.model if self._embedder else "none",
             store_model=info.model,
             schema_version=info.schema_version,
@@ -510,7 +537,7 @@ class Memories:
             ),
             min_similarity=validate.unit(given.get("min_similarity") or 0.0, "min-similarity"),
             half_life_hours=self.config.decay_half_life_hours,
-            now=_moment(given.get("now"), self._now(), end_of_day=True) or self._now(),
+            now=_asked_at(given.get("now"), self._now()),
         )
         if search.min_similarity and self._embedder is None:
             raise InvalidInput("min-similarity needs an embedder, and EMBEDDER is none")
@@ -597,6 +624,13 @@ def _collections(given: "SearchFilters") -> tuple[Collection, ...]:
     if not isinstance(scope, str) or scope not in COLLECTIONS:
         raise InvalidInput(f'"{validate.shown(str(scope))}" can\'t be searched; use {", ".join(COLLECTIONS)}')
     return COLLECTIONS[scope]
+
+
+def _asked_at(given: Moment | None, now: datetime) -> datetime:
+    """Return when a question is asked, in the zone of the one who asks: that of the time given, or the machine's."""
+    moment = _moment(given, now, end_of_day=True) or now
+    zone = given.tzinfo if isinstance(given, datetime) else zone_of(given or "")
+    return moment.astimezone(zone)
 
 
 def _moment(given: Moment | None, now: datetime, *, end_of_day: bool = False) -> datetime | None:

@@ -1,7 +1,7 @@
 """Times as people and programs write them: read once at the edge, kept as aware UTC, shown in one form."""
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from memories.errors import InvalidInput
 from memories.validate import shown
@@ -83,14 +83,25 @@ def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetim
 
 def mixes_zones(one: str, other: str) -> bool:
     """Return whether one of two written times names its time zone and the other leaves it open; days do neither."""
-    return {_names_zone(one), _names_zone(other)} == {True, False}
+    moments = [text.strip() for text in (one, other)]
+    open_ended = [not _DATE_ONLY.fullmatch(text) and _reads(text) and zone_of(text) is None for text in moments]
+    return any(open_ended) and any(zone_of(text) is not None for text in moments)
 
 
-def _names_zone(text: str) -> bool | None:
+def zone_of(text: str) -> tzinfo | None:
+    """Return the time zone that a written time names; None if it names none."""
     try:
-        return None if _DATE_ONLY.fullmatch(text.strip()) else datetime.fromisoformat(text.strip()).tzinfo is not None
+        return datetime.fromisoformat(text.strip()).tzinfo
     except ValueError:
         return None
+
+
+def _reads(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def describe_age(moment: datetime, now: datetime) -> str:

@@ -291,7 +291,6 @@ BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
     ((*ADD, "-"), b'{"content": "\xff"}', "line 1 of input is not UTF-8"),
     ((*ADD, "-"), lines(LINE).encode("utf-16"), "looks like UTF-16; save it as UTF-8"),
     ((*ADD, "-"), '{"content": "\\ud800"}', "content is not valid Unicode at 0"),
-    ((*ADD, "-"), "\n".join([lines(LINE)] * 70_000), "input is more than 1048576 bytes"),
     (("search", "q", "--in", "everything"), "", '"everything" can\'t be searched; use memories, history, all'),
     (("search", "q", "--in", "History"), "", "can't be searched"),
     (("search", "q", "--conversation", "trip"), "", "add scope history"),
@@ -368,3 +367,44 @@ def test_list_shows_counts_and_dates(memory: Command, filled: None) -> None:
     assert "other" in text
     assert "1 turns, 2026-05-03 to 2026-05-03 09:00 UTC" in text
     assert "trip" not in text
+
+
+def test_input_has_a_limit(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "MAX_INPUT_BYTES", 100)
+    answer = memory("turns", "add", "trip", "-", stdin=lines({"content": "a" * 200}))
+    assert answer.code == 2
+    assert "input is more than 100 bytes" in answer.error
+
+
+def test_a_key_has_one_name_in_a_line(memory: Command) -> None:
+    answer = memory("turns", "add", "trip", "-", stdin=lines({"content": "one", "text": "two"}))
+    assert answer.code == 2
+    assert "line 1 has a key twice" in answer.error
+
+
+# --- turns forget ----------------------------------------------------------------------------------------------------
+
+
+def test_forget_removes_a_turn_or_all_of_them(memory: Command, filled: None, home: Path) -> None:
+    assert memory("turns", "forget", "trip", "--index", "1", "--yes").json["turns"] == 1
+    assert contents(memory("turns", "show", "trip")) == ["when does the ferry leave?", "a ferry is a boat"]
+    assert memory("turns", "add", "trip", "a new one").json["turn_index"] == 3
+    assert memory("turns", "forget", "trip", "--yes").json == {
+        "conversation_id": "trip", "forgotten": True, "turns": 3, "also_in": [],
+    }  # fmt: skip
+    assert memory("turns", "list").json["results"] == []
+    assert memory("search", "ferry", "--in", "history").json["results"] == []
+    assert contents(memory("search", "ferry")) == ["The ferry is red"]
+    assert all(b"boat" not in file.read_bytes() for file in home.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("options", [["nowhere"], ["trip", "--index", "9"]])
+def test_what_is_not_there_is_not_forgotten(memory: Command, filled: None, options: list[str]) -> None:
+    answer = memory("turns", "forget", *options, "--yes")
+    assert (answer.code, "not found" in answer.error) == (1, True)
+    assert memory("status").json["turn_count"] == 3
+
+
+def test_forget_asks_and_without_anybody_it_refuses(memory: Command, filled: None) -> None:
+    assert memory("turns", "forget", "trip").code == 2
+    assert len(contents(memory("turns", "show", "trip"))) == 3

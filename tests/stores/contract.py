@@ -26,7 +26,7 @@ from memories.embedders.base import Space
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import Conflict, EmbedderMismatch, MemoriesError
 from memories.ids import new_id
-from memories.models import SPEAKER, Candidate, Collection, Filter, Matches, Patch, Record, Ref
+from memories.models import SPEAKER, Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref
 from memories.stores import Store
 from memories.text import query_terms
 
@@ -109,7 +109,7 @@ def turns(*namespaces: str, **conditions: Any) -> Filter:
 
 def matching(store: Store, query: str, where: Filter | None = None, *, k: int = 100) -> Matches:
     """Return what matches a query, by words and by vector."""
-    return store.matches(where or turns(), vector=embed(query)[0], terms=query_terms(query), k=k)
+    return store.matches(where or turns(), Query(embed(query)[0], query_terms(query), k))
 
 
 def refs_of(matches: Matches, collection: Collection = HISTORY) -> list[Ref]:
@@ -144,7 +144,7 @@ def seen(store: Store, where: Filter) -> Any:
             (found.record.ref, round(found.similarity or 0.0, 3))
             for found in store.candidates(where, vector=embed("common words")[0], terms=["common"], k=50)
         ),
-        sorted(refs_of(store.matches(where, vector=None, terms=["common"], k=50), where.collection)),
+        sorted(refs_of(store.matches(where, Query(None, ["common"], 50)), where.collection)),
         store.values(where.collection, where.namespaces, "who"),
         store.info(where).without_vector_count,
     )
@@ -304,7 +304,7 @@ class StoreContract:
         assert twins.labels(where, None) == ({key: len(own) for key in ("kind", "secret", "who")} if own else {})
         candidates = twins.candidates(where, vector=embed("common words bob")[0], terms=["common", "bob"], k=50)
         assert {candidate.record.ref for candidate in candidates} == {entry.ref for entry in own}
-        matches = twins.matches(where, vector=embed("common words bob")[0], terms=["common", "bob"], k=50)
+        matches = twins.matches(where, Query(embed("common words bob")[0], ["common", "bob"], 50))
         assert sorted(refs_of(matches, collection)) == sorted(entry.ref for entry in own)
         assert {label.get("who") for label in matches.labels} <= {"ann"}
         assert twins.values(collection, ["ann"], "secret") == [f"ann-{number}" for number in range(5)]
@@ -651,8 +651,8 @@ class StoreContract:
             candidates = varied.candidates(where, vector=vector, terms=terms, k=50)
             embedded = [entry.ref for entry in found if entry.ref != ("memory", "ann", "m4", 2) or terms]
             assert sorted(candidate.record.ref for candidate in candidates) == sorted(embedded)
-            assert set(embedded) <= set(refs_of(varied.matches(where, vector=vector, terms=terms, k=50), MEMORY))
-        matches = varied.matches(where, vector=embed("apple")[0], terms=["apple"], k=50)
+            assert set(embedded) <= set(refs_of(varied.matches(where, Query(vector, terms, 50)), MEMORY))
+        matches = varied.matches(where, Query(embed("apple")[0], ["apple"], 50))
         assert sorted(refs_of(matches, MEMORY)) == sorted(entry.ref for entry in found)
         assert varied.info(where).without_vector_count == ("m4.2" in expected)
 
@@ -938,7 +938,7 @@ class StoreContract:
             '"': set(),
             "AND": set(),
         }
-        matches = store.matches(turns(), vector=None, terms=list(expected), k=50)
+        matches = store.matches(turns(), Query(None, list(expected), 50))
         assert set(matches.terms) == set(expected)
         assert {term: holders(matches, term) for term in matches.terms} == expected
         assert set(matches.position[matches.words > 0].tolist()) == {0, 1, 2, 3, 4}
@@ -947,14 +947,14 @@ class StoreContract:
         ended: dict[str, Any] = {"ended_at": at(9), "ended_by": "delete"}
         store.append([turn(1, text="apple"), turn(2, text="apple", **ended), turn(3, text="pear", **ended)])
         for state, expected in (("live", {1}), ("ended", {2}), ("any", {1, 2})):
-            matches = store.matches(turns(state=state), vector=None, terms=["apple"], k=50)
+            matches = store.matches(turns(state=state), Query(None, ["apple"], 50))
             assert holders(matches, "apple") == expected
 
     @pytest.mark.parametrize("vector", [False, True])
     def test_matches_hold_the_best_by_words_and_by_vector(self, talks: Store, vector: bool) -> None:
         asked = embed("banana iris")[0] if vector else None
         found = talks.candidates(turns(), vector=asked, terms=[] if vector else ["banana", "iris"], k=5)
-        matches = talks.matches(turns(), vector=asked, terms=[] if vector else ["banana", "iris"], k=5)
+        matches = talks.matches(turns(), Query(asked, [] if vector else ["banana", "iris"], 5))
         assert set(refs_of(matches)) >= {candidate.record.ref for candidate in found}
 
     def test_matches_name_groups_as_they_were_written(self, store: Store) -> None:
@@ -983,7 +983,7 @@ class StoreContract:
         assert len(set(refs_of(matches))) == 6
 
     def test_without_a_query_vector_matches_have_no_similarity(self, talks: Store) -> None:
-        matches = talks.matches(turns(), vector=None, terms=["apple"], k=50)
+        matches = talks.matches(turns(), Query(None, ["apple"], 50))
         assert np.isnan(matches.similarity).all()
         assert (matches.words > 0).any()
 
@@ -996,17 +996,17 @@ class StoreContract:
         assert holders(matches, "apple") == {1, 2}
 
     def test_neither_vector_nor_terms_are_no_error(self, talks: Store) -> None:
-        matches = talks.matches(turns(), vector=None, terms=[], k=5)
+        matches = talks.matches(turns(), Query(None, [], 5))
         assert (list(matches.terms), float(matches.words.sum())) == ([], 0.0)
 
     def test_a_turns_words_include_its_speaker_and_a_memorys_do_not(self, store: Store) -> None:
         labels = {SPEAKER: "Zanzibar Lee"}
         store.append([turn(1, text="we ship", labels=labels), record("m", text="we ship", labels=labels)])
         for terms in (["zanzibar"], ["zanzibar lee"]):
-            assert holders(store.matches(turns(), vector=None, terms=terms, k=5), terms[0]) == {1}
+            assert holders(store.matches(turns(), Query(None, terms, 5)), terms[0]) == {1}
             assert by_words(store, terms, turns()).keys() == {"talk"}
             assert by_words(store, terms) == {}
-            assert not store.matches(pool(), vector=None, terms=terms, k=5).holds.any()
+            assert not store.matches(pool(), Query(None, terms, 5)).holds.any()
 
     # --- read and values -------------------------------------------------------------------------------------------
 
@@ -1116,7 +1116,7 @@ class StoreContract:
         def nearest(collection: Collection, number: int) -> list[int]:
             query, where = own[collection][number], pool(collection=collection)
             (found,) = store.candidates(where, vector=query, terms=[], k=1)
-            matches = store.matches(where, vector=query, terms=[], k=1)
+            matches = store.matches(where, Query(query, [], 1))
             best = refs_of(matches, collection)[int(np.nanargmax(matches.similarity))]
             assert {found.record.ref.collection, best.collection} == {collection}
             return [int(found.record.ref.group), int(best.group)]
@@ -1145,7 +1145,7 @@ class StoreContract:
         with pytest.raises(EmbedderMismatch, match="fake/1"):
             store.candidates(pool(), vector=vector[0], terms=["apple"], k=5)
         with pytest.raises(EmbedderMismatch, match="fake/1"):
-            store.matches(turns(), vector=vector[0], terms=["apple"], k=5)
+            store.matches(turns(), Query(vector[0], ["apple"], 5))
         assert everything(store, pool()) == everything(open_store(SPACE), pool())
         assert by_words(store, ["apple"]) != {}
 

@@ -709,6 +709,7 @@ def tables(db):
 db = apsw.Connection(sys.argv[1])
 for table in ("turn_words", "turn_vector", "turn_block", "label_pool"):
     db.execute(f"DROP TABLE {table}")
+db.execute("DROP INDEX record_said")
 db.execute("ALTER TABLE record DROP COLUMN session")
 db.pragma("user_version", 1)
 first = apsw.Connection(":memory:")

@@ -82,8 +82,13 @@ def colored(stream: Any) -> bool:
     return bool(stream.isatty()) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
-def read_argument(given: str, name: str) -> str:
+def read_argument(given: str, name: str, most: int = MAX_CONTENT_BYTES) -> str:
     """Return a text argument; `-` stands for standard input.
+
+    Args:
+        given: What was written.
+        name: What it is, for messages.
+        most: How many bytes standard input may hold.
 
     Raises:
         InvalidInput: Standard input is too large, or not UTF-8.
@@ -91,11 +96,11 @@ def read_argument(given: str, name: str) -> str:
     if given != "-":
         return given
     framing = len("\ufeff\r\n".encode())  # what may stand around the longest content
-    data = sys.stdin.buffer.read(MAX_CONTENT_BYTES + framing + 1)
+    data = sys.stdin.buffer.read(most + framing + 1)
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InvalidInput(f"{name} looks like UTF-16; save it as UTF-8")
-    if len(data) > MAX_CONTENT_BYTES + framing:
-        raise InvalidInput(f"{name} is more than {MAX_CONTENT_BYTES} bytes, the limit; store it in parts")
+    if len(data) > most + framing:
+        raise InvalidInput(f"{name} is more than {most} bytes, the limit; store it in parts")
     try:
         return data.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as exc:

@@ -200,6 +200,7 @@ def status(found: Status) -> dict[str, Any]:
         "store": found.store,
         "collection": found.collection,
         "memory_count": found.memory_count,
+        "turn_count": found.turn_count,
         "deleted_count": found.deleted_count,
         "without_vector_count": found.without_vector_count,
         "namespace": found.namespace,

@@ -141,6 +141,7 @@ def status(found: Status) -> str:
         ("status", _paint(_GREEN, "healthy")),
         ("store", safe(found.store) + ("" if found.schema_version else " (not there yet; the first memory makes it)")),
         ("memories", f"{found.memory_count} in {', '.join(found.namespaces_read)}"),
+        ("turns", str(found.turn_count) if found.turn_count else ""),
         ("deleted", str(found.deleted_count)),
         ("no vector", f"{found.without_vector_count} (found by words only)" if found.without_vector_count else ""),
         ("embedder", found.embedder),

@@ -8,10 +8,11 @@ import click
 
 from memories.cli import shapes
 from memories.cli.options import in_session, limit_option, whole_number
-from memories.cli.session import Session, read_argument
+from memories.cli.session import Session, confirm, note, read_argument
 from memories.errors import InvalidInput
 from memories.times import parse_time
 
+MAX_INPUT_BYTES = 67_108_864  # of JSON lines
 _NAMES = {"text": "content", "ts": "created_at"}  # as the conversation specification calls them
 
 
@@ -42,11 +43,13 @@ def add(run: Session, conversation: str, content: str, **given: str | None) -> N
     if content == "-":
         if fields:
             raise InvalidInput("each line says its own role, speaker, time and id; leave out the options beside -")
-        lines = enumerate(read_argument("-", "input").split("\n"), 1)
+        lines = enumerate(read_argument("-", "input", MAX_INPUT_BYTES).split("\n"), 1)
         added = run.memories.add_turns(conversation, [_draft(line, number) for number, line in lines if line.strip()])
         last = added[-1].index if added else None
         answer = {"conversation_id": conversation.strip(), "count": len(added), "last_index": last}
-        run.show(answer, lambda: f"{len(added)} turns are stored; the last one has index {last}.")
+        run.show(
+            answer, lambda: f"{len(added)} turns are stored; the last one has index {last}." if added else "No turns."
+        )
         return
     [said] = run.memories.add_turns(conversation, [TurnDraft(content, **_read(fields))])
     run.show(shapes.turn(said), lambda: shapes.texts().turns([said]))
@@ -83,6 +86,24 @@ def list_(run: Session, limit: str | None) -> None:
     run.show(shapes.conversations(found), lambda: shapes.texts().conversations(found))
 
 
+@turns.command(epilog="Example: memory turns forget standup --index 3 --yes")
+@click.argument("conversation")
+@click.option("--index", metavar="INDEX", help="Only this turn.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@in_session(reads=False)
+def forget(run: Session, conversation: str, index: str | None, yes: bool) -> int:
+    """Remove a conversation, or one of its turns, for good: text, words and vectors."""
+    number = whole_number(index, "index must be a whole number from 0")
+    what = f"turn {number} of {conversation}" if number is not None else f"the conversation {conversation}"
+    if not yes and not confirm(f"Forget {what} for good?"):
+        note("Nothing was forgotten.")
+        return 1
+    gone = run.memories.forget_turns(conversation, index=number)
+    answer = {"conversation_id": conversation.strip(), "forgotten": True, "turns": gone.versions}
+    run.show(answer | {"also_in": list(gone.also_in)}, lambda: f"Forgotten: {gone.versions} turns.")
+    return 0
+
+
 def _draft(line: str, number: int) -> Any:
     """Return the turn that a line describes.
 
@@ -96,6 +117,8 @@ def _draft(line: str, number: int) -> Any:
     except (ValueError, RecursionError) as exc:
         raise InvalidInput(f"line {number} is not JSON: {exc}; nothing was stored") from exc
     fields = {_NAMES.get(str(name), str(name)): value for name, value in given.items()} if type(given) is dict else {}
+    if type(given) is dict and len(fields) < len(given):
+        raise InvalidInput(f"line {number} has a key twice, by its two names; nothing was stored")
     if "content" not in fields or not fields.keys() <= TurnDraft.__annotations__.keys():
         known = ", ".join(TurnDraft.__annotations__)
         raise InvalidInput(

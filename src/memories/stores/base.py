@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from memories.models import Candidate, Collection, Filter, Matches, Patch, Record, Ref, StoreInfo
+from memories.models import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, StoreInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,15 +119,15 @@ class Store(Protocol):
         """
         ...
 
-    def matches(self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int) -> Matches:
+    def matches(self, where: Filter, query: Query) -> Matches:
         """Return what matches a query, term by term and without the records, so that turns can be seen in their places.
+
+        For a few thousand records a store best returns all of them. Of more it returns at least the best by vector and
+        by words, the turns beside the best of these in their sessions, and turns of the days that are meant.
 
         Args:
             where: Which records.
-            vector: See `candidates`.
-            terms: See `candidates`.
-            k: At least so many of the best by vector and so many of the best by words, if there are as many; a store
-                may return more, and for a few thousand records it best returns all of them.
+            query: What is looked for.
 
         Raises:
             EmbedderMismatch: The vector is of another space than those in the store.

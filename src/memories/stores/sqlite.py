@@ -11,7 +11,7 @@ import apsw
 
 from memories.embedders.base import Space
 from memories.errors import Conflict, EmbedderMismatch, StoreDamaged, StoreError
-from memories.models import Candidate, Collection, Filter, Matches, Patch, Record, Ref, StoreInfo
+from memories.models import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, StoreInfo
 from memories.stores import sqlite_schema as schema
 from memories.stores import sqlite_words
 from memories.stores.sqlite_file import SQLiteFile
@@ -240,14 +240,14 @@ class SQLiteStore:
                 for row, record in zip(rows, records, strict=True)
             ]
 
-    def matches(self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int) -> Matches:
+    def matches(self, where: Filter, query: Query) -> Matches:
         """See `Store.matches`."""
-        from memories.stores.sqlite_matches import Query, find
+        from memories.stores.sqlite_matches import find
 
         with self._file.read() as db:
             matching = condition(db, where, pools(db, where))
-            index = self._vectors(where.collection) if vector is not None and self._comparable(db) else None
-            return find(db, matching, index, Query(vector, terms, k))
+            index = self._vectors(where.collection) if query.vector is not None and self._comparable(db) else None
+            return find(db, matching, index, query)
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""

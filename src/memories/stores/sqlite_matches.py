@@ -1,32 +1,30 @@
 """What matches a query in the SQLite store, in columns and term by term: how turns are searched."""
 
+import heapq
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
 import numpy as np
 
-from memories.models import Matches
+from memories.models import Matches, Query
 from memories.stores import sqlite_words
 from memories.stores.sqlite_query import Condition, damage_noticed, decode_group, fetch
 from memories.stores.sqlite_vectors import VectorIndex, is_large
+from memories.surroundings import BESIDE
+from memories.times import to_millis
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_LEADING = 20  # so many of the best by words, and by vector, bring the turns beside them
+_OF_A_DAY = 100  # so many turns of a span that is meant are looked at, whatever they say
+_LAST_SEQ = 2**62
 _PLACE = "r.seq, r.pool, r.grp, r.position, r.session, r.created_at, r.labels"
 
 Row = tuple[Any, ...]
-
-
-class Query(NamedTuple):
-    """What is looked for; see `Store.matches`."""
-
-    vector: "NDArray[np.float32] | None"
-    terms: Sequence[str]
-    k: int
 
 
 class _Words(NamedTuple):
@@ -73,16 +71,48 @@ def _all(
 def _best(
     db: apsw.Connection, matching: Condition, index: VectorIndex | None, query: Query
 ) -> tuple[list[Row], _Words, dict[int, float]]:
-    """Return the places of the best records by words and by vector, and what is known of them."""
-    words = _words(db, matching, query.terms, (0, 2**62))
+    """Return the places of the best by words and by vector, of what is beside them, and of days that are meant."""
+    words = _words(db, matching, query.terms, (0, _LAST_SEQ))
     similar: dict[int, float] = {}
     if index is not None and query.vector is not None:
         similar = index.best(db, matching, query.vector, query.k)
-        similar |= index.exact(db, [seq for seq in words.scores if seq not in similar], query.vector)
-    wanted = words.scores.keys() | similar.keys()
+    rows = {row[0]: row for row in _places(db, matching, [*words.scores, *similar, *_said(db, matching, query)])}
+    leading = {
+        seq for found in (words.scores, similar) for seq in heapq.nlargest(_LEADING, found, key=found.__getitem__)
+    }
+    rows |= {row[0]: row for row in _beside(db, matching, leading)}
+    if index is not None and query.vector is not None:
+        similar |= index.exact(db, [seq for seq in rows if seq not in similar], query.vector)
+    return list(rows.values()), words, similar
+
+
+def _places(db: apsw.Connection, matching: Condition, seqs: Sequence[int]) -> list[Row]:
     sql = f"SELECT {_PLACE} FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value WHERE {matching.check}"
-    rows = fetch(db, sql, (json.dumps(sorted(wanted)), *matching.values))
-    return rows, words, similar
+    return fetch(db, sql, (json.dumps(sorted(set(seqs))), *matching.values))
+
+
+def _beside(db: apsw.Connection, matching: Condition, seqs: Iterable[int]) -> list[Row]:
+    """Return the places of the turns up to two before and after these, in the same session."""
+    sql = (
+        f"SELECT DISTINCT {_PLACE} FROM json_each(?) wanted CROSS JOIN record m ON m.seq = wanted.value "
+        "CROSS JOIN record r ON r.pool = m.pool AND r.grp = m.grp "
+        f"AND r.position BETWEEN m.position - {BESIDE} AND m.position + {BESIDE} "
+        f"WHERE r.session = m.session AND {matching.check}"
+    )
+    return fetch(db, sql, (json.dumps(list(seqs)), *matching.values))
+
+
+def _said(db: apsw.Connection, matching: Condition, query: Query) -> list[int]:
+    """Return turns that were said on the days that are meant, some of each."""
+    sql = (
+        "SELECT r.seq FROM record r WHERE r.session IS NOT NULL AND r.created_at BETWEEN ? AND ? "
+        f"AND {matching.find} ORDER BY r.created_at LIMIT ?"
+    )
+    found: list[int] = []
+    for first, last in query.days:
+        rows = fetch(db, sql, (to_millis(first), to_millis(last), *matching.values, _OF_A_DAY))
+        found += [seq for (seq,) in rows]
+    return found
 
 
 def _words(db: apsw.Connection, matching: Condition, terms: Sequence[str], between: tuple[int, int]) -> _Words:
@@ -90,7 +120,7 @@ def _words(db: apsw.Connection, matching: Condition, terms: Sequence[str], betwe
     found = _Words({}, {})
     literals = {sqlite_words.quoted(term): term for term in terms}
     for table in sqlite_words.tables(matching):
-        telling = sqlite_words.telling(db, table, list(literals))
+        telling = sqlite_words.telling(db, table, list(literals), between)
         if not telling:
             continue
         where = f"{table} MATCH ? AND rowid BETWEEN ? AND ?"

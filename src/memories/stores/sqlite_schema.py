@@ -69,6 +69,7 @@ CREATE TABLE block (
 _TURNS = """
 -- For a turn, the position at which its session begins.
 ALTER TABLE record ADD COLUMN session INTEGER;
+CREATE INDEX record_said ON record (pool, created_at) WHERE session IS NOT NULL;
 
 -- Words and vectors of turns, apart from those of memories, which stay as rare and as fast to search as they are.
 -- What has ended is in words_ended, whatever it is.

@@ -15,7 +15,7 @@ ENDED = "words_ended"
 
 # In a store of more rows than this, words that very many rows have are left out of a search: ranking costs time for
 # every row that matches, and such words tell the least.
-_RANK_ALL_ROWS = 20_000
+_RANK_ALL_ROWS = 10_000
 _RANK_AT_MOST = 1_500
 _SURPLUS = 4  # so many times the wanted records are ranked before a filter that leaves most of them
 
@@ -82,12 +82,19 @@ def _best_of(db: apsw.Connection, table: str, matching: Condition, match: str, k
     return dict(fetch(db, sql, (match, -1, *matching.values, k)))
 
 
-def telling(db: apsw.Connection, table: str, terms: list[str]) -> list[str]:
-    """Return the terms that are rare enough to be ranked by; at least the rarest one."""
-    if row_count(db, table) <= _RANK_ALL_ROWS:
+def telling(db: apsw.Connection, table: str, terms: list[str], between: tuple[int, int] = (0, 2**62)) -> list[str]:
+    """Return the terms that are rare enough to be ranked by, at least the rarest one.
+
+    Args:
+        db: A connection inside a transaction.
+        table: The index.
+        terms: As FTS5 takes them.
+        between: The first and the last row that matter.
+    """
+    if min(row_count(db, table), between[1] - between[0] + 1) <= _RANK_ALL_ROWS:
         return terms
-    sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"
-    counts = {term: int(fetch_value(db, sql, (term, _RANK_AT_MOST))) for term in terms}
+    sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? AND rowid BETWEEN ? AND ? LIMIT ?)"
+    counts = {term: int(fetch_value(db, sql, (term, *between, _RANK_AT_MOST))) for term in terms}
     kept: list[str] = []
     total = 0
     for term in sorted(terms, key=counts.__getitem__):
