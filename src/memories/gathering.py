@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories import dates, versions
@@ -23,6 +23,7 @@ MATCHES = 100  # at least so many turns by words, and by vector, are seen in the
 MIN_READ = 30  # and so many of them are read
 PRECISE_DAYS = 62  # a span of up to two months is what is asked about; a year may be any number
 YEARS_BACK = 4  # a date without a year is looked for in this year and so many before
+_JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)  # as far as closeness is about MEANT_DATE
 _SAMPLE = 200  # characters that show which script a text is in
 _TOLD = 2_000  # characters that are read for the days that a text speaks of
 _LETTERS = 6  # in a word, with its space
@@ -157,11 +158,11 @@ def _precise(meant: Sequence[dates.Span]) -> list[dates.Span]:
 
 
 def _spans_of_time(asked: Question) -> list[tuple[datetime, datetime]]:
-    """Return the precise spans that a question names as moments, in the time zone of the one who asks."""
+    """Return the precise spans that a question names, and what is close to them, as moments in the asker's zone."""
     years = range(max(1, asked.now.year - YEARS_BACK), asked.now.year + 1)
     zone = asked.now.tzinfo
     return [
-        (datetime.combine(first, time.min, zone), datetime.combine(last, time.max, zone))
+        (datetime.combine(first - _JUST_BEFORE, time.min, zone), datetime.combine(last + _JUST_AFTER, time.max, zone))
         for first, last in _precise(dates.spans(asked.text, asked.now, years))
         if first.year > 1 and last.year < 9999  # the first and the last day have no place in every zone
     ]

@@ -106,11 +106,12 @@ def _said(db: apsw.Connection, matching: Condition, query: Query) -> list[int]:
     """Return turns that were said on the days that are meant, some of each."""
     sql = (
         "SELECT r.seq FROM record r WHERE r.session IS NOT NULL AND r.created_at BETWEEN ? AND ? "
-        f"AND {matching.find} ORDER BY r.created_at LIMIT ?"
+        f"AND {matching.find} ORDER BY abs(r.created_at - ?) LIMIT ?"
     )
     found: list[int] = []
     for first, last in query.days:
-        rows = fetch(db, sql, (to_millis(first), to_millis(last), *matching.values, _OF_A_DAY))
+        bounds = to_millis(first), to_millis(last)
+        rows = fetch(db, sql, (*bounds, *matching.values, sum(bounds) // 2, _OF_A_DAY))
         found += [seq for (seq,) in rows]
     return found
 
