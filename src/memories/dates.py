@@ -80,11 +80,11 @@ def spans(text: str, now: datetime, years: Sequence[int]) -> list[Span]:
     asked = _Asked(now.date(), years)
     found: list[Span] = []
     for pattern, read in _patterns():
-        for match in pattern.finditer(text):
-            for span in read(match, asked):
-                if span not in found:
-                    found.append(span)
-        text = pattern.sub(" . ", text)  # what one pattern has read, no other reads again
+        matches = list(pattern.finditer(text))
+        for match in matches:
+            found += [span for span in read(match, asked) if span not in found]
+        if matches:
+            text = pattern.sub(" . ", text)  # what one pattern has read, no other reads again
     return found
 
 

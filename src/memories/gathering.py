@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from memories.surroundings import Surroundings
 
 MATCHES = 100  # at least so many turns by words, and by vector, are seen in their places
-MIN_READ = 30  # and so many of them are read
+MIN_READ = 24  # and so many of them are read
 PRECISE_DAYS = 62  # a span of up to two months is what is asked about; a year may be any number
 YEARS_BACK = 4  # a date without a year is looked for in this year and so many before
 _JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)  # as far as closeness is about MEANT_DATE
@@ -240,30 +240,33 @@ def _ref(where: Filter, matches: Matches, row: int) -> Ref:
 
 def _evidence(found: Candidate, seen: _Seen, row: int, asked: Question) -> Evidence:
     around, text = seen.around, found.record.text
-    evidence = Evidence(
-        words=found.words,
-        session_best=float(around.session_best[row]),
-        window_words=float(around.window_words[row]),
-        session_words=float(around.session_words[row]),
-        similarity=None if found.similarity is None else float(around.similarity[row]),
-        window_similarity=float(around.window_similarity[row]),
-        session_similarity=float(around.session_similarity[row]),
-        date=float(seen.close[row]),
-    )
+    similarity = None if found.similarity is None else float(around.similarity[row])
+    close = float(seen.close[row])
+    shares = float(around.window_words[row]), float(around.session_words[row])
     if found.record.ref.collection is Collection.MEMORY:
-        return evidence._replace(
-            window_similarity=evidence.similarity or 0.0, session_similarity=evidence.similarity or 0.0
-        )
-    said_at = found.record.created_at.astimezone(asked.now.tzinfo)
-    told = dates.spans(text[:_TOLD], said_at, [said_at.year]) if seen.meant else []
-    return evidence._replace(
+        near = similarity or 0.0
+        return Evidence(found.words, found.words, *shares, similarity, near, near, date=close)
+    return Evidence(
+        found.words,
+        float(around.session_best[row]),
+        *shares,
+        similarity,
+        float(around.window_similarity[row]),
+        float(around.session_similarity[row]),
         named=float(seen.named[row]),
-        told_date=dates.overlap(told, seen.meant),
+        date=close,
+        told_date=_told(found.record, seen, asked) if seen.meant else 0.0,
         tells_when=float(seen.when and dates.tells_time(text)),
         aside=float(around.aside[row]),
         question=float(text.rstrip().endswith(("?", "？", "؟"))),
         brevity=_brevity(text),
     )
+
+
+def _told(record: Record, seen: _Seen, asked: Question) -> float:
+    """Return how well the days that a turn speaks of, counted from its own, agree with those of the question."""
+    said_at = record.created_at.astimezone(asked.now.tzinfo)
+    return dates.overlap(dates.spans(record.text[:_TOLD], said_at, [said_at.year]), seen.meant)
 
 
 def _brevity(text: str) -> float:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LEADING = 20  # so many of the best by words, and by vector, bring the turns beside them
 _OF_A_DAY = 100  # so many turns of a span that is meant are looked at, whatever they say
 _LAST_SEQ = 2**62
-_PLACE = "r.seq, r.pool, r.grp, r.position, r.session, r.created_at, r.labels"
+_PLACE = "r.seq, r.pool, r.grp, r.position, coalesce(r.session, -1), r.created_at, r.labels"
 
 Row = tuple[Any, ...]
 
@@ -152,7 +152,7 @@ def _columns(
         groups=[(namespaces[pool], decode_group(name)) for pool, name in places],
         group=group,
         position=np.array(positions, dtype=np.int64),
-        session=np.array([-1 if session is None else session for session in sessions], dtype=np.int64),
+        session=np.array(sessions, dtype=np.int64),
         created_at=np.array(times, dtype=np.int64),
         labels=_labels(db, [ids or "" for ids in sets]),
         label=label,
