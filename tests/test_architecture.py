@@ -25,15 +25,20 @@ MODULES = [
 LAYERS = (
     ("errors", "models"),
     ("validate", "times", "ids", "text", "decay", "versions", "ranking", "vocabulary", "duplicates", "config"),
-    ("dates", "names", "surroundings"),
+    ("dates", "names", "surroundings", "policy", "fence", "logs", "retry_queue"),
+    ("payloads",),
     ("stores", "embedders"),
     ("conversation", "gathering"),
     ("writing", "searching"),
     ("service",),
-    ("cli",),
+    ("backend",),
+    ("gateway",),
+    ("context",),
+    ("agent_memory",),
+    ("cli", "mcp_answers", "mcp_server"),
     ("__main__",),
 )
-HEAVY = "typer click pydantic fastapi numpy onnxruntime tokenizers apsw chromadb qdrant_client langgraph".split()
+HEAVY = "typer click pydantic fastapi numpy onnxruntime tokenizers apsw chromadb qdrant_client langgraph mcp".split()
 MAX_CODE_LINES, MAX_FUNCTION_LINES, MAX_DEPTH = 400, 50, 2
 
 

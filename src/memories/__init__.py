@@ -16,8 +16,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from memories.agent_memory import AgentMemory
+    from memories.backend import Backend, MCPError
     from memories.config import Config, load_config
-    from memories.conversation import Turn, TurnDraft
+    from memories.context import ContextBuilder, ContextBuildError
+    from memories.conversation import Conversation, Turn, TurnDraft
     from memories.embedders import Embedder, Space
     from memories.errors import (
         AmbiguousId,
@@ -36,7 +39,10 @@ if TYPE_CHECKING:
         StoreError,
         SystemFault,
     )
+    from memories.gateway import MemoryGateway
     from memories.models import DecayPolicy, Draft, Forgotten, History, Memory, Page, Status, Version
+    from memories.payloads import ContextPackage, HistoryTurn, MemoryItem
+    from memories.policy import MemoryPolicy
     from memories.searching import Considered, Explanation, Hit, SearchFilters
     from memories.service import Memories
     from memories.stores import Store
@@ -45,11 +51,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AgentMemory",
     "AmbiguousId",
+    "Backend",
     "Config",
     "ConfigError",
     "Conflict",
     "Considered",
+    "ContextBuildError",
+    "ContextBuilder",
+    "ContextPackage",
+    "Conversation",
     "Created",
     "DecayPolicy",
     "Draft",
@@ -59,11 +71,16 @@ __all__ = [
     "Explanation",
     "Forgotten",
     "History",
+    "HistoryTurn",
     "Hit",
     "InvalidInput",
+    "MCPError",
     "Memories",
     "MemoriesError",
     "Memory",
+    "MemoryGateway",
+    "MemoryItem",
+    "MemoryPolicy",
     "NotFound",
     "NotReinforceable",
     "Page",
@@ -86,7 +103,10 @@ __all__ = [
 ]
 
 # light ones first
-_HOMES = ("errors", "models", "config", "embedders", "stores", "service", "conversation", "searching", "writing")
+_HOMES = (
+    *("errors", "models", "config", "embedders", "stores", "service", "conversation", "searching", "writing"),
+    *("policy", "payloads", "backend", "gateway", "context", "agent_memory"),
+)
 
 
 def __getattr__(name: str) -> object:

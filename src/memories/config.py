@@ -45,6 +45,13 @@ class Config:
     chromadb_host: str
     chromadb_port: int
     collection_name: str
+    history_tail_n: int
+    memory_top_k: int
+    memory_confidence_min: float
+    memory_max_per_window: int
+    context_token_budget: int | None
+    log_level: str
+    mcp_endpoint: str
     sources: Mapping[str, str]
 
 
@@ -90,6 +97,17 @@ def _one_of(*words: str) -> Callable[[str], str]:
     return parse
 
 
+def _budget(text: str) -> int | None:
+    return None if text.lower() in ("none", "null") else _whole(1, 100_000_000)(text)
+
+
+def _log_level(text: str) -> str:
+    """Return the level that is nearest: other programs use this variable too, with words of their own."""
+    word = text.upper()
+    nearest = {"WARNING": "WARN", "CRITICAL": "ERROR", "FATAL": "ERROR", "TRACE": "DEBUG"}
+    return word if word in ("DEBUG", "INFO", "WARN", "ERROR") else nearest.get(word, "INFO")
+
+
 def _namespace(text: str) -> str:
     try:
         return validate.namespace(text)
@@ -131,6 +149,13 @@ SETTINGS = (
     Setting("chromadb_host", "CHROMADB_HOST", "localhost", str, "host of a Chroma server; setting it selects Chroma"),
     Setting("chromadb_port", "CHROMADB_PORT", 8000, _whole(1, 65535), "port of a Chroma server"),
     Setting("collection_name", "COLLECTION_NAME", "memories", _collection, "name of the file, or of the collection"),
+    Setting("history_tail_n", "HISTORY_TAIL_N", 16, _whole(1, validate.MAX_LIMIT), "how many turns a context has"),
+    Setting("memory_top_k", "MEMORY_TOP_K", 8, _whole(1, validate.MAX_LIMIT), "how many memories a context has"),
+    Setting("memory_confidence_min", "MEMORY_CONFIDENCE_MIN", 0.7, _unit, "agents store and recall what is so sure"),
+    Setting("memory_max_per_window", "MEMORY_MAX_PER_WINDOW", 3, _whole(0, 1000), "memories that agents store an hour"),
+    Setting("context_token_budget", "CONTEXT_TOKEN_BUDGET", None, _budget, "tokens of a context; none: no limit"),
+    Setting("log_level", "LOG_LEVEL", "INFO", _log_level, "what agents log: DEBUG, INFO, WARN or ERROR"),
+    Setting("mcp_endpoint", "MCP_ENDPOINT", "memories", _name, "where agents keep turns and memories; memories: here"),
 )
 
 

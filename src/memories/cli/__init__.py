@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from memories.cli import manage, read, turns, write
+from memories.cli import context, manage, read, serve, turns, write
 from memories.cli.session import fail
 from memories.errors import ConfigError, InvalidInput, MemoriesError
 
@@ -34,7 +34,14 @@ def app() -> None:
     """
 
 
-for _command in (*write.COMMANDS, *read.COMMANDS, *turns.COMMANDS, *manage.COMMANDS):
+for _command in (
+    *write.COMMANDS,
+    *read.COMMANDS,
+    *turns.COMMANDS,
+    *context.COMMANDS,
+    *serve.COMMANDS,
+    *manage.COMMANDS,
+):
     app.add_command(_command)
 
 

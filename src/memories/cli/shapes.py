@@ -228,4 +228,4 @@ def config(found: Config) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, int | float | bool) else without_password(str(value))
+    return value if value is None or isinstance(value, int | float | bool) else without_password(str(value))

@@ -161,7 +161,8 @@ def config(found: Config) -> str:
 
 
 def _value(found: Config, name: str) -> str:
-    return without_password(str(getattr(found, name)))
+    value = getattr(found, name)
+    return "-" if value is None else without_password(str(value))
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,187 @@
+"""`AgentMemory`: the flows of the conversation specification: start, append, remember, build a context."""
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from memories import logs
+from memories.backend import MCPError
+from memories.config import Config, load_config
+from memories.context import ContextBuilder
+from memories.gateway import MemoryGateway, UnsupportedEndpoint
+from memories.payloads import MAX_TURN_CHARACTERS, timestamp
+from memories.policy import MemoryPolicy, window_key
+
+ATTEMPTS = 5
+FIRST_PAUSE_SECONDS = 0.5
+COLLECTIONS = ["history", "memory"]
+_log = logging.getLogger(__name__)
+
+
+def _clock() -> datetime:
+    return datetime.now(UTC)
+
+
+class AgentMemory:
+    """What an agent needs around each message. A failing memory is logged, and never stops the agent.
+
+    memory = AgentMemory.start()
+    prompt = memory.prompt("standup", message)
+    memory.append("standup", "user", message)
+    memory.append("standup", "assistant", answer)
+    memory.remember("Ann prefers Fridays", "preference", 0.9, conversation_id="standup")
+    """
+
+    def __init__(
+        self,
+        gateway: MemoryGateway,
+        builder: ContextBuilder,
+        policy: MemoryPolicy,
+        clock: Callable[[], datetime] = _clock,
+    ) -> None:
+        """Put the parts together; `start` makes them from the settings.
+
+        Args:
+            gateway: Stores and finds.
+            builder: Builds contexts.
+            policy: Decides what is stored. It should count with the gateway's `count_window`.
+            clock: Returns the current time, aware.
+        """
+        self.gateway, self.builder, self.policy = gateway, builder, policy
+        self._clock = clock
+
+    @classmethod
+    def start(cls, config: Config | None = None, *, pause: Callable[[float], None] = time.sleep) -> Self:
+        """Open the memory that the settings name, and make sure that it answers.
+
+        Where nobody answers it tries again, five times in all, with pauses that double. If `LOG_LEVEL` is set, what
+        happens is logged to standard error.
+
+        Args:
+            config: Settings instead of those of the environment and the files.
+            pause: Waits for so many seconds.
+
+        Raises:
+            ConnectionError: Nobody answered.
+            MCPError: The collections can't be made.
+            ConfigError: A setting is not acceptable.
+        """
+        config = config or load_config()
+        if config.sources["log_level"] != "default":
+            logs.enable(config.log_level)
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                gateway = MemoryGateway(config.mcp_endpoint)
+                gateway.ensure_collections(COLLECTIONS)
+                break
+            except ConnectionError as exc:
+                if attempt == ATTEMPTS or isinstance(exc, UnsupportedEndpoint):
+                    raise
+                pause(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
+        logs.event(_log, logging.INFO, "ready", endpoint=config.mcp_endpoint, collections=COLLECTIONS)
+        policy = MemoryPolicy(config.memory_confidence_min, config.memory_max_per_window, gateway.count_window)
+        return cls(gateway, ContextBuilder.from_config(gateway, config), policy)
+
+    def append(
+        self,
+        conversation_id: str,
+        role: str,
+        text: str,
+        *,
+        ts: str | None = None,
+        message_id: str | None = None,
+        channel: str | None = None,
+    ) -> str | None:
+        """Append a message to its conversation; what can't be stored now waits in the gateway's queue.
+
+        Args:
+            conversation_id: The conversation.
+            role: `user`, `assistant` or `system`.
+            text: What was said. Of more than 100,000 characters only the first are kept, and what is no text in it (a
+                NUL, half a character) becomes U+FFFD; both are logged.
+            ts: When it was said; now by default.
+            message_id: Its name in the conversation: a second turn that has it is not stored again.
+            channel: Where it came from.
+
+        Returns:
+            The turn's id; None if it is not stored: it is queued, or not acceptable, and the log says which.
+        """
+        ts = ts or timestamp(self._clock())
+        try:
+            kept = _storable(text)
+            index = self._next_index(conversation_id)
+            return self.gateway.append_history(conversation_id, role, kept, index, ts, message_id, channel)
+        except (MCPError, ConnectionError, ValueError) as exc:
+            queued = getattr(exc, "queued", False)
+            logs.event(_log, logging.ERROR, "turn not stored", conversation_id=conversation_id, queued=queued)
+            return None
+
+    def remember(  # noqa: PLR0913 - the fields of a memory
+        self,
+        text: str,
+        memory_type: str,
+        confidence: float,
+        *,
+        conversation_id: str | None = None,
+        entities: str | None = None,
+        source: str | None = None,
+        tags: str | None = None,
+        window: str | None = None,
+    ) -> str | None:
+        """Store a memory, if the policy allows it.
+
+        Args:
+            text: What is to be remembered.
+            memory_type: `preference`, `fact`, `project` or `decision`.
+            confidence: How sure the agent is, 0 to 1.
+            conversation_id: The conversation that it comes from.
+            entities: Whom and what it is about, separated by commas.
+            source: `chat`, `tool` or `import`.
+            tags: Words, separated by commas.
+            window: The window that it counts in; by default the conversation and the hour.
+
+        Returns:
+            The memory's id; None if it is not stored, and the log says why.
+        """
+        if not self.policy.should_store(memory_type, confidence):
+            logs.event(_log, logging.INFO, "memory rejected", type=memory_type, confidence=confidence)
+            return None
+        now = self._clock()
+        window = window or window_key(conversation_id, now)
+        try:
+            with self.gateway.hold_windows():
+                if not self.policy.enforce_rate_limit(window):
+                    logs.event(_log, logging.INFO, "memory rejected: the window is full", window=window)
+                    return None
+                return self.gateway.write_memory(
+                    text, memory_type, confidence, timestamp(now),
+                    conversation_id, entities, source, tags, window=window,
+                )  # fmt: skip
+        except (MCPError, OSError, ValueError) as exc:
+            logs.event(_log, logging.ERROR, "memory not stored", error=str(exc), kind=type(exc).__name__)
+            return None
+
+    def context(self, conversation_id: str, latest_user_text: str) -> dict[str, Any]:
+        """Return the context for a message; see `ContextBuilder.build_context`."""
+        return self.builder.build_context(conversation_id, latest_user_text)
+
+    def prompt(self, conversation_id: str, latest_user_text: str) -> str:
+        """Return the context for a message as text for a prompt."""
+        return self.builder.format_for_prompt(self.context(conversation_id, latest_user_text))
+
+    def _next_index(self, conversation_id: str) -> int:
+        """Return the index behind the last turn; 0 if that can't be read now, since the memory numbers turns itself."""
+        try:
+            last = self.gateway.tail_history(conversation_id, 1)
+        except (MCPError, ConnectionError):
+            return 0
+        return last[0]["metadata"]["turn_index"] + 1 if last else 0
+
+
+def _storable(text: str) -> str:
+    whole = text.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    if whole != text or len(text) > MAX_TURN_CHARACTERS:
+        logs.event(_log, logging.WARNING, "message changed to be stored", characters=len(text))
+    return whole[:MAX_TURN_CHARACTERS]

@@ -1,0 +1,268 @@
+"""`memory mcp` as agents run it: a process of its own, spoken to over its standard streams."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from memories import Memories
+from memories.cli.serve import REQUIREMENT
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+ROOT = Path(__file__).parent.parent.parent
+MEMORY = [sys.executable, "-m", "memories", "mcp"]
+INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
+# The command, whose model needs as long to load as the first argument says.
+SLOW = """
+import sys, time
+from memories.cli import run
+from memories.embedders import minilm
+load, seconds = minilm._load_model, float(sys.argv[1])
+minilm._load_model = lambda: time.sleep(seconds) or load()
+sys.exit(run(["mcp", *sys.argv[2:]]))
+"""
+
+
+class Server:
+    """A running server, and what it said."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        )
+        self.asked = 0
+
+    def write(self, message: Mapping[str, Any]) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        self.asked += 1
+        self.write({"id": self.asked, "method": method, "params": params})
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        answer = json.loads(line)  # nothing else is ever printed there
+        assert answer["id"] == self.asked
+        return dict(answer["result"])
+
+    def greet(self) -> float:
+        """Shake hands as clients of the first era do; return how many seconds the server needed from its start."""
+        who = {"name": "codex-mcp-client", "version": "1"}
+        said = self.ask("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=who)
+        needed = time.monotonic() - self.began
+        assert said["protocolVersion"] == "2025-06-18"
+        self.write({"method": "notifications/initialized"})
+        return needed
+
+    def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        result = self.ask("tools/call", name=tool, arguments=arguments)
+        assert result["isError"] is False, result
+        return dict(result["structuredContent"])
+
+    def leave(self) -> str:
+        """Leave; return what the server wrote to standard error."""
+        out, err = self.process.communicate(timeout=20)
+        assert (self.process.returncode, out) == (0, b"")
+        return err.decode()
+
+
+@pytest.fixture
+def environment(clean_environment: dict[str, str]) -> dict[str, str]:
+    return {**clean_environment, "EMBEDDER": "minilm"}
+
+
+@pytest.fixture
+def start(environment: Mapping[str, str]) -> Iterator[Callable[..., Server]]:
+    started: list[Server] = []
+
+    def run(command: list[str], **more: str) -> Server:
+        started.append(Server(command, {**environment, **more}))
+        return started[-1]
+
+    yield run
+    for server in started:
+        server.process.kill()
+        server.process.communicate()
+
+
+def test_the_handshake_takes_less_than_a_second(start: Callable[..., Server]) -> None:
+    times = []
+    while len(times) < 3 and min(times, default=1.0) >= 1.0:  # the machine may be busy with something else
+        server = start(MEMORY)
+        times.append(server.greet())
+        assert server.leave() == ""
+    assert min(times) < 1.0
+
+
+@pytest.mark.parametrize(("era", "version"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
+def test_both_eras_over_real_streams(environment: dict[str, str], era: str, version: str) -> None:
+    async def talk() -> Any:
+        parameters = StdioServerParameters(command=MEMORY[0], args=MEMORY[1:], env=environment)
+        async with Client(parameters, mode=era) as client:
+            assert client.session.protocol_version == version
+            await client.call_tool("create_memory", {"content": "Deploys happen on Tuesdays"})
+            return await client.call_tool("search_memories", {"query": "when do we release?"})
+
+    found = asyncio.run(talk())
+    [hit] = found.structured_content["results"]  # it shares no word with the question
+    assert hit["content"] == "Deploys happen on Tuesdays"
+    assert hit["content"] in found.content[0].text
+
+
+def test_while_the_model_loads_words_answer_and_writers_wait(
+    start: Callable[..., Server], environment: Mapping[str, str]
+) -> None:
+    with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db") as memories:
+        memories.create("Deploys happen on Tuesdays")
+    server = start([sys.executable, "-c", SLOW, "1.6"])
+    assert server.greet() < 1.6
+    early = server.call("search_memories", query="deploys")
+    assert "by words only" in early["hint"]
+    assert [hit["content"] for hit in early["results"]] == ["Deploys happen on Tuesdays"]
+    assert server.call("search_memories", query="when do we release?")["results"] == []
+    server.call("create_memory", content="The cat is called Momo")
+    assert time.monotonic() - server.began > 1.6
+    later = server.call("search_memories", query="what is the name of my pet?")
+    assert "hint" not in later
+    assert [hit["content"] for hit in later["results"]] == ["The cat is called Momo"]
+
+
+def test_lines_that_are_no_protocol_stop_nothing(start: Callable[..., Server]) -> None:
+    server = start(MEMORY, EMBEDDER="fake")
+    server.greet()
+    assert server.process.stdin
+    server.process.stdin.write(b"hello\n\xff\xfe\n{}\n[1]\n")
+    answer = server.call("list_memories")
+    assert answer == {"count": 0, "results": []}
+
+
+def test_an_interrupt_ends_it_at_once(start: Callable[..., Server]) -> None:
+    server = start(MEMORY, EMBEDDER="fake")
+    server.greet()
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(5) == -signal.SIGINT
+
+
+def test_it_ends_quietly_when_nobody_reads_its_answers(environment: dict[str, str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    server = subprocess.Popen(MEMORY, stdin=subprocess.PIPE, stdout=writing, stderr=subprocess.PIPE, env=environment)
+    os.close(writing)
+    _, said = server.communicate(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n', timeout=20)
+    assert (server.returncode, said) == (0, b"")
+
+
+def test_what_one_server_acknowledged_another_finds(start: Callable[..., Server], tmp_path: Path) -> None:
+    """Though the first is killed right after it, and the second was running before."""
+    one, other = start(MEMORY, EMBEDDER="fake"), start(MEMORY, EMBEDDER="fake")
+    other.greet()
+    assert other.call("list_memories")["count"] == 0
+    one.greet()
+    one.call("create_memory", content="Deploys happen on Tuesdays")
+    one.process.kill()
+    [found] = other.call("search_memories", query="deploys")["results"]
+    assert (found["content"], found["by"]) == ("Deploys happen on Tuesdays", "codex-mcp-client")
+
+
+def test_the_options_of_the_command(start: Callable[..., Server], tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/other.db"
+    with Memories(store, namespace="shared", embedder="fake") as shared:
+        shared.create("apples are shared")
+    with Memories(store, namespace="bob", embedder="fake") as his:
+        made = his.create("apples are his").memory
+    assert made is not None
+    options = ["--store", store, "--namespace", "bob"]
+
+    reader, own = [start([*MEMORY, *options, option], EMBEDDER="fake") for option in ("--read-only", "--no-shared")]
+
+    def contents(server: Server) -> list[str]:
+        return sorted(hit["content"] for hit in server.call("search_memories", query="apples")["results"])
+
+    def offers(server: Server) -> set[str]:
+        server.greet()
+        return {tool["name"] for tool in server.ask("tools/list")["tools"]}
+
+    assert offers(own) - offers(reader) >= {"create_memory", "update_memory", "delete_memory"}
+    with Memories(store, namespace="bob", embedder="fake") as his:
+        assert contents(reader) == ["apples are his", "apples are shared"]
+        assert his.get(made.id).access_count == 0  # reading counted nothing; this `get` counts itself afterwards
+        assert contents(own) == ["apples are his"]
+        assert his.get(made.id).access_count == 2
+
+
+def test_an_unwell_store_is_told_and_the_server_stays(start: Callable[..., Server], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.db"
+    broken.write_text("this is no database " * 1_000)
+    server = start([*MEMORY, "--store", f"sqlite:///{broken}"], EMBEDDER="fake")
+    server.greet()
+    for _ in range(2):
+        result = server.ask("tools/call", name="list_memories", arguments={})
+        assert result["isError"] is True
+        assert "broken.db" in result["content"][0]["text"]
+    assert broken.read_text().startswith("this is no database")
+
+
+def test_a_setting_that_is_not_acceptable_ends_it_at_once(environment: dict[str, str]) -> None:
+    done = subprocess.run([*MEMORY, "--namespace", "a/b"], env=environment, capture_output=True, timeout=20)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"namespace" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("missing", ["mcp", "mcp_types", "pydantic"])
+def test_a_missing_extra_says_what_installs_it(run_python: RunPython, missing: str) -> None:
+    script = "import sys\nsys.modules[sys.argv[1]] = None\nfrom memories.cli import run\nsys.exit(run(['mcp']))"
+    done = run_python(script, missing, check=False)
+    if missing == "pydantic":  # the extra is there, and broken: that is no advice to install it
+        assert "Traceback" in done.stderr
+        return
+    assert done.returncode == 2
+    assert f"-m pip install '{REQUIREMENT}'" in json.loads(done.stderr)["error"]
+
+
+def test_the_command_and_the_package_ask_for_the_same_sdk() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert REQUIREMENT in project["optional-dependencies"]["server"]
+
+
+def test_the_help_of_the_command_loads_no_sdk(run_python: RunPython) -> None:
+    script = (
+        "import sys\nfrom memories.cli import run\nrun(['mcp', '--help'])\n"
+        "sys.exit(bool(sys.modules.keys() & {'mcp', 'mcp_types', 'pydantic', 'numpy'}))"
+    )
+    assert "--read-only" in run_python(script).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("npx") is None, reason="needs npm")
+def test_the_inspector_of_the_protocol(environment: dict[str, str]) -> None:
+    environment |= {"HOME": os.environ["HOME"], "PATH": os.environ["PATH"]}
+
+    def inspect(*arguments: str) -> Any:
+        command = ["npx", "-y", INSPECTOR, "--cli", *MEMORY, *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    assert len(inspect("--method", "tools/list")["tools"]) == 9
+    made = inspect(
+        *("--method", "tools/call", "--tool-name", "create_memory"),
+        *("--tool-arg", "content=Deploys happen on Tuesdays", "--tool-arg", 'tags={"project": "shop"}'),
+    )
+    assert made["structuredContent"]["stored"] is True
+    [content] = inspect("--method", "resources/read", "--uri", "memory://recent")["contents"]
+    assert "Deploys happen on Tuesdays" in content["text"]
