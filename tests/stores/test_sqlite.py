@@ -45,7 +45,7 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
 
 from memories.embedders.base import Space  # noqa: E402
 from memories.errors import MemoriesError, SchemaTooNew, StoreBusy, StoreDamaged, StoreError  # noqa: E402
-from memories.models import Filter, Patch, Record, Ref  # noqa: E402
+from memories.models import Filter, Patch, Query, Record, Ref  # noqa: E402
 from memories.stores import sqlite_file, sqlite_schema, sqlite_vectors, sqlite_words  # noqa: E402
 from memories.stores.quantize import Quantizer  # noqa: E402
 from memories.stores.sqlite import SQLiteStore  # noqa: E402
@@ -1316,3 +1316,51 @@ print(store.count(mine))
     assert len(sentences) == 2
     assert all(str(path) in sentence and "too many" in sentence.lower() for sentence in sentences)
     assert count == "2"
+
+
+# --- places that are kept between searches ---------------------------------------------------------------------------
+
+
+def _all_matches(store: SQLiteStore) -> Any:
+    """Return everything that a search of the turns is told, in a form that compares."""
+    found = store.matches(turns(), Query(embed("apple pie")[0], ["apple", "pie"], 10))
+    rows = zip(
+        found.group.tolist(), found.position.tolist(), found.session.tolist(), found.label.tolist(),
+        found.words.round(6).tolist(), found.similarity.round(6).tolist(), found.holds.T.tolist(), strict=True,
+    )  # fmt: skip
+    return sorted((found.groups[row[0]], row[1:3], found.labels[row[3]].get("who"), *row[4:]) for row in rows)
+
+
+def test_what_is_kept_between_searches_is_what_a_new_store_sees(path: Path) -> None:
+    """Changes by this connection, by another one, by another thread, and ones that are undone."""
+    here, there = SQLiteStore(path, SPACE), SQLiteStore(path, SPACE)
+
+    def same() -> Any:
+        fresh = SQLiteStore(path, SPACE)
+        expected = _all_matches(fresh)
+        fresh.close()
+        assert _all_matches(here) == _all_matches(there) == expected
+        assert _all_matches(here) == expected  # once more, now that it is kept
+        return expected
+
+    here.append([turn(number, text="apple", labels={"who": "ann"}) for number in range(5)])
+    before = same()
+    there.append([turn(5, text="apple pie", labels={"who": "bob"})])
+    assert len(same()) == len(before) + 1
+    here.append([turn(6, text="pie")])
+    same()
+    with pytest.raises(ZeroDivisionError), here.transaction():
+        here.append([turn(7, text="apple pie, undone")])
+        assert len(_all_matches(here)) == 8
+        _ = 1 / 0
+    assert len(same()) == 7
+    thread = threading.Thread(target=lambda: here.append([turn(7, text="apple from a thread")]))
+    thread.start()
+    thread.join()
+    assert len(same()) == 8
+    here.patch([Patch(turn(2).ref, at(100), "delete", {})])
+    assert len(same()) == 7
+    there.remove([turn(3).ref])
+    assert len(same()) == 6
+    here.close()
+    there.close()

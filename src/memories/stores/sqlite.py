@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from memories.stores.sqlite_matches import LastPlaces
     from memories.stores.sqlite_vectors import VectorIndex
 
 _COLUMNS = """
@@ -70,6 +71,7 @@ class SQLiteStore:
         self._file = SQLiteFile(path)
         self._space = space
         self._indexes: dict[Collection, VectorIndex] = {}
+        self._last_places: LastPlaces | None = None
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -242,12 +244,14 @@ class SQLiteStore:
 
     def matches(self, where: Filter, query: Query) -> Matches:
         """See `Store.matches`."""
-        from memories.stores.sqlite_matches import find
+        from memories.stores.sqlite_matches import LastPlaces, find
 
+        if self._last_places is None:
+            self._last_places = LastPlaces()
         with self._file.read() as db:
             matching = condition(db, where, pools(db, where))
             index = self._vectors(where.collection) if query.vector is not None and self._comparable(db) else None
-            return find(db, matching, index, query)
+            return find(db, matching, index, query, self._last_places)
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""

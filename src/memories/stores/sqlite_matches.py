@@ -2,8 +2,8 @@
 
 import heapq
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
@@ -11,7 +11,7 @@ import numpy as np
 
 from memories.models import Matches, Query
 from memories.stores import sqlite_words
-from memories.stores.sqlite_query import Condition, damage_noticed, decode_group, fetch
+from memories.stores.sqlite_query import Condition, damage_noticed, decode_group, fetch, fetch_value
 from memories.stores.sqlite_vectors import VectorIndex, is_large
 from memories.surroundings import BESIDE
 from memories.times import to_millis
@@ -21,10 +21,26 @@ if TYPE_CHECKING:
 
 _LEADING = 20  # so many of the best by words, and by vector, bring the turns beside them
 _OF_A_DAY = 100  # so many turns of a span that is meant are looked at, whatever they say
+_KEPT_BYTES = 8_388_608  # of vectors
 _LAST_SEQ = 2**62
 _PLACE = "r.seq, r.pool, r.grp, r.position, coalesce(r.session, -1), r.created_at, r.labels"
 
 Row = tuple[Any, ...]
+
+
+class _Places(NamedTuple):
+    """Where records stand, in columns (see `Matches`), and the codes of their windows with the row of each."""
+
+    seqs: "NDArray[np.int64]"
+    groups: list[tuple[str, str]]
+    group: "NDArray[np.int64]"
+    position: "NDArray[np.int64]"
+    session: "NDArray[np.int64]"
+    created_at: "NDArray[np.int64]"
+    labels: list[dict[str, str]]
+    label: "NDArray[np.int64]"
+    windows: "NDArray[np.int64]"
+    codes: bytes
 
 
 class _Words(NamedTuple):
@@ -34,7 +50,32 @@ class _Words(NamedTuple):
     holders: dict[str, list[int]]
 
 
-def find(db: apsw.Connection, matching: Condition, index: VectorIndex | None, query: Query) -> Matches:
+class LastPlaces:
+    """The places that were read last, kept while the file stays as it is: who asks once mostly asks again."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Any, weakref.ref[apsw.Connection], _Places] | None = None
+
+    def read(self, db: apsw.Connection, sql: str, values: Sequence[Any], index: VectorIndex | None) -> _Places:
+        """Return the places of the rows that a query gives, from memory if nothing was written since.
+
+        `data_version` tells of commits by others, the count of changes of those by this connection. What a connection
+        that is writing sees may be undone, so it is neither kept nor taken from memory.
+        """
+        state = fetch_value(db, "PRAGMA data_version"), db.total_changes(), sql, tuple(values)
+        writing = db.txn_state("main") == apsw.SQLITE_TXN_WRITE
+        last = self._last
+        if last is not None and not writing and last[0] == state and last[1]() is db:
+            return last[2]
+        places = _read(db, fetch(db, sql, values), index)
+        if not writing and len(places.codes) <= _KEPT_BYTES:
+            self._last = state, weakref.ref(db), places
+        return places
+
+
+def find(
+    db: apsw.Connection, matching: Condition, index: VectorIndex | None, query: Query, last: LastPlaces
+) -> Matches:
     """Return what matches: all records that are meant if they are few, else the best by words and by vector.
 
     Args:
@@ -42,64 +83,51 @@ def find(db: apsw.Connection, matching: Condition, index: VectorIndex | None, qu
         matching: Which records are meant.
         index: The vectors; None to go by words alone.
         query: What is looked for.
+        last: What the last search read.
     """
     if is_large(db, matching):
-        rows, words, similar = _best(db, matching, index, query)
+        places, words = _best(db, matching, index, query)
         searched = sqlite_words.row_count(db, sqlite_words.CURRENT[matching.collection])
     else:
-        rows, similar = _all(db, matching, index, query)
-        between = (min(rows)[0], max(rows)[0]) if rows else (0, -1)
-        words, searched = _words(db, matching, query.terms, between), len(rows)
-    with damage_noticed():
-        return _columns(db, rows, words, similar, searched)
+        places = last.read(db, *_all(matching, index), index)
+        between = (int(places.seqs.min()), int(places.seqs.max())) if len(places.seqs) else (0, -1)
+        words, searched = _words(db, matching, query.terms, between), len(places.seqs)
+    return _columns(places, words, _similarity(places, index, query), searched)
 
 
-def _all(
-    db: apsw.Connection, matching: Condition, index: VectorIndex | None, query: Query
-) -> tuple[list[Row], dict[int, float]]:
-    """Return the places of all records that are meant, and how similar each is."""
-    if index is None or query.vector is None:
-        sql = f"SELECT {_PLACE} FROM record r WHERE {matching.find}"
-        return fetch(db, sql, matching.values), {}
-    sql = f"SELECT {_PLACE}, v.codes FROM record r LEFT JOIN {index.table} v ON v.seq = r.seq WHERE {matching.find}"
-    rows = fetch(db, sql, matching.values)
-    turned = index.quantizer.rotate(query.vector[np.newaxis, :])[0]
-    with_vector = [(row[0], row[-1]) for row in rows if row[-1] is not None]
-    return rows, index.score(with_vector, turned)
+def _all(matching: Condition, index: VectorIndex | None) -> tuple[str, Sequence[Any]]:
+    """Return the query for the places of all records that are meant, with their codes."""
+    if index is None:
+        return f"SELECT {_PLACE}, NULL FROM record r WHERE {matching.find}", matching.values
+    join = f"LEFT JOIN {index.table} v ON v.seq = r.seq"
+    return f"SELECT {_PLACE}, v.codes FROM record r {join} WHERE {matching.find}", matching.values
 
 
-def _best(
-    db: apsw.Connection, matching: Condition, index: VectorIndex | None, query: Query
-) -> tuple[list[Row], _Words, dict[int, float]]:
+def _best(db: apsw.Connection, matching: Condition, index: VectorIndex | None, query: Query) -> tuple[_Places, _Words]:
     """Return the places of the best by words and by vector, of what is beside them, and of days that are meant."""
     words = _words(db, matching, query.terms, (0, _LAST_SEQ))
-    similar: dict[int, float] = {}
-    if index is not None and query.vector is not None:
-        similar = index.best(db, matching, query.vector, query.k)
-    rows = {row[0]: row for row in _places(db, matching, [*words.scores, *similar, *_said(db, matching, query)])}
+    similar = {} if index is None or query.vector is None else index.best(db, matching, query.vector, query.k)
     leading = {
         seq for found in (words.scores, similar) for seq in heapq.nlargest(_LEADING, found, key=found.__getitem__)
     }
-    rows |= {row[0]: row for row in _beside(db, matching, leading)}
-    if index is not None and query.vector is not None:
-        similar |= index.exact(db, [seq for seq in rows if seq not in similar], query.vector)
-    return list(rows.values()), words, similar
-
-
-def _places(db: apsw.Connection, matching: Condition, seqs: Sequence[int]) -> list[Row]:
-    sql = f"SELECT {_PLACE} FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value WHERE {matching.check}"
-    return fetch(db, sql, (json.dumps(sorted(set(seqs))), *matching.values))
-
-
-def _beside(db: apsw.Connection, matching: Condition, seqs: Iterable[int]) -> list[Row]:
-    """Return the places of the turns up to two before and after these, in the same session."""
+    wanted = words.scores.keys() | similar.keys() | set(_said(db, matching, query)) | _beside(db, matching, leading)
+    codes, join = ("NULL", "") if index is None else ("v.codes", f"LEFT JOIN {index.table} v ON v.seq = r.seq")
     sql = (
-        f"SELECT DISTINCT {_PLACE} FROM json_each(?) wanted CROSS JOIN record m ON m.seq = wanted.value "
+        f"SELECT {_PLACE}, {codes} FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value {join} "
+        f"WHERE {matching.check}"
+    )
+    return _read(db, fetch(db, sql, (json.dumps(sorted(wanted)), *matching.values)), index), words
+
+
+def _beside(db: apsw.Connection, matching: Condition, seqs: Iterable[int]) -> set[int]:
+    """Return the turns up to two before and after these, in the same session."""
+    sql = (
+        "SELECT r.seq FROM json_each(?) wanted CROSS JOIN record m ON m.seq = wanted.value "
         "CROSS JOIN record r ON r.pool = m.pool AND r.grp = m.grp "
         f"AND r.position BETWEEN m.position - {BESIDE} AND m.position + {BESIDE} "
         f"WHERE r.session = m.session AND {matching.check}"
     )
-    return fetch(db, sql, (json.dumps(list(seqs)), *matching.values))
+    return {seq for (seq,) in fetch(db, sql, (json.dumps(list(seqs)), *matching.values))}
 
 
 def _said(db: apsw.Connection, matching: Condition, query: Query) -> list[int]:
@@ -133,31 +161,70 @@ def _words(db: apsw.Connection, matching: Condition, terms: Sequence[str], betwe
     return found
 
 
-def _columns(
-    db: apsw.Connection, rows: Sequence[Row], words: _Words, similar: Mapping[int, float], searched: int
-) -> Matches:
-    seqs, among, names, positions, sessions, times, written, *_ = zip(*rows, strict=True) if rows else [()] * 7
-    at = dict(zip(seqs, range(len(seqs)), strict=True))
-    places, group = _numbered(list(zip(among, names, strict=True)))
-    sets, label = _numbered(written)
+def _read(db: apsw.Connection, rows: Sequence[Row], index: VectorIndex | None) -> _Places:
+    """Return rows of places, with codes at the end, in columns."""
+    columns = zip(*rows, strict=True) if rows else iter([()] * 8)
+    seqs, among, names, positions, sessions, times, written, codes = columns
     namespaces = dict(fetch(db, "SELECT id, namespace FROM pool"))
-    holds = np.zeros((len(words.holders), len(rows)), dtype=np.bool_)
+    with damage_noticed():
+        places, group = _numbered(list(zip(among, names, strict=True)))
+        sets, label = _numbered(written)
+        size = index.quantizer.code_bytes if index else 1
+        lengths = np.array([len(code or b"") for code in codes], dtype=np.int64)
+        if (lengths % size).any():
+            raise ValueError("a vector is cut off")
+        return _Places(
+            seqs=np.array(seqs, dtype=np.int64),
+            groups=[(namespaces[pool], decode_group(name)) for pool, name in places],
+            group=group,
+            position=np.array(positions, dtype=np.int64),
+            session=np.array(sessions, dtype=np.int64),
+            created_at=np.array(times, dtype=np.int64),
+            labels=_labels(db, [ids or "" for ids in sets]),
+            label=label,
+            windows=np.repeat(np.arange(len(rows)), lengths // size),
+            codes=b"".join(filter(None, codes)),
+        )
+
+
+def _similarity(places: _Places, index: VectorIndex | None, query: Query) -> "NDArray[np.float64]":
+    """Return the cosine of the best window of each row; NaN for what has none."""
+    similarity = np.full(len(places.seqs), np.nan)
+    if index is not None and query.vector is not None and places.codes:
+        scores = index.quantizer.scores(index.quantizer.rotate(query.vector[np.newaxis, :])[0], places.codes)
+        similarity[places.windows] = -1.0
+        np.maximum.at(similarity, places.windows, scores)
+    return similarity
+
+
+def _columns(places: _Places, words: _Words, similarity: "NDArray[np.float64]", searched: int) -> Matches:
+    order = np.argsort(places.seqs)
+    ordered = places.seqs[order]
+
+    def rows_of(seqs: Iterable[int]) -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
+        """Return the rows of these seqs, and which of the seqs have one."""
+        wanted = np.fromiter(seqs, dtype=np.int64)
+        at = np.searchsorted(ordered, wanted)
+        known = at < len(ordered)
+        known[known] = ordered[at[known]] == wanted[known]
+        return order[at[known]], known
+
+    scores = np.zeros(len(ordered))
+    rows, known = rows_of(words.scores)
+    scores[rows] = np.fromiter(words.scores.values(), dtype=np.float64)[known]
+    holds = np.zeros((len(words.holders), len(ordered)), dtype=np.bool_)
     for number, holders in enumerate(words.holders.values()):
-        holds[number, [at[seq] for seq in holders if seq in at]] = True
-    scores = np.zeros(len(rows))
-    for seq, score in words.scores.items():
-        if seq in at:
-            scores[at[seq]] = score
+        holds[number, rows_of(holders)[0]] = True
     return Matches(
-        groups=[(namespaces[pool], decode_group(name)) for pool, name in places],
-        group=group,
-        position=np.array(positions, dtype=np.int64),
-        session=np.array(sessions, dtype=np.int64),
-        created_at=np.array(times, dtype=np.int64),
-        labels=_labels(db, [ids or "" for ids in sets]),
-        label=label,
+        groups=places.groups,
+        group=places.group,
+        position=places.position,
+        session=places.session,
+        created_at=places.created_at,
+        labels=places.labels,
+        label=places.label,
         words=scores,
-        similarity=np.array([similar.get(seq, math.nan) for seq in seqs], dtype=np.float64),
+        similarity=similarity,
         terms=list(words.holders),
         holds=holds,
         searched=searched,
