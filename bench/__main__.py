@@ -7,7 +7,7 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the command, and comparable between machines
 
-from bench import calibration, cold, duplicates, floor, report, search, turns
+from bench import calibration, cold, conversation, duplicates, floor, report, search, turns
 from bench.retrieval import measure, systems
 from bench.retrieval.datasets import DataError
 
@@ -15,12 +15,22 @@ _WHAT = {
     "cold": ("cold commands",),
     "search": ("warm search",),
     "turns": ("turns",),
-    "speed": ("cold commands", "warm search", "turns"),
+    "conversation": ("conversation",),
+    "speed": ("cold commands", "warm search", "turns", "conversation"),
     "locomo": ("LoCoMo",),
     "floor": ("noise floor",),
     "calibration": ("calibration",),
     "duplicates": ("duplicates",),
-    "all": ("cold commands", "warm search", "turns", "LoCoMo", "noise floor", "calibration", "duplicates"),
+    "all": (
+        "cold commands",
+        "warm search",
+        "turns",
+        "conversation",
+        "LoCoMo",
+        "noise floor",
+        "calibration",
+        "duplicates",
+    ),
 }
 _LOCOMO = Path("../shared/data/locomo-dev.json")
 _BEAM = Path("../shared/data/beam-100k-dev")
@@ -39,6 +49,8 @@ def main() -> None:
                 search.run(search.Options(given.texts, given.sizes, given.queries, given.timed, given.peers))
             case "turns" if _present(given.texts, part):
                 turns.run(given.texts, max(given.sizes), given.timed)
+            case "conversation" if _present(given.texts, part):
+                conversation.run(given.texts, max(given.sizes))
             case "LoCoMo" if _present(given.locomo, part):
                 _locomo(given.locomo, chroma=given.peers)
             case "noise floor" if _present(given.locomo, part):

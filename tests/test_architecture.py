@@ -32,6 +32,7 @@ LAYERS = (
     ("writing", "searching"),
     ("service",),
     ("backend",),
+    ("chroma_mcp",),
     ("gateway",),
     ("context",),
     ("agent_memory",),

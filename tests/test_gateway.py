@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from memories import AgentMemory, ContextBuilder, MCPError, Memories, MemoryGateway, MemoryPolicy, load_config, logs
-from memories.backend import EngineBackend
+from memories.backend import EngineBackend, UnsupportedEndpoint
 from memories.context import HISTORY, MEMORIES
 from memories.fence import MAX_SHOWN, read_block
-from memories.gateway import UnsupportedEndpoint
 from memories.retry_queue import RetryQueue
 
 TS = "2026-05-31T10:00:00+02:00"
@@ -603,9 +602,7 @@ def test_endpoints_of_our_own_engine(tmp_path: Path, home: Path, monkeypatch: py
             assert gateway.queue.path.parent == folder, endpoint
 
 
-@pytest.mark.parametrize(
-    "endpoint", ["chroma-mcp", "http://localhost:8000/mcp", "localhost:8000", "stdio:chroma", "chroma://h:1"]
-)
+@pytest.mark.parametrize("endpoint", ["http://localhost:8000/mcp", "localhost:8000", "stdio:chroma", "chroma://h:1"])
 def test_other_endpoints_are_not_there_yet(endpoint: str) -> None:
     with pytest.raises(ConnectionError, match="is not supported yet; use memories"):
         MemoryGateway(endpoint)
@@ -645,7 +642,7 @@ def test_starting_tries_five_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_starting_does_not_wait_for_what_can_never_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MCP_ENDPOINT", "chroma-mcp")
+    monkeypatch.setenv("MCP_ENDPOINT", "stdio:chroma")
     with pytest.raises(UnsupportedEndpoint):
         AgentMemory.start(load_config(), pause=lambda _: pytest.fail("it waited"))
 

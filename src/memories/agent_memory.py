@@ -7,16 +7,18 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from memories import logs
-from memories.backend import MCPError
+from memories.backend import MCPError, UnsupportedEndpoint
 from memories.config import Config, load_config
 from memories.context import ContextBuilder
-from memories.gateway import MemoryGateway, UnsupportedEndpoint
+from memories.errors import MemoriesError
+from memories.gateway import MemoryGateway
 from memories.payloads import MAX_TURN_CHARACTERS, timestamp
 from memories.policy import MemoryPolicy, window_key
 
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.5
 COLLECTIONS = ["history", "memory"]
+_PROBE = "health"  # the conversation and the window that a health check looks at
 _log = logging.getLogger(__name__)
 
 
@@ -171,6 +173,31 @@ class AgentMemory:
         """Return the context for a message as text for a prompt."""
         return self.builder.format_for_prompt(self.context(conversation_id, latest_user_text))
 
+    def health(self) -> dict[str, Any]:
+        """Return how the memory is, for a health check. It reads a little, stores nothing, and never raises.
+
+        Returns:
+            `status`, `healthy` or `degraded`; `history` and `memory`, `ok` or what is wrong with that collection;
+            `queued_turns`, how many turns wait to be stored, or None if that can't be read; `query_latency_ms`, how
+            long the look at both collections took. While turns wait, the memory is degraded.
+        """
+        began = time.perf_counter()
+        history = _trouble(lambda: self.gateway.tail_history(_PROBE, 1))
+        memory = _trouble(lambda: self.gateway.count_window(_PROBE))
+        latency = round((time.perf_counter() - began) * 1000, 2)
+        waiting: list[Any] = []
+        unread = _trouble(lambda: waiting.extend(self.gateway.queue.entries()))
+        well = not (history or memory or unread or waiting)
+        if not well:
+            logs.event(_log, logging.WARNING, "degraded", history=history, memory=memory, queue=unread)
+        return {
+            "status": "healthy" if well else "degraded",
+            "history": history or "ok",
+            "memory": memory or "ok",
+            "queued_turns": None if unread else len(waiting),
+            "query_latency_ms": latency,
+        }
+
     def _next_index(self, conversation_id: str) -> int:
         """Return the index behind the last turn; 0 if that can't be read now, since the memory numbers turns itself."""
         try:
@@ -178,6 +205,15 @@ class AgentMemory:
         except (MCPError, ConnectionError):
             return 0
         return last[0]["metadata"]["turn_index"] + 1 if last else 0
+
+
+def _trouble(look: Callable[[], object]) -> str | None:
+    """Return in one line why a look at the memory fails; None if it works."""
+    try:
+        look()
+    except (MemoriesError, OSError, ValueError, RuntimeError, LookupError, TypeError) as exc:
+        return " ".join(str(exc).split()) or type(exc).__name__
+    return None
 
 
 def _storable(text: str) -> str:

@@ -30,6 +30,10 @@ class MCPError(SystemFault):
     queued = False
 
 
+class UnsupportedEndpoint(ConnectionError):
+    """Nothing here can speak to such an endpoint; trying again does not help."""
+
+
 class Backend(Protocol):
     """Keeps turns and memories for a gateway, which has checked all values.
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from memories.backend import Backend, EngineBackend, MCPError
+from memories.backend import Backend, EngineBackend, MCPError, UnsupportedEndpoint
+from memories.config import load_config
 from memories.errors import ConfigError
 from memories.logs import event
 from memories.payloads import Document, HistoryTurn, InvalidPayload, MemoryItem, count, line, share
@@ -18,12 +19,9 @@ from memories.service import Memories
 from memories.validate import shown
 
 ENGINE = "memories"  # the endpoint that means our own engine with the store of the settings
+CHROMA_MCP = "chroma-mcp"  # the endpoint that means a Chroma server, spoken to through that program
 _OWN_ID = "gateway:"  # begins the message ids that are given here, and shown to nobody
 _log = logging.getLogger(__name__)
-
-
-class UnsupportedEndpoint(ConnectionError):
-    """Nothing here can speak to such an endpoint; trying again does not help."""
 
 
 class MemoryGateway:
@@ -37,8 +35,8 @@ class MemoryGateway:
         """Prepare a gateway; nothing is opened before it is needed.
 
         Args:
-            mcp_endpoint: `memories` for our own engine with the store of the settings, a store's URL, or the path of a
-                store's file.
+            mcp_endpoint: `memories` for our own engine with the store of the settings, a store's URL, the path of a
+                store's file, or `chroma-mcp` or `chroma-mcp://host:port` for a Chroma server.
             backend: What stands behind it, instead of what the endpoint names; it is not closed by `close`.
 
         Raises:
@@ -307,6 +305,11 @@ def _open_backend(endpoint: str) -> Backend:
     given = endpoint.strip()
     if given == ENGINE:
         return EngineBackend(Memories(), owned=True)
+    if given == CHROMA_MCP or given.startswith(f"{CHROMA_MCP}://"):
+        from memories.chroma_mcp import ChromaMcpBackend  # asyncio takes a while to load
+
+        config = load_config()
+        return ChromaMcpBackend.at(given, config.chromadb_host, config.chromadb_port, config.home)
     if "://" in given:
         url = given
     elif "/" in given or given.endswith(".db"):
@@ -322,7 +325,7 @@ def _open_backend(endpoint: str) -> Backend:
 
 
 def _refusal(endpoint: str) -> str:
-    return f'endpoint "{shown(endpoint)}" is not supported yet; use {ENGINE}, a URL such as sqlite:///path, or a path'
+    return f'endpoint "{shown(endpoint)}" is not supported yet; use {ENGINE}, {CHROMA_MCP}, a URL, or a path'
 
 
 def _own_id(turn: HistoryTurn) -> str:

@@ -119,11 +119,11 @@ def test_another_endpoint_can_be_named(memory: Command, tmp_path: Path) -> None:
     memory("turns", "add", "c", "hello", "--store", f"sqlite:///{elsewhere}")
     shape = memory("context", "what now?", "--conversation", "c", env={"MCP_ENDPOINT": elsewhere}).json
     assert [turn["text"] for turn in shape["history"]] == ["hello"]
-    answer = memory("context", "what now?", "--conversation", "c", env={"MCP_ENDPOINT": "chroma-mcp"})
+    answer = memory("context", "what now?", "--conversation", "c", env={"MCP_ENDPOINT": "stdio:chroma"})
     assert answer.code == 2
-    assert 'MCP_ENDPOINT: endpoint "chroma-mcp" is not supported yet' in answer.error
+    assert 'MCP_ENDPOINT: endpoint "stdio:chroma" is not supported yet' in answer.error
     named = ("--store", f"sqlite:///{elsewhere}")  # said on the command line, it counts
-    shape = memory("context", "what now?", "--conversation", "c", *named, env={"MCP_ENDPOINT": "chroma-mcp"}).json
+    shape = memory("context", "what now?", "--conversation", "c", *named, env={"MCP_ENDPOINT": "stdio:chroma"}).json
     assert len(shape["history"]) == 1
 
 

@@ -42,9 +42,9 @@ def _builder(run: Session, budget: int | None) -> "ContextBuilder":
         InvalidInput: Nothing here can speak to that endpoint.
     """
     from memories import logs
-    from memories.backend import EngineBackend
+    from memories.backend import EngineBackend, UnsupportedEndpoint
     from memories.context import ContextBuilder
-    from memories.gateway import ENGINE, MemoryGateway, UnsupportedEndpoint
+    from memories.gateway import ENGINE, MemoryGateway
 
     if run.config.sources["log_level"] != "default":
         logs.enable(run.config.log_level)

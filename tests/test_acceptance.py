@@ -1,0 +1,213 @@
+"""Acceptance criteria of the conversation specification that no other file has: named AC-… as they are there."""
+
+import inspect
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from memories import agent_memory, backend, context, gateway, load_config, payloads, policy
+from memories.config import SETTINGS
+
+ROOT = Path(__file__).parent.parent
+APP = ROOT / "agent-app" / "app.py"
+GUIDE = (ROOT / "docs" / "conversations.md").read_text(encoding="utf-8")
+COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+
+
+def start(folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(APP)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment,
+    )  # fmt: skip
+
+
+def say(app: subprocess.Popen[str], role: str, text: str) -> dict[str, Any]:
+    """Give the app a message; return its answer, which it gives once the message is stored."""
+    assert app.stdin
+    assert app.stdout
+    app.stdin.write(json.dumps({"conversation_id": "conv_123", "role": role, "text": text}) + "\n")
+    app.stdin.flush()
+    answer: dict[str, Any] = json.loads(app.stdout.readline())
+    return answer
+
+
+def end(app: subprocess.Popen[str]) -> int:
+    """Let the app end because nobody speaks any more."""
+    app.communicate(timeout=60)
+    return app.returncode
+
+
+# --- persistence -----------------------------------------------------------------------------------------------------
+
+
+def test_ac_pers_001_history_is_there_after_a_restart(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    app = start(tmp_path, clean_environment)
+    for number in range(20):
+        assert say(app, ("user", "assistant")[number % 2], f"message {number}")["stored"]
+    assert end(app) == 0
+    app = start(tmp_path, clean_environment)
+    history = say(app, "user", "What was said?")["history"]
+    assert [(turn["turn_index"], turn["text"]) for turn in history] == [(n, f"message {n}") for n in range(4, 20)]
+    assert end(app) == 0
+
+
+def test_ac_pers_002_memories_are_there_after_a_restart(
+    tmp_path: Path, clean_environment: dict[str, str], run_python: Any
+) -> None:
+    stored = run_python("""
+from memories import AgentMemory
+memory = AgentMemory.start()
+print(memory.remember("The user prefers a memory stack in Docker", "preference", 0.85, conversation_id="conv_123"))
+print(memory.remember("The user may like Kubernetes", "preference", 0.5, conversation_id="conv_123"))
+""")
+    named, refused = stored.stdout.split()
+    assert refused == "None"
+    app = start(tmp_path, clean_environment)
+    [[memory, similarity]] = say(app, "user", "Which memory stack does the user prefer?")["memories"]
+    assert (memory["id"], memory["memory_type"], memory["confidence"]) == (named, "preference", 0.85)
+    assert 0 < similarity <= 1
+    assert end(app) == 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_ac_pers_004_nothing_that_was_answered_is_lost_at_a_shutdown(
+    tmp_path: Path, clean_environment: dict[str, str], how: signal.Signals
+) -> None:
+    with start(tmp_path, clean_environment) as app:
+        for number in range(5):
+            assert say(app, "user", f"message {number}")["stored"]
+        app.send_signal(how)
+        assert app.wait(timeout=60) != 0
+    with start(tmp_path, clean_environment) as app:
+        assert [turn["text"] for turn in say(app, "user", "And?")["history"]] == [f"message {n}" for n in range(5)]
+
+
+# --- quality ---------------------------------------------------------------------------------------------------------
+
+
+def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield the classes and functions that a module defines, and the methods that are written in them, by name."""
+    for name, value in vars(module).items():
+        if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
+            continue
+        if inspect.isclass(value):
+            yield f"{module.__name__}.{name}", value
+            for inner, wrapped in vars(value).items():
+                method = getattr(wrapped, "__func__", getattr(wrapped, "fget", wrapped))
+                written = inspect.isfunction(method) and method.__code__.co_filename == module.__file__
+                if written and (inner == "__init__" or not inner.startswith("_")):
+                    yield f"{module.__name__}.{name}.{inner}", method
+        elif inspect.isfunction(value):
+            yield f"{module.__name__}.{name}", value
+
+
+INTERFACES = dict(
+    pair for module in (gateway, context, policy, agent_memory, payloads, backend) for pair in public(module)
+)
+
+
+def test_ac_qual_001_the_interfaces_of_the_specification_are_among_those_inspected() -> None:
+    named = {name.removeprefix("memories.") for name in INTERFACES}
+    assert named >= {
+        "gateway.MemoryGateway.__init__", "gateway.MemoryGateway.ensure_collections",
+        "gateway.MemoryGateway.append_history", "gateway.MemoryGateway.tail_history",
+        "gateway.MemoryGateway.write_memory", "gateway.MemoryGateway.recall_memory",
+        "context.ContextBuilder.__init__", "context.ContextBuilder.build_context",
+        "context.ContextBuilder.format_for_prompt", "policy.MemoryPolicy.__init__",
+        "policy.MemoryPolicy.should_store", "policy.MemoryPolicy.enforce_rate_limit",
+        "policy.MemoryPolicy.validate_memory_type", "agent_memory.AgentMemory.health",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INTERFACES)
+def test_ac_qual_001_every_public_interface_has_type_hints_and_a_docstring(name: str) -> None:
+    found = INTERFACES[name]
+    assert (found.__doc__ or "").strip()
+    if inspect.isfunction(found):
+        signature = inspect.signature(found)
+        given = [value for value in signature.parameters.values() if value.name not in ("self", "cls")]
+        assert [value.name for value in given if value.annotation is inspect.Parameter.empty] == []
+        assert signature.return_annotation is not inspect.Signature.empty
+
+
+# --- configuration ---------------------------------------------------------------------------------------------------
+
+
+def section(title: str) -> str:
+    """Return what stands under a heading of the guide."""
+    return GUIDE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def rows(title: str) -> dict[str, str]:
+    """Return what the table of a section says of each variable: its second column."""
+    found = re.findall(r"^\| `([A-Z_]+)` \| ([^|]*) \|", section(title), re.MULTILINE)
+    return {name: value.strip(" `") for name, value in found}
+
+
+AGENT = ("MCP_ENDPOINT", "MEMORY_CONFIDENCE_MIN", "HISTORY_TAIL_N", "MEMORY_TOP_K", "MEMORY_MAX_PER_WINDOW",
+         "CONTEXT_TOKEN_BUDGET", "LOG_LEVEL")  # fmt: skip
+OTHERS = ("IS_PERSISTENT", "ANONYMIZED_TELEMETRY", "CHROMA_CLIENT_TYPE", "CHROMA_HTTP_HOST", "CHROMA_HTTP_PORT")
+
+
+@pytest.mark.parametrize("variable", AGENT)
+def test_ac_conf_001_the_agents_variables_are_documented_with_their_defaults(variable: str, tmp_path: Path) -> None:
+    [setting] = [setting for setting in SETTINGS if setting.variable == variable]
+    default = getattr(load_config({"home": str(tmp_path)}, environment={}, folder=tmp_path), setting.name)
+    assert rows("Settings")[variable] == ("none" if default is None else str(default))
+
+
+@pytest.mark.parametrize("variable", OTHERS)
+def test_ac_conf_001_the_variables_of_the_services_are_documented_with_their_values(variable: str) -> None:
+    services = yaml.safe_load(COMPOSE)["services"].values()
+    [given, *same] = [
+        value for service in services for name, value in service["environment"].items() if name == variable
+    ]
+    assert rows("In Docker")[variable] == given
+    assert set(same) <= {given}
+
+
+# --- documentation ---------------------------------------------------------------------------------------------------
+
+
+def test_ac_doc_001_the_readme_has_a_quick_start_that_exists() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    quick_start = re.search(r"## Try it\n(.*?)\n## ", readme, re.DOTALL)
+    assert quick_start
+    targets = re.findall(r"^make ([a-z-]+)", quick_start[1], re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert targets
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+    assert "docs/conversations.md" in readme
+
+
+def test_ac_doc_002_each_service_is_explained_where_it_stands() -> None:
+    lines = COMPOSE.splitlines()
+    for service in yaml.safe_load(COMPOSE)["services"]:
+        above = lines[lines.index(f"  {service}:") - 1]
+        assert above.startswith("  # "), service
+
+
+def test_ac_doc_003_the_example_payloads_are_what_the_gateway_returns() -> None:
+    block = re.search(r"```json\n(.*?)```", section("What a turn and a memory look like"), re.DOTALL)
+    assert block
+    turn, memory = (json.loads(example) for example in block[1].split("\n\n"))
+    assert payloads.turn_of(turn).text == turn["text"]
+    assert payloads.item_of(memory).memory_type == memory["metadata"]["type"]
+    assert turn["metadata"].keys() >= {"conversation_id", "role", "ts", "turn_index"}
+    assert memory["metadata"].keys() >= {"type", "confidence", "ts", "conversation_id"}
+
+
+def test_ac_doc_004_the_architecture_is_drawn() -> None:
+    drawn = [block for block in re.findall(r"```\n(.*?)```", GUIDE, re.DOTALL) if "►" in block and "└" in block]
+    assert drawn
+    for part in ("AgentMemory", "MemoryPolicy", "ContextBuilder", "MemoryGateway", "Backend"):
+        assert part in drawn[0]

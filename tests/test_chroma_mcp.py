@@ -1,0 +1,245 @@
+"""The backend over `chroma-mcp`, with a server in memory that answers as version 0.2.6 does."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+from memories import MCPError, MemoryGateway
+from memories.chroma_mcp import ATTEMPTS, PAGE, ChromaMcpBackend, NotInstalled, Patience, Unreachable, _environment
+
+TS = "2026-05-31T10:00:00+02:00"
+
+
+class FakeChroma:
+    """What a Chroma server keeps, and the tools of a `chroma-mcp` before it."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
+        self.error = ""  # every call answers with it
+        self.connect_errors: list[BaseException] = []  # one is raised by each start
+        self.starts, self.calls = 0, 0
+        self.dead = self.slow = False
+
+    def connect(self) -> AbstractAsyncContextManager[Client]:
+        self.starts += 1
+        if self.connect_errors:
+            raise self.connect_errors.pop(0)
+        return Client(self.server())
+
+    def checked(self, name: str | None = None) -> dict[str, tuple[str, dict[str, Any]]]:
+        self.calls += 1
+        if self.error:
+            raise ToolError(self.error)
+        if name is not None and name not in self.kept:
+            raise ToolError(f"Collection [{name}] does not exist")
+        return self.kept[name] if name else {}
+
+    def server(self) -> MCPServer:
+        server = MCPServer("chroma")
+
+        @server.tool()
+        async def chroma_list_collections() -> list[str]:
+            self.checked()
+            return list(self.kept) or ["__NO_COLLECTIONS_FOUND__"]
+
+        @server.tool()
+        async def chroma_create_collection(collection_name: str, metadata: dict[str, Any]) -> str:
+            self.checked()
+            if len(collection_name) < 3:
+                raise ToolError("Validation error: name: Expected a name containing 3-512 characters")
+            self.kept[collection_name] = {}
+            return "Successfully created"
+
+        @server.tool()
+        async def chroma_add_documents(
+            collection_name: str, documents: list[str], ids: list[str], metadatas: list[dict[str, Any]]
+        ) -> str:
+            kept = self.checked(collection_name)
+            if ids[0] in kept:
+                raise ToolError(f"The following IDs already exist in collection '{collection_name}': {ids}")
+            kept[ids[0]] = documents[0], metadatas[0]
+            return "Successfully added"
+
+        @server.tool()
+        async def chroma_get_documents(
+            collection_name: str, where: dict[str, Any], include: list[str], limit: int | None = None
+        ) -> str:
+            if self.slow:
+                await asyncio.sleep(30)
+            return self.answer(self.matching(collection_name, where)[:limit], lambda column: column)
+
+        @server.tool()
+        async def chroma_query_documents(
+            collection_name: str, query_texts: list[str], n_results: int, where: dict[str, Any]
+        ) -> str:
+            return self.answer(self.matching(collection_name, where)[:n_results], lambda column: [column])
+
+        return server
+
+    def matching(self, collection: str, where: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+        def fits(metadata: dict[str, Any], wanted: dict[str, Any]) -> bool:
+            [(name, value)] = wanted.items()
+            if name == "$and":
+                return all(fits(metadata, part) for part in value)
+            if isinstance(value, dict):
+                return name in metadata and metadata[name] >= value["$gte"]
+            return bool(metadata.get(name) == value)
+
+        kept = self.checked(collection)
+        return [(named, text, known) for named, (text, known) in kept.items() if fits(known, where)]
+
+    def answer(self, rows: list[tuple[str, str, dict[str, Any]]], shape: Callable[[list[Any]], list[Any]]) -> str:
+        ids, texts, known = ([row[place] for row in rows] for place in range(3))
+        columns = {"ids": ids, "documents": texts, "metadatas": known, "distances": [0.25] * len(rows)}
+        return json.dumps({name: shape(column) for name, column in columns.items()})
+
+
+@pytest.fixture
+def chroma() -> FakeChroma:
+    return FakeChroma()
+
+
+@pytest.fixture
+def pauses() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def backend(chroma: FakeChroma, pauses: list[float], tmp_path: Path) -> Iterator[ChromaMcpBackend]:
+    opened = ChromaMcpBackend(
+        chroma.connect, tmp_path, "chroma", patience=Patience(5, 1, 5), pause=pauses.append
+    )  # fmt: skip
+    yield opened
+    opened.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "chroma-mcp"]
+
+
+@pytest.fixture
+def gateway(backend: ChromaMcpBackend) -> MemoryGateway:
+    return MemoryGateway("chroma-mcp", backend=backend)
+
+
+def test_what_is_stored_is_as_specified(gateway: MemoryGateway, chroma: FakeChroma) -> None:
+    gateway.ensure_collections(["history", "memory"])
+    gateway.append_history("conv_123", "user", "Hello\n", 42, TS, "m1", "web")
+    gateway.write_memory("User prefers Docker", "preference", 1, TS, "conv_123", window="w")
+    [(text, known)] = chroma.kept["history"].values()
+    assert (text, known) == ("Hello\n", {
+        "conversation_id": "conv_123", "role": "user", "ts": TS, "turn_index": 0, "message_id": "m1", "channel": "web",
+    })  # fmt: skip
+    [(text, known)] = chroma.kept["memory"].values()
+    assert known == {"type": "preference", "confidence": 1.0, "ts": TS, "conversation_id": "conv_123", "window": "w"}
+    assert gateway.count_window("w") == 1
+    assert gateway.count_window("v") == 0
+    [found] = gateway.recall_memory("Docker?", 8, 0.7, "conv_123")
+    assert (found["text"], found["similarity"], "window" in found["metadata"]) == (text, 0.75, False)
+    assert gateway.recall_memory("Docker?", 8, 0.7, "other") == []
+
+
+def test_turns_are_numbered_once_and_in_order(gateway: MemoryGateway, chroma: FakeChroma) -> None:
+    for number in range(5):
+        gateway.append_history("c", "user", f"turn {number}", 0, TS, f"m{number}")
+        gateway.append_history("d", "user", "other", 0, TS, f"m{number}")
+    first = gateway.append_history("c", "user", "turn 1", 0, TS, "m1")
+    assert first in chroma.kept["history"]
+    assert [(turn["text"], turn["metadata"]["turn_index"]) for turn in gateway.tail_history("c", 3)] == [
+        ("turn 2", 2), ("turn 3", 3), ("turn 4", 4),
+    ]  # fmt: skip
+    assert gateway.tail_history("none", 3) == []
+    assert len(gateway.tail_history("c", 9)) == 5
+
+
+@pytest.mark.parametrize("step", [1, 7])
+def test_a_long_conversation_of_others_is_searched_for_its_end(
+    backend: ChromaMcpBackend, chroma: FakeChroma, step: int
+) -> None:
+    numbers = range(0, 20 * PAGE, step)
+    backend.ensure_collections([])
+    chroma.kept["history"] = {
+        str(number): (str(number), {"conversation_id": "c", "role": "user", "ts": TS, "turn_index": number})
+        for number in numbers
+    }
+    chroma.calls = 0
+    assert [turn["text"] for turn in backend.tail("c", 4)] == [str(number) for number in numbers[-4:]]
+    assert chroma.calls < 20
+    MemoryGateway("x", backend=backend).append_history("c", "user", "next", 0, TS)
+    assert backend.tail("c", 1)[0]["metadata"]["turn_index"] == numbers[-1] + 1
+
+
+def test_starting_is_tried_five_times(backend: ChromaMcpBackend, chroma: FakeChroma, pauses: list[float]) -> None:
+    chroma.connect_errors = [Unreachable("no")] * ATTEMPTS
+    with pytest.raises(ConnectionError, match="could not be started: no"):
+        backend.ensure_collections(["history"])
+    assert pauses == [0.5, 1.0, 2.0, 4.0]
+    chroma.connect_errors = [Unreachable("no")]
+    backend.ensure_collections(["history", "extra"])
+    assert set(chroma.kept) == {"history", "memory", "extra"}
+
+
+def test_what_is_not_installed_is_tried_once(backend: ChromaMcpBackend, chroma: FakeChroma) -> None:
+    chroma.connect_errors = [NotInstalled("not there")]
+    with pytest.raises(ConnectionError, match="not there"):
+        backend.ensure_collections(["history"])
+    assert chroma.starts == 1
+
+
+def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHROMA_MCP_COMMAND", "/nowhere/chroma-mcp --x")
+    with MemoryGateway("chroma-mcp://127.0.0.1:1") as gateway, pytest.raises(ConnectionError, match="CHROMA_MCP_COMM"):
+        gateway.ensure_collections(["history"])
+
+
+def test_errors_are_told_apart(gateway: MemoryGateway, chroma: FakeChroma) -> None:
+    gateway.ensure_collections(["history"])
+    chroma.error = "Failed to get documents from collection 'history': [Errno 111] Connection refused"
+    with pytest.raises(ConnectionError, match="the Chroma server does not answer") as caught:
+        gateway.append_history("c", "user", "waits", 0, TS, "m1")
+    assert getattr(caught.value, "queued", False)
+    chroma.error = "Failed to get documents from collection 'history': disk full"
+    with pytest.raises(MCPError, match="disk full"):
+        gateway.recall_memory("x", 1, 0.5)
+    chroma.error = ""
+    with pytest.raises(MCPError, match="3-512"):
+        gateway.ensure_collections(["x"])
+    with pytest.raises(ValueError, match="whole number"):
+        gateway.tail_history("c", 0)
+    gateway.append_history("c", "user", "second", 0, TS, "m2")
+    assert [turn["text"] for turn in gateway.tail_history("c", 9)] == ["waits", "second"]
+
+
+def test_one_that_does_not_answer_is_started_again(gateway: MemoryGateway, chroma: FakeChroma) -> None:
+    gateway.ensure_collections(["history"])
+    chroma.slow = True
+    with pytest.raises(ConnectionError, match="did not answer in 1 seconds"):
+        gateway.tail_history("c", 1)
+    chroma.slow = False
+    assert gateway.tail_history("c", 1) == []
+    assert chroma.starts == 2
+
+
+@pytest.mark.parametrize("endpoint", ["chroma-mcp://", "chroma-mcp://h:x", "chroma-mcp://u@h", "chroma-mcp://h/p"])
+def test_addresses_that_are_none(endpoint: str) -> None:
+    with pytest.raises(ValueError, match="not acceptable"):
+        MemoryGateway(endpoint)
+
+
+def test_each_server_has_files_of_its_own(home: Path) -> None:
+    names = [MemoryGateway(f"chroma-mcp{rest}").queue.path for rest in ("", "://localhost:8000", "://h:1")]
+    assert names[0] == names[1] != names[2]
+    assert names[0].parent == home
+
+
+def test_the_process_is_told_where_the_server_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHROMA_SSL", "true")
+    told = _environment("h", 1)
+    assert told["CHROMA_HTTP_HOST"] == told["CHROMA_HOST"] == "h"
+    assert (told["CHROMA_PORT"], told["CHROMA_CLIENT_TYPE"], told["CHROMA_SSL"]) == ("1", "http", "true")

@@ -1,0 +1,240 @@
+"""docker-compose.yml as far as it can be checked without Docker, and agent-app for real."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import pytest
+import yaml
+
+from memories import load_config
+
+ROOT = Path(__file__).parent.parent
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+APP = ROOT / "agent-app" / "app.py"
+
+# Section 2.5 of the specification.
+VARIABLES = {
+    "chroma": {"IS_PERSISTENT": "TRUE", "ANONYMIZED_TELEMETRY": "FALSE"},
+    "chroma-mcp": {"CHROMA_CLIENT_TYPE": "http", "CHROMA_HTTP_HOST": "chroma", "CHROMA_HTTP_PORT": "8000"},
+    "agent-app": {
+        "MCP_ENDPOINT": "chroma-mcp",
+        "MEMORY_CONFIDENCE_MIN": "0.7",
+        "HISTORY_TAIL_N": "16",
+        "MEMORY_TOP_K": "8",
+        "MEMORY_MAX_PER_WINDOW": "3",
+        "CONTEXT_TOKEN_BUDGET": "null",
+        "LOG_LEVEL": "INFO",
+    },
+}
+
+
+class Interpolation(Template):
+    """`${NAME:-default}`, as Compose replaces it where NAME is not set."""
+
+    braceidpattern = r"[A-Z_]+:-[^}]*"
+
+
+class Defaults(dict[str, str]):
+    def __missing__(self, expression: str) -> str:
+        return expression.partition(":-")[2]
+
+
+def environment(service: str) -> dict[str, str]:
+    given = SERVICES[service]["environment"]
+    assert all(isinstance(value, str) for value in given.values())  # YAML would turn TRUE and 8000 into something else
+    return {name: Interpolation(value).substitute(Defaults()) for name, value in given.items()}
+
+
+def test_there_are_three_services_with_their_images_and_names() -> None:
+    assert {name: service.get("image") for name, service in SERVICES.items()} == {
+        "chroma": "chromadb/chroma:latest",
+        "chroma-mcp": "ghcr.io/chroma-core/chroma-mcp:latest",
+        "agent-app": None,
+    }
+    assert all(service["container_name"] == name for name, service in SERVICES.items())
+
+
+def test_each_waits_for_what_it_needs() -> None:
+    assert SERVICES["chroma-mcp"]["depends_on"] == {"chroma": {"condition": "service_healthy"}}
+    assert SERVICES["agent-app"]["depends_on"] == {"chroma-mcp": {"condition": "service_started"}}
+    assert SERVICES["chroma-mcp"]["stdin_open"]  # its transport
+
+
+def test_ac_pers_003_all_that_lasts_is_in_one_named_volume() -> None:
+    assert COMPOSE["volumes"]["chroma_data"]["name"] == "chroma_data"
+    assert {name: service.get("volumes") for name, service in SERVICES.items()} == {
+        "chroma": ["chroma_data:/chroma/chroma"],
+        "chroma-mcp": None,
+        "agent-app": None,
+    }
+    command = SERVICES["chroma"]["command"]
+    assert command[command.index("--path") + 1] == "/chroma/chroma"
+
+
+def test_ports_are_open_to_this_machine_only() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+@pytest.mark.parametrize("service", VARIABLES)
+def test_ac_conf_001_each_service_has_its_variables_with_their_defaults(service: str) -> None:
+    assert environment(service).items() >= VARIABLES[service].items()
+
+
+def test_chroma_mcp_is_given_the_names_that_it_reads() -> None:
+    given = environment("chroma-mcp")
+    assert (given["CHROMA_HOST"], given["CHROMA_PORT"]) == (given["CHROMA_HTTP_HOST"], given["CHROMA_HTTP_PORT"])
+    assert given["CHROMA_SSL"] == "false"
+
+
+def test_the_app_is_told_where_the_database_is() -> None:
+    given = environment("agent-app")
+    assert (given["CHROMADB_HOST"], given["CHROMADB_PORT"]) == ("chroma", "8000")
+
+
+def test_the_settings_understand_what_the_app_is_given(tmp_path: Path) -> None:
+    config = load_config({"home": str(tmp_path)}, environment=environment("agent-app"))
+    plain = load_config({"home": str(tmp_path)}, environment={})
+    for variable in VARIABLES["agent-app"]:
+        if variable != "MCP_ENDPOINT":  # without Docker the memory is our own engine
+            assert getattr(config, variable.lower()) == getattr(plain, variable.lower()), variable
+
+
+# --- health checks ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def answering(status: int) -> Iterator[int]:
+    """Run a server that answers the heartbeat with a status, everything else with 404; yield its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/api/v2/heartbeat" else 404)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def check_chroma(port: int) -> int:
+    """Run the health check of the database, which is bash and its own, against another port."""
+    word, *command = SERVICES["chroma"]["healthcheck"]["test"]
+    assert word == "CMD"
+    assert command[2].count("8000") == 1
+    command[2] = command[2].replace("8000", str(port))
+    return subprocess.run(command, capture_output=True, timeout=20).returncode
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash")
+def test_the_database_is_healthy_when_its_heartbeat_answers() -> None:
+    with answering(200) as port:
+        assert check_chroma(port) == 0
+    assert check_chroma(port) != 0  # nobody answers any more
+    for status in (410, 503):
+        with answering(status) as port:
+            assert check_chroma(port) != 0
+
+
+def test_ac_deploy_002_the_database_is_looked_at_every_ten_seconds() -> None:
+    check = SERVICES["chroma"]["healthcheck"]
+    assert (check["interval"], check["timeout"]) == ("10s", "5s")
+
+
+# --- the app ---------------------------------------------------------------------------------------------------------
+
+
+def run_app(
+    folder: Path, environment: Mapping[str, str], *arguments: str, said: str = ""
+) -> tuple[int, list[dict[str, Any]], str]:
+    """Run the app in a process of its own; return its exit code, its answers and what it logged."""
+    done = subprocess.run(
+        [sys.executable, str(APP), *arguments],
+        input=said, capture_output=True, text=True, cwd=folder, env=environment, timeout=60,
+    )  # fmt: skip
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def message(conversation: str, role: str, text: str) -> str:
+    return json.dumps({"conversation_id": conversation, "role": role, "text": text}) + "\n"
+
+
+def test_the_app_stores_what_it_reads_and_answers_with_contexts(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    said = message("a", "user", "Hello") + message("a", "assistant", "Good day") + message("b", "user", "Elsewhere")
+    code, answers, logged = run_app(tmp_path, clean_environment, said=said + message("a", "user", "And now?"))
+    assert (code, logged) == (0, "")
+    assert all(answer["stored"] for answer in answers)
+    assert [answer["conversation_id"] for answer in answers] == ["a", "a", "b", "a"]
+    assert [turn["text"] for turn in answers[3]["history"]] == ["Hello", "Good day"]
+    assert answers[3]["latest_message"] == "And now?"
+    assert answers[3]["prompt"].endswith("And now?")
+    assert "history" not in answers[1]  # nobody answers the assistant
+    assert answers[2]["history"] == []
+
+
+def test_the_app_goes_on_after_a_line_that_is_none(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    said = 'nothing\n[]\n{"text": "x"}\n' + message("", "user", "x") + message("a", "robot", "x")
+    code, answers, _ = run_app(tmp_path, clean_environment, said=said + message("a", "user", "Hello"))
+    assert code == 0
+    assert ["error" in answer for answer in answers] == [True, True, True, True, False, False]
+    assert [answer["stored"] for answer in answers[4:]] == [False, True]
+
+
+def test_ac_deploy_003_the_app_says_that_it_is_healthy(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    code, [health], logged = run_app(tmp_path, clean_environment, "--health")
+    assert (code, logged) == (0, "")
+    assert (health["status"], health["history"], health["memory"]) == ("healthy", "ok", "ok")
+
+
+def test_the_app_ends_when_its_store_is_broken(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    file = tmp_path / "broken.db"
+    file.write_bytes(b"this is no database, but it is long enough to be taken for one\n" * 100)
+    broken = clean_environment | {"MEMORY_STORE": f"sqlite:///{file}"}
+    for arguments in ([], ["--health"]):
+        code, [answer], logged = run_app(tmp_path, broken, *arguments, said=message("a", "user", "Hello"))
+        assert (code, answer["status"], logged) == (1, "unreachable", "")
+        assert str(file) in answer["error"]
+
+
+def test_the_app_is_unhealthy_where_nothing_answers(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    elsewhere = clean_environment | {"MCP_ENDPOINT": "http://127.0.0.1:9/nobody"}
+    for arguments in ([], ["--health"]):
+        code, [answer], _ = run_app(tmp_path, elsewhere, *arguments)
+        assert (code, answer["status"]) == (1, "unreachable")
+
+
+def test_the_image_is_made_of_files_that_are_there() -> None:
+    assert SERVICES["agent-app"]["build"] == {"context": "./agent-app", "additional_contexts": {"memories": "."}}
+    assert SERVICES["agent-app"]["healthcheck"]["test"] == ["CMD", "python", "app.py", "--health"]
+    copied = 0
+    for line in (ROOT / "agent-app" / "Dockerfile").read_text(encoding="utf-8").splitlines():
+        if line.startswith("COPY "):
+            words = line.split()[1:-1]
+            folder = ROOT if words[0] == "--from=memories" else APP.parent
+            files = [word for word in words if not word.startswith("--")]
+            assert all((folder / file).exists() for file in files), line
+            copied += len(files)
+    assert copied > 2
+    assert os.access(APP, os.R_OK)
