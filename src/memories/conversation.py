@@ -166,6 +166,8 @@ def listing(store: Store, namespaces: tuple[str, ...], limit: int) -> list[Conve
 def _where(store: Store, namespaces: Sequence[str], name: str) -> Filter:
     """Return the filter of a conversation: where two namespaces have one of that name, the first counts."""
     own, *others = (Filter(Collection.HISTORY, (namespace,), group=conversation_id(name)) for namespace in namespaces)
+    if not others:
+        return own  # without a look at it
     return next((where for where in (own, *others) if store.scan(where, limit=1)), own)
 
 

@@ -6,6 +6,7 @@ What `vocabulary` doesn't know counts as a difference: a repetition that is stor
 dropped costs a fact.
 """
 
+import functools
 import re
 import unicodedata
 from collections import Counter
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 
+from memories.text import mark_raised
 from memories.vocabulary import (
     ACRONYMS,
     AUXILIARY,
@@ -108,8 +110,7 @@ def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> 
         similar texts without a difference; `CORRECTION` for similar texts with one, which `reason` names; `DIFFERENT`
         for all others. Without a similarity nothing is a correction, and a duplicate is what has no difference.
     """
-    cut, other_cut = _surface(new), _surface(old)
-    ours, theirs = _understood(cut), _understood(other_cut)
+    (cut, ours), (other_cut, theirs) = _read(new), _read(old)
     marks = _case(cut, other_cut) or _layout(new, old)
     if not marks and _bare(new) == _bare(old) and _spelled(ours) == _spelled(theirs):
         return Judgement(Verdict.SAME)
@@ -175,7 +176,7 @@ def _layout(new: str, old: str) -> str:
     if [indent for indent, _ in ours] != [indent for indent, _ in theirs]:
         return "layout"
     pairs = ((one, other) for (_, one), (_, other) in zip(ours, theirs, strict=True) if one != other)
-    return "layout" if any(_difference(_words(one), _words(other)) for one, other in pairs) else ""
+    return "layout" if any(_difference(_read(one)[1], _read(other)[1]) for one, other in pairs) else ""
 
 
 def _lines(text: str) -> list[tuple[str, str]]:
@@ -195,13 +196,16 @@ def _share_script_pairs(new: str, old: str) -> bool:
     return len(one & other) * 3 >= min(len(one), len(other))
 
 
-def _words(text: str) -> list[_Word]:
-    return _understood(_surface(text))
+@functools.lru_cache(maxsize=8)
+def _read(text: str) -> tuple[Sequence[_Word], Sequence[_Word]]:
+    """Return the words of a text as they were written, and as they are understood; kept, since one is judged often."""
+    cut = _surface(text)
+    return tuple(cut), tuple(_understood(cut))
 
 
 def _surface(text: str) -> list[_Word]:
     """Cut a text into words, as they were written."""
-    spelled = unicodedata.normalize("NFKC", _mark_raised(text)).translate(_STRAIGHT)
+    spelled = unicodedata.normalize("NFKC", mark_raised(text)).translate(_STRAIGHT)
     for pattern, replacement in _SHORT_FORMS:
         spelled = pattern.sub(replacement, spelled)
     cut: list[_Word] = []
@@ -217,14 +221,6 @@ def _surface(text: str) -> list[_Word]:
 def _understood(cut: list[_Word]) -> list[_Word]:
     """Replace phrases and number words, and tell names and the forms of verbs."""
     return _with_forms(_with_names(_with_every(_with_phrases(_with_acronyms(cut)))))
-
-
-def _mark_raised(text: str) -> str:
-    """Put a sign before raised and lowered digits and fractions, which NFKC makes plain digits: 10² is not 102."""
-    if text.isascii():
-        return text
-    raised = ("<super>", "<sub>", "<fraction>")
-    return "".join(f"^{c}" if unicodedata.decomposition(c).startswith(raised) else c for c in text)
 
 
 def _cut(chunk: str) -> Iterator[_Word]:

@@ -22,7 +22,7 @@ from memories.ranking import (
     uncalibrated,
 )
 from memories.stores.base import Store
-from memories.text import STOP_WORDS, covered, query_terms
+from memories.text import STOP_WORDS, covered
 
 if TYPE_CHECKING:
     from memories.conversation import Turn
@@ -182,7 +182,6 @@ class Search:
 class Found:
     """What a search considered: candidates with their features, and their places in the order."""
 
-    search: Search
     asked: Question
     candidates: Sequence[Candidate]
     features: Sequence[Features]
@@ -231,7 +230,8 @@ class Found:
             "freshness": round(place.freshness, 4),
             "boost": round(place.boost, 4),
         }
-        return Considered(self._item(record).id, record.text, round(place.score, 4), numbers, place.dropped)
+        name = self._item(record).id if turn else record.ref.group
+        return Considered(name, record.text, round(place.score, 4), numbers, place.dropped)
 
 
 def _numbers(evidence: Evidence, *, turn: bool) -> dict[str, float | int | None]:
@@ -264,7 +264,7 @@ def run(store: Store, embedder: "Embedder | None", search: Search, now: datetime
         enough = sum(not place.dropped for place in ranked) >= search.limit
         # Where many candidates were not current enough, there may be others behind them.
         if enough or not written.more or not any("confidence" in place.dropped for place in ranked):
-            return Found(search, asked, candidates, features, ranked)
+            return Found(asked, candidates, features, ranked)
         k *= 4
 
 
@@ -291,7 +291,7 @@ def _rules(
         least = uncalibrated(search.min_similarity, *asked.embedder.space.calibration) if search.min_similarity else 0.0
         sense = _sense(candidates, features, asked.terms)
         if sense.similarity is not None and not makes_sense(sense, asked.embedder.space.calibration):
-            floor, near_best = _doubt(store, asked.embedder, search, sense.similarity)
+            floor, near_best = _doubt(store, asked.embedder, search, asked.terms, sense.similarity)
     return Rules(
         weight=asked.weight,
         floor=floor,
@@ -313,7 +313,9 @@ def _sense(candidates: Sequence[Candidate], features: Sequence[Features], terms:
     )
 
 
-def _doubt(store: Store, embedder: "Embedder", search: Search, similarity: float) -> tuple[float, float]:
+def _doubt(
+    store: Store, embedder: "Embedder", search: Search, terms: Sequence[str], similarity: float
+) -> tuple[float, float]:
     """Return `floor` and `near_best` of the rules for a query that may mean nothing here.
 
     Counting what was searched takes time in a large store, so it is done only for queries in doubt.
@@ -322,7 +324,7 @@ def _doubt(store: Store, embedder: "Embedder", search: Search, similarity: float
     count = sum(
         store.count(replace(search.where, collection=collection), at_most=_COUNTED) for collection in search.collections
     )
-    tells = any(term not in STOP_WORDS for term in query_terms(search.query))
+    tells = any(term not in STOP_WORDS for term in terms)
     familiar = tells and embedder.familiarity(search.query) > MIN_FAMILIARITY
     floor = noise_floor(space.noise_mean, space.noise_spread, count)
     return noise_bounds(similarity, floor, space.calibration[0], familiar=familiar)

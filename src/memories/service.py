@@ -23,6 +23,7 @@ from memories.models import (
     Page,
     Patch,
     Record,
+    Ref,
     Status,
 )
 from memories.stores import Store, open_store
@@ -280,12 +281,8 @@ class Memories:
             if not self._store.info(self._where()).erasing:
                 raise
             return Forgotten(parse_id(memory_id), 0, self._store.remove([]))
-        forgotten = Forgotten(group, 0, ())
-        while records := self._store.scan(self._where(state="any", group=group), limit=1_000_000):
-            # Again, if a version was added meanwhile.
-            also_in = self._store.remove([record.ref for record in records])
-            forgotten = Forgotten(group, forgotten.versions + len(records), also_in)
-        return forgotten
+        where = self._where(state="any", group=group)
+        return self._remove(group, lambda: self._store.scan(where, limit=1_000_000))
 
     def add_turns(self, conversation_id: str, turns: "Iterable[TurnDraft | str]") -> "list[Turn]":
         """Append what was said to a conversation, in one step; what is there is never changed.
@@ -320,14 +317,12 @@ class Memories:
                 same; forgetting anything finishes the work.
         """
         name = validate.one_line(conversation_id, "conversation id")
-        after = None if index is None else (name, validate.index(index) - 1)
-        where = Filter(Collection.HISTORY, (self.namespace,), group=name, state="any")
-        forgotten = Forgotten(name, 0, ())
-        while records := self._store.scan(where, limit=1 if index is not None else 1_000_000, after=after):
-            if index is not None and records[0].ref.position != index:
-                break
-            also_in = self._store.remove([record.ref for record in records])
-            forgotten = Forgotten(name, forgotten.versions + len(records), also_in)
+        if index is None:
+            where = Filter(Collection.HISTORY, (self.namespace,), group=name, state="any")
+            forgotten = self._remove(name, lambda: self._store.scan(where, limit=1_000_000))
+        else:
+            ref = Ref(Collection.HISTORY, self.namespace, name, validate.index(index))
+            forgotten = self._remove(name, lambda: self._store.read([ref]))
         if not forgotten.versions:
             raise NotFound("Conversation not found" if index is None else "Turn not found")
         return forgotten
@@ -602,6 +597,14 @@ class Memories:
         self._store.patch([versions.ended(latest, changed.created_at, "update") if live else versions.undone(latest)])
         self._store.append([replace(changed, vectors=vectors)])
         return self._memory(changed)
+
+    def _remove(self, name: str, read: "Callable[[], Sequence[Record]]") -> Forgotten:
+        """Remove what is read for good; again, if something was added meanwhile."""
+        forgotten = Forgotten(name, 0, ())
+        while records := read():
+            also_in = self._store.remove([record.ref for record in records])
+            forgotten = Forgotten(name, forgotten.versions + len(records), also_in)
+        return forgotten
 
     def _reinforce(self, records: Sequence[Record], now: datetime) -> None:
         """Reset the decay of those records that know it and are still current."""

@@ -52,6 +52,14 @@ def is_unspaced(text: str) -> bool:
     return bool(_UNSPACED_RUN.search(text))
 
 
+def mark_raised(text: str) -> str:
+    """Put a sign before raised and lowered digits and fractions, which NFKC makes plain digits: 10² is not 102."""
+    if text.isascii():
+        return text
+    raised = ("<super>", "<sub>", "<fraction>")
+    return "".join(f"^{c}" if unicodedata.decomposition(c).startswith(raised) else c for c in text)
+
+
 def index_text(text: str) -> str:
     """Return the text that a word index takes: the normal form, with unspaced scripts cut into characters and pairs.
 

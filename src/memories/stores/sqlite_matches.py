@@ -106,7 +106,9 @@ def _all(matching: Condition, index: VectorIndex | None) -> tuple[str, Sequence[
 def _best(db: apsw.Connection, matching: Condition, index: VectorIndex | None, query: Query) -> tuple[_Places, _Words]:
     """Return the places of the best by words and by vector, of what is beside them, and of days that are meant."""
     words = _words(db, matching, query.terms, (0, _LAST_SEQ))
-    similar = {} if index is None or query.vector is None else index.best(db, matching, query.vector, query.k)
+    similar: dict[int, float] = {}
+    if index is not None and query.vector is not None:
+        similar = index.best(db, matching, query.vector, query.k, large=True)
     leading = {
         seq for found in (words.scores, similar) for seq in heapq.nlargest(_LEADING, found, key=found.__getitem__)
     }

@@ -102,7 +102,15 @@ class VectorIndex:
 
     # --- searching -------------------------------------------------------------------------------------------------
 
-    def best(self, db: apsw.Connection, matching: Condition, query: "NDArray[np.float32]", k: int) -> Scores:
+    def best(
+        self,
+        db: apsw.Connection,
+        matching: Condition,
+        query: "NDArray[np.float32]",
+        k: int,
+        *,
+        large: bool | None = None,
+    ) -> Scores:
         """Return the `k` best records, by the cosine of their best window with the query.
 
         Args:
@@ -110,9 +118,12 @@ class VectorIndex:
             matching: Which records are meant.
             query: Shape (dimension,), unit length.
             k: How many.
+            large: What `is_large` says of them, if the caller has asked.
         """
+        if large is None:
+            large = is_large(db, matching)
         turned = self.quantizer.rotate(query[np.newaxis, :])[0]
-        found = self._best_by_blocks(db, matching, turned, k) if is_large(db, matching) else None
+        found = self._best_by_blocks(db, matching, turned, k) if large else None
         if found is not None:
             return found
         sql = f"SELECT v.seq, v.codes FROM record r CROSS JOIN {self.table} v ON v.seq = r.seq WHERE {matching.find}"
