@@ -12,7 +12,7 @@ import numpy as np
 from memories.models import Matches, Query
 from memories.stores import sqlite_words
 from memories.stores.sqlite_query import Condition, damage_noticed, decode_group, fetch, fetch_value
-from memories.stores.sqlite_vectors import VectorIndex, is_large
+from memories.stores.sqlite_vectors import VectorIndex, is_large, windows_of
 from memories.surroundings import BESIDE
 from memories.times import to_millis
 
@@ -168,13 +168,10 @@ def _read(db: apsw.Connection, rows: Sequence[Row], index: VectorIndex | None) -
     columns = zip(*rows, strict=True) if rows else iter([()] * 8)
     seqs, among, names, positions, sessions, times, written, codes = columns
     namespaces = dict(fetch(db, "SELECT id, namespace FROM pool"))
+    windows, joined = windows_of(codes, index.quantizer.code_bytes if index else 1)
     with damage_noticed():
         places, group = _numbered(list(zip(among, names, strict=True)))
         sets, label = _numbered(written)
-        size = index.quantizer.code_bytes if index else 1
-        lengths = np.array([len(code or b"") for code in codes], dtype=np.int64)
-        if (lengths % size).any():
-            raise ValueError("a vector is cut off")
         return _Places(
             seqs=np.array(seqs, dtype=np.int64),
             groups=[(namespaces[pool], decode_group(name)) for pool, name in places],
@@ -184,8 +181,8 @@ def _read(db: apsw.Connection, rows: Sequence[Row], index: VectorIndex | None) -
             created_at=np.array(times, dtype=np.int64),
             labels=_labels(db, [ids or "" for ids in sets]),
             label=label,
-            windows=np.repeat(np.arange(len(rows)), lengths // size),
-            codes=b"".join(filter(None, codes)),
+            windows=windows,
+            codes=joined,
         )
 
 

@@ -206,16 +206,28 @@ class VectorIndex:
 
     def _unpack(self, rows: Sequence[tuple[int, bytes]]) -> "tuple[NDArray[np.int64], bytes]":
         """Return the seq of each window, and the codes of all windows."""
-        size = self.quantizer.code_bytes
+        numbers, codes = zip(*rows, strict=True)
+        owners, joined = windows_of(codes, self.quantizer.code_bytes)
         with damage_noticed():
-            numbers, codes = zip(*rows, strict=True)
-            lengths = set(map(len, codes))
-            if any(length % size for length in lengths):
-                raise ValueError("a vector is cut off")
-            seqs = np.array(numbers, dtype=np.int64)
-            if lengths != {size}:
-                seqs = np.repeat(seqs, [len(code) // size for code in codes])
-            return seqs, b"".join(codes)
+            return np.array(numbers, dtype=np.int64)[owners], joined
+
+
+def windows_of(codes: Sequence[bytes | None], size: int) -> "tuple[NDArray[np.int64], bytes]":
+    """Return which row each window is of, and the codes of all windows; a row may have none.
+
+    Args:
+        codes: The codes of each row's windows, one after the other.
+        size: How many bytes a window takes.
+    """
+    with damage_noticed():
+        lengths = [len(code or b"") for code in codes]
+        different = set(lengths)
+        if any(length % size for length in different):
+            raise ValueError("a vector is cut off")
+        owners = np.arange(len(lengths))
+        if different != {size}:
+            owners = np.repeat(owners, [length // size for length in lengths])
+        return owners, b"".join(filter(None, codes))
 
 
 def is_large(db: apsw.Connection, matching: Condition) -> bool:
