@@ -45,6 +45,8 @@ class Config:
     chromadb_host: str
     chromadb_port: int
     collection_name: str
+    file_migrate_at: int
+    file_migrate_to: str | None
     history_tail_n: int
     memory_top_k: int
     memory_confidence_min: float
@@ -149,6 +151,8 @@ SETTINGS = (
     Setting("chromadb_host", "CHROMADB_HOST", "localhost", str, "host of a Chroma server; setting it selects Chroma"),
     Setting("chromadb_port", "CHROMADB_PORT", 8000, _whole(1, 65535), "port of a Chroma server"),
     Setting("collection_name", "COLLECTION_NAME", "memories", _collection, "name of the file, or of the collection"),
+    Setting("file_migrate_at", "FILE_MIGRATE_AT", 5000, _whole(1, 999_999_999), "records that files:/// keeps itself"),
+    Setting("file_migrate_to", "FILE_MIGRATE_TO", None, _name, "the store for more of them; by default SQLite beside"),
     Setting("history_tail_n", "HISTORY_TAIL_N", 16, _whole(1, validate.MAX_LIMIT), "how many turns a context has"),
     Setting("memory_top_k", "MEMORY_TOP_K", 8, _whole(1, validate.MAX_LIMIT), "how many memories a context has"),
     Setting("memory_confidence_min", "MEMORY_CONFIDENCE_MIN", 0.7, _unit, "agents store and recall what is so sure"),

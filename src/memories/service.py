@@ -86,7 +86,8 @@ class Memories:
         self._embedder = self._choose_embedder(embedder)
         self._owns_store = store is None or isinstance(store, str)
         if store is None or isinstance(store, str):
-            self._store = open_store(store or self.config.store, self._embedder.space if self._embedder else None)
+            space = self._embedder.space if self._embedder else None
+            self._store = open_store(store or self.config.store, space, self.config)
         else:
             self._store = store
 

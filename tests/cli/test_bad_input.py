@@ -222,7 +222,6 @@ TABLE = [
         "store", ("list", "--store", "mysql://x"), lambda _: Memories("mysql://x"), "is not a store; use sqlite:///path"
     ),
     refused("store", ("list", "--store", "sqlite://x"), lambda _: Memories("sqlite://x"), "is not a store"),
-    refused("store", ("list", "--store", "qdrant://x"), lambda _: Memories("qdrant://x"), "not in this release"),
 ]
 
 SETTINGS = [

@@ -2,31 +2,50 @@
 
 from pathlib import Path
 
-from memories.config import without_password
+from memories.config import Config, without_password
 from memories.embedders.base import Space
 from memories.errors import ConfigError
 from memories.stores.base import Store
 
 __all__ = ["Store", "open_store"]
 
-_PLANNED = ("postgresql", "qdrant", "chroma", "files", "http", "https")
 
-
-def open_store(url: str, space: Space | None) -> Store:
+def open_store(url: str, space: Space | None, config: Config | None = None) -> Store:
     """Return the store of a URL; nothing is opened or written yet.
 
     Args:
-        url: `sqlite:///path`; three slashes before a relative path, four before an absolute one.
+        url: `sqlite:///path` or `files:///folder`, with three slashes before a relative path and four before an
+            absolute one; `postgresql://…`; `chroma://host:port/collection`; `qdrant://host:port/collection` or
+            `qdrant:///folder`.
         space: The space of the vectors that will be written and searched; None in keyword-only mode.
+        config: Settings that a URL leaves open: the name of the collection, and when files move to which store.
 
     Raises:
-        ConfigError: There is no store of that kind.
+        ConfigError: There is no store of that kind, the URL is not acceptable, or an extra is not installed.
     """
     kind, separator, rest = url.partition("://")
-    if kind == "sqlite" and separator and rest.startswith("/") and len(rest) > 1:
+    path = Path(rest[1:]).expanduser().absolute() if rest.startswith("/") and len(rest) > 1 else None
+    if kind == "sqlite" and path:
         from memories.stores.sqlite import SQLiteStore
 
-        return SQLiteStore(Path(rest[1:]).expanduser().absolute(), space)
-    if kind in _PLANNED:
-        raise ConfigError(f"{kind} stores are not in this release; use sqlite:///path, or leave the store unset")
-    raise ConfigError(f'"{without_password(url)[:80]}" is not a store; use sqlite:///path')
+        return SQLiteStore(path, space)
+    if kind == "files" and path:
+        from memories.stores.files import open_files
+
+        return open_files(path, space, config)
+    if kind in ("postgresql", "postgres") and separator:
+        from memories.stores.postgres import PostgresStore
+
+        return PostgresStore(url, space)
+    if kind == "chroma" and rest:
+        from memories.stores.chroma import ChromaStore
+
+        return ChromaStore(url, space, config.collection_name if config else None)
+    if kind == "qdrant" and rest:
+        from memories.stores.qdrant import QdrantStore
+
+        return QdrantStore(url, space, config.collection_name if config else None)
+    raise ConfigError(
+        f'"{without_password(url)[:80]}" is not a store; use sqlite:///path, postgresql://…, chroma://host:port, '
+        "qdrant://host:port, or files:///folder"
+    )

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
+from memories.embedders.base import Space
 from memories.models import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, StoreInfo
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ class Store(Protocol):
     Rules for every backend; `tests/stores/contract.py` checks them:
 
     - *Isolation.* A filter and a ref name their namespaces, and nothing outside of these is read, counted, changed or
-      hinted at. There is no "all".
+      hinted at. There is no "all"; only `namespaces`, for moving a whole store, tells which there are.
     - *Durability.* When a method that writes has returned, or the transaction around it has ended, a crash of the
       process, of the machine or of its power does not undo it.
     - *Atomicity.* A method that writes does all of it or nothing.
@@ -151,6 +152,53 @@ class Store(Protocol):
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """Return how many records have each label key, or, given a key, each of its values."""
+        ...
+
+    def namespaces(self, collection: Collection) -> list[str]:
+        """Return the namespaces that have records, ended ones included, in order.
+
+        It is for moving or re-embedding a whole store, never for a search.
+        """
+        ...
+
+    def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
+        """Return vectors as the store keeps them, each of shape (windows, dimension) and of unit length.
+
+        A store keeps them in a coarser form than they were given in, so a cosine is within 0.01 of the exact one.
+        Records without a vector, and addresses that don't exist, are left out.
+        """
+        ...
+
+    def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
+        """Return records of any namespace, ended ones included, that have no vectors of this space, staged or in use.
+
+        Args:
+            space: The space in use, to complete it, or another one, to change over to it.
+            collection: Memories or turns.
+            limit: At most so many; what is staged no longer comes, so that asking again goes on.
+        """
+        ...
+
+    def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
+        """Keep vectors of a space beside those in use; nothing is searched by them before `switch`.
+
+        Vectors of the space in use are used at once, and so is the first space of a store that has no vectors. What
+        was staged for a third space is dropped. Addresses that don't exist are left out.
+
+        Args:
+            space: Their space; it need not be the one that the store was opened with.
+            vectors: For each address, shape (windows, dimension), unit length.
+        """
+        ...
+
+    def switch(self, space: Space) -> None:
+        """Search by the staged vectors of this space from now on, in one step; those in use before are removed.
+
+        Who has the store open with another space gets `EmbedderMismatch` from then on.
+
+        Raises:
+            Conflict: Records have no vectors of this space yet (see `unstaged`); nothing was changed.
+        """
         ...
 
     def info(self, where: Filter) -> StoreInfo:

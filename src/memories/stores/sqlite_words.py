@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import apsw
 
-from memories.models import SPEAKER, Collection, Record
+from memories.models import Collection, Record
 from memories.stores.sqlite_query import Condition, fetch, fetch_value
 
 CURRENT = {Collection.MEMORY: "words", Collection.HISTORY: "turn_words"}
@@ -24,12 +24,11 @@ Scores = dict[int, float]
 
 def insert(db: apsw.Connection, seq: int, record: Record) -> None:
     """Index the words of a record, among those that are current or those that ended."""
+    from memories.stores.bm25 import spoken
     from memories.text import index_text  # its patterns take 4 ms to compile, and reading does without them
 
-    turn = record.ref.collection is Collection.HISTORY
-    spoken = f"{record.labels[SPEAKER]}: {record.text}" if turn and SPEAKER in record.labels else record.text
     table = CURRENT[record.ref.collection] if record.ended_at is None else ENDED
-    db.execute(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", (seq, index_text(spoken)))
+    db.execute(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", (seq, index_text(spoken(record))))
 
 
 def remove(db: apsw.Connection, seq: int) -> None:
