@@ -110,11 +110,14 @@ def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> 
         similar texts without a difference; `CORRECTION` for similar texts with one, which `reason` names; `DIFFERENT`
         for all others. Without a similarity nothing is a correction, and a duplicate is what has no difference.
     """
+    alike, far = _bare(new) == _bare(old), similarity is not None and similarity < threshold
+    if far and not alike:
+        return Judgement(Verdict.DIFFERENT)  # most are; reading words takes a hundred times as long
     (cut, ours), (other_cut, theirs) = _read(new), _read(old)
     marks = _case(cut, other_cut) or _layout(new, old)
-    if not marks and _bare(new) == _bare(old) and _spelled(ours) == _spelled(theirs):
+    if not marks and alike and _spelled(ours) == _spelled(theirs):
         return Judgement(Verdict.SAME)
-    if similarity is not None and similarity < threshold:
+    if far:
         return Judgement(Verdict.DIFFERENT)
     reason = _difference(ours, theirs) or marks
     if not reason:
@@ -124,6 +127,7 @@ def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> 
     return Judgement(Verdict.CORRECTION, reason)
 
 
+@functools.lru_cache(maxsize=8)  # a new text is compared with many
 def _bare(text: str) -> str:
     """Return a text as it is compared for sameness: not case folded, which makes "ß" "ss"."""
     spelled = unicodedata.normalize("NFKC", text).translate(_STRAIGHT).lower()
