@@ -18,7 +18,7 @@ from memories import agent_memory, backend, context, gateway, load_config, paylo
 from memories.config import SETTINGS
 
 ROOT = Path(__file__).parent.parent
-APP = ROOT / "agent-app" / "app.py"
+APP = ROOT / "agent-app" / "src" / "app.py"
 GUIDE = (ROOT / "docs" / "conversations.md").read_text(encoding="utf-8")
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 

@@ -13,8 +13,9 @@ from mcp import Client
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
-from memories import MCPError, MemoryGateway
-from memories.chroma_mcp import ATTEMPTS, PAGE, ChromaMcpBackend, NotInstalled, Patience, Unreachable, _environment
+from memories import AgentMemory, MCPError, MemoryGateway, load_config
+from memories.agent_memory import ATTEMPTS
+from memories.chroma_mcp import PAGE, ChromaMcpBackend, NotInstalled, Patience, Unreachable, _environment
 
 TS = "2026-05-31T10:00:00+02:00"
 
@@ -109,15 +110,8 @@ def chroma() -> FakeChroma:
 
 
 @pytest.fixture
-def pauses() -> list[float]:
-    return []
-
-
-@pytest.fixture
-def backend(chroma: FakeChroma, pauses: list[float], tmp_path: Path) -> Iterator[ChromaMcpBackend]:
-    opened = ChromaMcpBackend(
-        chroma.connect, tmp_path, "chroma", patience=Patience(5, 1, 5), pause=pauses.append
-    )  # fmt: skip
+def backend(chroma: FakeChroma, tmp_path: Path) -> Iterator[ChromaMcpBackend]:
+    opened = ChromaMcpBackend(chroma.connect, tmp_path, "chroma", patience=Patience(5, 1, 5))
     yield opened
     opened.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "chroma-mcp"]
@@ -134,7 +128,7 @@ def test_what_is_stored_is_as_specified(gateway: MemoryGateway, chroma: FakeChro
     gateway.write_memory("User prefers Docker", "preference", 1, TS, "conv_123", window="w")
     [(text, known)] = chroma.kept["history"].values()
     assert (text, known) == ("Hello\n", {
-        "conversation_id": "conv_123", "role": "user", "ts": TS, "turn_index": 0, "message_id": "m1", "channel": "web",
+        "conversation_id": "conv_123", "role": "user", "ts": TS, "turn_index": 42, "message_id": "m1", "channel": "web",
     })  # fmt: skip
     [(text, known)] = chroma.kept["memory"].values()
     assert known == {"type": "preference", "confidence": 1.0, "ts": TS, "conversation_id": "conv_123", "window": "w"}
@@ -175,14 +169,24 @@ def test_a_long_conversation_of_others_is_searched_for_its_end(
     assert backend.tail("c", 1)[0]["metadata"]["turn_index"] == numbers[-1] + 1
 
 
-def test_starting_is_tried_five_times(backend: ChromaMcpBackend, chroma: FakeChroma, pauses: list[float]) -> None:
-    chroma.connect_errors = [Unreachable("no")] * ATTEMPTS
+def test_a_start_that_fails_is_left_to_whoever_asked(backend: ChromaMcpBackend, chroma: FakeChroma) -> None:
+    chroma.connect_errors = [Unreachable("no")]
     with pytest.raises(ConnectionError, match="could not be started: no"):
         backend.ensure_collections(["history"])
-    assert pauses == [0.5, 1.0, 2.0, 4.0]
-    chroma.connect_errors = [Unreachable("no")]
+    assert chroma.starts == 1
     backend.ensure_collections(["history", "extra"])
     assert set(chroma.kept) == {"history", "memory", "extra"}
+
+
+def test_an_agent_starts_it_five_times_in_all(
+    backend: ChromaMcpBackend, chroma: FakeChroma, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memories.gateway._open_backend", lambda _endpoint: backend)
+    chroma.connect_errors = [Unreachable("no")] * 10
+    pauses: list[float] = []
+    with pytest.raises(ConnectionError, match="could not be started: no"):
+        AgentMemory.start(load_config({}, environment={}), pause=pauses.append)
+    assert (chroma.starts, pauses) == (ATTEMPTS, [0.5, 1.0, 2.0, 4.0])
 
 
 def test_what_is_not_installed_is_tried_once(backend: ChromaMcpBackend, chroma: FakeChroma) -> None:

@@ -21,7 +21,7 @@ from memories import load_config
 ROOT = Path(__file__).parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-APP = ROOT / "agent-app" / "app.py"
+APP = ROOT / "agent-app" / "src" / "app.py"
 
 # Section 2.5 of the specification.
 VARIABLES = {
@@ -71,13 +71,14 @@ def test_each_waits_for_what_it_needs() -> None:
     assert SERVICES["chroma-mcp"]["stdin_open"]  # its transport
 
 
-def test_ac_pers_003_all_that_lasts_is_in_one_named_volume() -> None:
+def test_ac_pers_003_what_is_stored_is_in_one_named_volume_and_what_waits_in_another() -> None:
     assert COMPOSE["volumes"]["chroma_data"]["name"] == "chroma_data"
     assert {name: service.get("volumes") for name, service in SERVICES.items()} == {
         "chroma": ["chroma_data:/chroma/chroma"],
         "chroma-mcp": None,
-        "agent-app": None,
+        "agent-app": ["agent_queue:/data"],
     }
+    assert environment("agent-app")["MEMORY_HOME"] == "/data"
     command = SERVICES["chroma"]["command"]
     assert command[command.index("--path") + 1] == "/chroma/chroma"
 
@@ -212,10 +213,12 @@ def test_the_app_ends_when_its_store_is_broken(tmp_path: Path, clean_environment
     file = tmp_path / "broken.db"
     file.write_bytes(b"this is no database, but it is long enough to be taken for one\n" * 100)
     broken = clean_environment | {"MEMORY_STORE": f"sqlite:///{file}"}
-    for arguments in ([], ["--health"]):
-        code, [answer], logged = run_app(tmp_path, broken, *arguments, said=message("a", "user", "Hello"))
-        assert (code, answer["status"], logged) == (1, "unreachable", "")
-        assert str(file) in answer["error"]
+    code, [answer], logged = run_app(tmp_path, broken, said=message("a", "user", "Hello"))
+    assert (code, answer["status"], logged) == (1, "unreachable", "")
+    assert str(file) in answer["error"]
+    code, [health], logged = run_app(tmp_path, broken, "--health")
+    assert (code, health["status"], logged) == (1, "degraded", "")
+    assert str(file) in health["history"]
 
 
 def test_the_app_is_unhealthy_where_nothing_answers(tmp_path: Path, clean_environment: dict[str, str]) -> None:
@@ -232,9 +235,29 @@ def test_the_image_is_made_of_files_that_are_there() -> None:
     for line in (ROOT / "agent-app" / "Dockerfile").read_text(encoding="utf-8").splitlines():
         if line.startswith("COPY "):
             words = line.split()[1:-1]
-            folder = ROOT if words[0] == "--from=memories" else APP.parent
+            folder = ROOT if words[0] == "--from=memories" else APP.parent.parent
             files = [word for word in words if not word.startswith("--")]
             assert all((folder / file).exists() for file in files), line
             copied += len(files)
     assert copied > 2
     assert os.access(APP, os.R_OK)
+
+
+@pytest.mark.parametrize("line", [
+    b'{"conversation_id": "c", "role": "assistant", "text": null}', b"[" * 100_000, b'"\xff"', b"3", b"{}",
+    b'{"conversation_id": "c", "remember": "x", "type": 3, "confidence": "high"}',
+])  # fmt: skip
+def test_no_line_ends_the_app(tmp_path: Path, clean_environment: dict[str, str], line: bytes) -> None:
+    said = line + b"\n" + message("c", "user", "Hello").encode()
+    done = subprocess.run([sys.executable, APP], input=said, capture_output=True, cwd=tmp_path, env=clean_environment)
+    refused, answered = map(json.loads, done.stdout.splitlines())
+    assert "error" in refused or refused["stored"] is False
+    assert (done.returncode, answered["stored"]) == (0, True)
+
+
+def test_the_app_remembers(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    sure = {"conversation_id": "c", "remember": "Deploys happen on Tuesdays", "type": "fact", "confidence": 0.9}
+    lines = [json.dumps(line) for line in (sure, sure | {"remember": "A rumour", "confidence": 0.3})]
+    code, answers, _ = run_app(tmp_path, clean_environment, said="\n".join([*lines, message("c", "user", "deploys?")]))
+    assert (code, [answer["stored"] for answer in answers]) == (0, [True, False, True])
+    assert [item["text"] for item, _ in answers[2]["memories"]] == ["Deploys happen on Tuesdays"]

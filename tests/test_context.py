@@ -78,7 +78,7 @@ def test_ac_func_007_a_context_has_history_memories_and_the_latest_message() -> 
     assert gateway.asked == [("tail", "c", 16), ("recall", "what now?", 8, 0.7, None)]
     assert set(ContextPackage(**context).metadata) == {
         *("conversation_id", "built_at", "query_latency_ms", "degraded", "errors", "boundary", "token_budget"),
-        *("token_counts", "truncated", "dropped_turns", "dropped_memories", "latest_message_cut"),
+        *("token_counts", "truncated", "dropped_turns", "dropped_memories", "shortened_turns", "latest_message_cut"),
     }
     assert (context["metadata"]["degraded"], context["metadata"]["truncated"]) == (False, False)
 
@@ -215,12 +215,48 @@ def test_the_budget_is_used() -> None:
     assert {items for _, items in seen} == set(range(9))
 
 
-def test_without_a_budget_nothing_is_cut() -> None:
+def test_without_a_budget_only_what_one_item_may_have_limits_it() -> None:
     gateway = FakeGateway(16, 8)
-    gateway.turns = ["x" * 90_000] * 16
+    gateway.turns = ["x" * 90_000] * 2 + ["x" * 8_000] * 14
     context = builder(gateway).build_context("c", "y" * 200_000)
     assert (len(context["history"]), len(context["memories"]), len(context["latest_message"])) == (16, 8, 200_000)
-    assert context["metadata"]["truncated"] is False
+    assert (context["metadata"]["truncated"], context["metadata"]["shortened_turns"]) == (True, 2)
+
+
+def test_a_message_that_is_stored_already_takes_no_turns_place() -> None:
+    gateway = FakeGateway(21)
+    context = builder(gateway, history_tail_n=1).build_context("c", "turn number 20")
+    assert texts(context)[0] == ["turn number 19"]
+    assert [asked for asked in gateway.asked if asked[0] == "tail"] == [("tail", "c", 1), ("tail", "c", 2)]
+    gateway.turns[-1] = "caf\u00e9 " * 20_000
+    assert (
+        texts(builder(gateway).build_context("c", "cafe\u0301 " * 20_000 + "that was cut"))[0][-1] == "turn number 19"
+    )
+
+
+def test_the_newest_turn_goes_before_memories_even_if_only_its_beginning_fits() -> None:
+    gateway = FakeGateway(3, 8)
+    gateway.turns[-1] = "0123456789" * 1_000
+    context = builder(gateway, token_budget=1_000).build_context("c", "what now?")
+    [turn] = context["history"]
+    assert turn.text.startswith("0123456789") and turn.text.endswith("…")
+    assert context["metadata"]["shortened_turns"] == 1
+    assert 900 < context["metadata"]["token_counts"]["total"] <= 1_000
+
+
+def test_a_long_memory_does_not_keep_short_ones_out() -> None:
+    gateway = FakeGateway(0, 8)
+    gateway.memories[0] = "long " * 390
+    context = builder(gateway, token_budget=400).build_context("c", "what now?")
+    assert texts(context)[1] == [f"memory number {number}" for number in range(1, len(texts(context)[1]) + 1)] != []
+    assert context["metadata"]["token_counts"]["total"] <= 400
+
+
+def test_whatever_a_gateway_raises_there_is_a_context() -> None:
+    gateway = FakeGateway(3, 3)
+    gateway.tail_history = lambda *_: None  # type: ignore[assignment, method-assign]
+    context = builder(gateway).build_context("c", "what now?")
+    assert (texts(context)[0], [failed["part"] for failed in context["metadata"]["errors"]]) == ([], ["history"])
 
 
 def test_a_message_over_the_budget_is_cut_at_its_end() -> None:

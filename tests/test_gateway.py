@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -130,7 +131,7 @@ def test_without_a_message_id_only_the_very_same_turn_is_the_same(gateway: Memor
 
 def test_two_writers_who_believe_the_same_index_get_two(gateway: MemoryGateway, store: str) -> None:
     with MemoryGateway(store) as other:
-        assert (say(gateway, "mine", 7), say(other, "theirs", 7)) == ("c#0", "c#1")
+        assert (say(gateway, "mine", 7), say(other, "theirs", 7), say(gateway, "next", 2)) == ("c#7", "c#8", "c#9")
 
 
 def test_many_processes_lose_nothing_and_number_without_gaps(
@@ -369,7 +370,7 @@ def test_a_turn_that_is_refused_for_good_is_put_aside(flaky: Flaky) -> None:
 
 def test_the_queue_is_private_and_keeps_whole_lines_only(tmp_path: Path) -> None:
     queue = RetryQueue(tmp_path / "deep" / "er" / "q.jsonl")
-    assert (bool(queue), queue.entries(), queue.drain(print)) == (False, [], 0)  # type: ignore[comparison-overlap]
+    assert (bool(queue), queue.entries(), queue.drain(print).done) == (False, [], 0)  # type: ignore[comparison-overlap]
     queue.add({"text": "first\n\u2028 line"})
     assert stat.S_IMODE(queue.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(queue.path.parent.stat().st_mode) == 0o700
@@ -381,7 +382,7 @@ def test_the_queue_is_private_and_keeps_whole_lines_only(tmp_path: Path) -> None
     seen: list[Any] = []
     with queue.path.open("ab") as file:
         file.write(b"damaged\n[]\n")
-    assert queue.drain(seen.append) == 3
+    assert queue.drain(seen.append).done == 3
     assert [entry["text"][:5] for entry in seen] == ["first", "xxxxx", "third"]
     assert not queue
     assert queue.path.with_name("q.jsonl.refused").read_bytes() == b"damaged\n[]\n"
@@ -390,7 +391,7 @@ def test_the_queue_is_private_and_keeps_whole_lines_only(tmp_path: Path) -> None
 def test_a_queue_of_nothing_but_a_half_written_line_is_empty(tmp_path: Path) -> None:
     queue = RetryQueue(tmp_path / "q.jsonl")
     queue.path.write_bytes(b'{"text": "half')
-    assert queue.drain(pytest.fail) == 0
+    assert queue.drain(pytest.fail).done == 0
     assert not queue.path.exists()
 
 
@@ -402,27 +403,62 @@ def test_a_damaged_line_is_put_aside_once(tmp_path: Path) -> None:
         raise MCPError("full")
 
     for _ in range(3):
-        with pytest.raises(MCPError):
-            queue.drain(fail)
+        assert queue.drain(fail).done == 0
     assert queue.path.read_bytes() == b'{"n": 1}\n'
     assert queue.path.with_name("q.jsonl.refused").read_bytes() == b"damaged\n"
 
 
-def test_draining_stops_at_the_first_failure_and_keeps_the_rest(tmp_path: Path) -> None:
-    queue = RetryQueue(tmp_path / "q.jsonl")
-    for number in range(5):
-        queue.add({"n": number})
+def test_what_fails_holds_up_its_own_conversation_and_no_other(tmp_path: Path) -> None:
+    queue = RetryQueue(tmp_path / "q.jsonl", group="c")
+    for number in range(9):
+        queue.add({"n": number, "c": "abc"[number % 3]})
     seen = []
 
-    def two(entry: dict[str, Any]) -> None:
-        if entry["n"] == 2:
+    def not_four(entry: dict[str, Any]) -> None:
+        if entry["n"] == 4:
             raise MCPError("full")
         seen.append(entry["n"])
 
-    with pytest.raises(MCPError):
-        queue.drain(two)
-    assert seen == [0, 1]
-    assert [entry["n"] for entry in queue.entries()] == [2, 3, 4]
+    drained = queue.drain(not_four)
+    assert (seen, drained.done, list(drained.failed)) == ([0, 1, 2, 3, 5, 6, 8], 7, ["b"])
+    assert [entry["n"] for entry in queue.entries()] == [4, 7]
+    assert queue.drain(seen.append, before="a").done == 2
+
+
+def test_draining_stops_when_nobody_answers_or_many_fail(tmp_path: Path) -> None:
+    queue = RetryQueue(tmp_path / "q.jsonl", group="c")
+    for number in range(9):
+        queue.add({"n": number, "c": str(number)})
+    seen = []
+
+    def fail(entry: dict[str, Any]) -> None:
+        seen.append(entry["n"])
+        raise MCPError("full") if entry["n"] else ConnectionError("gone")
+
+    with pytest.raises(ConnectionError):
+        queue.drain(fail)
+    queue.discard("0")
+    assert (queue.drain(fail).done, seen) == (0, [0, 1, 2, 3])
+    assert len(queue.entries()) == 8
+
+
+def test_who_drains_keeps_nobody_from_adding(tmp_path: Path) -> None:
+    queue = RetryQueue(tmp_path / "q.jsonl", group="c")
+    queue.add({"n": 0, "c": "a"})
+    inside, others = threading.Event(), threading.Event()
+
+    def slowly(_entry: dict[str, Any]) -> None:
+        inside.set()
+        assert others.wait(10)
+
+    draining = threading.Thread(target=queue.drain, args=(slowly,))
+    draining.start()
+    assert inside.wait(10)
+    queue.add({"n": 1, "c": "a"})
+    assert queue.drain(pytest.fail).done == 0
+    others.set()
+    draining.join()
+    assert queue.entries() == [{"n": 1, "c": "a"}]
 
 
 def test_a_full_queue_says_that_the_turn_is_lost(flaky: Flaky, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -602,7 +638,7 @@ def test_endpoints_of_our_own_engine(tmp_path: Path, home: Path, monkeypatch: py
             assert gateway.queue.path.parent == folder, endpoint
 
 
-@pytest.mark.parametrize("endpoint", ["http://localhost:8000/mcp", "localhost:8000", "stdio:chroma", "chroma://h:1"])
+@pytest.mark.parametrize("endpoint", ["http://localhost:8000/mcp", "localhost:8000", "stdio:chroma", "ftp://h:1"])
 def test_other_endpoints_are_not_there_yet(endpoint: str) -> None:
     with pytest.raises(ConnectionError, match="is not supported yet; use memories"):
         MemoryGateway(endpoint)

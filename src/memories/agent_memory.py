@@ -2,6 +2,7 @@
 
 import logging
 import time
+import unicodedata
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -10,9 +11,9 @@ from memories import logs
 from memories.backend import MCPError, UnsupportedEndpoint
 from memories.config import Config, load_config
 from memories.context import ContextBuilder
-from memories.errors import MemoriesError
-from memories.gateway import MemoryGateway
-from memories.payloads import MAX_TURN_CHARACTERS, timestamp
+from memories.gateway import MemoryGateway, new_message_id
+from memories.models import MAX_TURN_CHARACTERS
+from memories.payloads import timestamp
 from memories.policy import MemoryPolicy, window_key
 
 ATTEMPTS = 5
@@ -73,13 +74,14 @@ class AgentMemory:
         config = config or load_config()
         if config.sources["log_level"] != "default":
             logs.enable(config.log_level)
+        gateway = MemoryGateway(config.mcp_endpoint)
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                gateway = MemoryGateway(config.mcp_endpoint)
                 gateway.ensure_collections(COLLECTIONS)
                 break
-            except ConnectionError as exc:
-                if attempt == ATTEMPTS or isinstance(exc, UnsupportedEndpoint):
+            except (ConnectionError, MCPError) as exc:
+                if attempt == ATTEMPTS or not isinstance(exc, ConnectionError) or isinstance(exc, UnsupportedEndpoint):
+                    gateway.close()
                     raise
                 pause(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
         logs.event(_log, logging.INFO, "ready", endpoint=config.mcp_endpoint, collections=COLLECTIONS)
@@ -110,14 +112,12 @@ class AgentMemory:
         Returns:
             The turn's id; None if it is not stored: it is queued, or not acceptable, and the log says which.
         """
-        ts = ts or timestamp(self._clock())
         try:
-            kept = _storable(text)
-            index = self._next_index(conversation_id)
-            return self.gateway.append_history(conversation_id, role, kept, index, ts, message_id, channel)
-        except (MCPError, ConnectionError, ValueError) as exc:
+            at, named = ts or timestamp(self._clock()), message_id or new_message_id()
+            return self.gateway.append_history(conversation_id, role, _storable(text), 0, at, named, channel)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the agent goes on
             queued = getattr(exc, "queued", False)
-            logs.event(_log, logging.ERROR, "turn not stored", conversation_id=conversation_id, queued=queued)
+            _failed("turn not stored", exc, conversation_id=conversation_id, queued=queued)
             return None
 
     def remember(  # noqa: PLR0913 - the fields of a memory
@@ -151,8 +151,8 @@ class AgentMemory:
             logs.event(_log, logging.INFO, "memory rejected", type=memory_type, confidence=confidence)
             return None
         now = self._clock()
-        window = window or window_key(conversation_id, now)
         try:
+            window = window or window_key(conversation_id, now)
             with self.gateway.hold_windows():
                 if not self.policy.enforce_rate_limit(window):
                     logs.event(_log, logging.INFO, "memory rejected: the window is full", window=window)
@@ -161,8 +161,8 @@ class AgentMemory:
                     text, memory_type, confidence, timestamp(now),
                     conversation_id, entities, source, tags, window=window,
                 )  # fmt: skip
-        except (MCPError, OSError, ValueError) as exc:
-            logs.event(_log, logging.ERROR, "memory not stored", error=str(exc), kind=type(exc).__name__)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the agent goes on
+            _failed("memory not stored", exc, type=memory_type)
             return None
 
     def context(self, conversation_id: str, latest_user_text: str) -> dict[str, Any]:
@@ -178,46 +178,53 @@ class AgentMemory:
 
         Returns:
             `status`, `healthy` or `degraded`; `history` and `memory`, `ok` or what is wrong with that collection;
-            `queued_turns`, how many turns wait to be stored, or None if that can't be read; `query_latency_ms`, how
-            long the look at both collections took. While turns wait, the memory is degraded.
+            `queued_turns`, how many turns wait to be stored, and `refused_turns`, how many were put aside for good, or
+            None if that can't be read; `query_latency_ms`, how long the look at both collections took. While there are
+            such turns, the memory is degraded.
         """
         began = time.perf_counter()
         history = _trouble(lambda: self.gateway.tail_history(_PROBE, 1))
         memory = _trouble(lambda: self.gateway.count_window(_PROBE))
         latency = round((time.perf_counter() - began) * 1000, 2)
-        waiting: list[Any] = []
-        unread = _trouble(lambda: waiting.extend(self.gateway.queue.entries()))
-        well = not (history or memory or unread or waiting)
+        turns: list[int] = []
+        queue = self.gateway.queue
+        unread = _trouble(lambda: turns.extend((len(queue.entries()), queue.refused_count())))
+        well = not (history or memory or unread or any(turns))
         if not well:
             logs.event(_log, logging.WARNING, "degraded", history=history, memory=memory, queue=unread)
         return {
             "status": "healthy" if well else "degraded",
             "history": history or "ok",
             "memory": memory or "ok",
-            "queued_turns": None if unread else len(waiting),
+            "queued_turns": None if unread else turns[0],
+            "refused_turns": None if unread else turns[1],
             "query_latency_ms": latency,
         }
-
-    def _next_index(self, conversation_id: str) -> int:
-        """Return the index behind the last turn; 0 if that can't be read now, since the memory numbers turns itself."""
-        try:
-            last = self.gateway.tail_history(conversation_id, 1)
-        except (MCPError, ConnectionError):
-            return 0
-        return last[0]["metadata"]["turn_index"] + 1 if last else 0
 
 
 def _trouble(look: Callable[[], object]) -> str | None:
     """Return in one line why a look at the memory fails; None if it works."""
     try:
         look()
-    except (MemoriesError, OSError, ValueError, RuntimeError, LookupError, TypeError) as exc:
-        return " ".join(str(exc).split()) or type(exc).__name__
+    except Exception as exc:  # noqa: BLE001 - a health check tells what it is, and never fails
+        return _reason(exc)
     return None
 
 
+def _failed(name: str, exc: Exception, **fields: object) -> None:
+    logs.event(_log, logging.ERROR, name, error=_reason(exc), kind=type(exc).__name__, **fields)
+
+
+def _reason(exc: Exception) -> str:
+    return " ".join(str(exc).split()) or type(exc).__name__
+
+
 def _storable(text: str) -> str:
+    """Return what can be stored of a message; what is no text at all is left to be refused."""
+    if not isinstance(text, str):
+        return text
     whole = text.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-    if whole != text or len(text) > MAX_TURN_CHARACTERS:
+    kept = unicodedata.normalize("NFC", whole)[:MAX_TURN_CHARACTERS] if len(whole) > MAX_TURN_CHARACTERS // 4 else whole
+    if whole != text or len(kept) == MAX_TURN_CHARACTERS:
         logs.event(_log, logging.WARNING, "message changed to be stored", characters=len(text))
-    return whole[:MAX_TURN_CHARACTERS]
+    return kept

@@ -1,6 +1,7 @@
 """What stands behind a `MemoryGateway`: the protocol, and our own engine as the first of them."""
 
 import hashlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -8,15 +9,18 @@ from typing import Any, Protocol
 
 from memories.conversation import Turn, TurnDraft
 from memories.errors import InvalidInput, MemoriesError, SystemFault
+from memories.file_lock import locked
+from memories.logs import event
 from memories.models import Collection, Memory
 from memories.payloads import Document, HistoryTurn, InvalidPayload, MemoryItem, moment, timestamp
-from memories.retry_queue import locked
+from memories.retry_queue import files_of
 from memories.searching import Hit
 from memories.service import Memories
-from memories.validate import MAX_QUERY_CHARACTERS, MAX_TAG_VALUE
+from memories.validate import MAX_QUERY_CHARACTERS, MAX_TAG_VALUE, content
 
 _WINDOW, _CHANNEL = "window", "channel"  # tags
 _TYPE, _CONVERSATION = "type", "conversation_id"
+_log = logging.getLogger(__name__)
 _LISTED = ("entities", "source", "tags")
 
 
@@ -96,12 +100,7 @@ class EngineBackend:
     @property
     def folder_name(self) -> tuple[Path, str]:
         """The folder of the store if it is a file, else the home; each namespace has files of its own."""
-        config, namespace = self.memories.config, self.memories.namespace
-        kind, _, rest = config.store.partition("://")
-        if kind == "sqlite":
-            file = Path(rest[1:]).expanduser().absolute()
-            return file.parent, f"{file.name}.{namespace}"
-        return config.home, f"{hashlib.blake2b(config.store.encode(), digest_size=8).hexdigest()}.{namespace}"
+        return files_of(self.memories.config, self.memories.namespace)
 
     def ensure_collections(self, names: Sequence[str]) -> None:
         """Check that the store answers; its two collections are always there.
@@ -125,9 +124,12 @@ class EngineBackend:
             created_at=moment(turn.ts),
             message_id=turn.message_id,
             tags={} if turn.channel is None else {_CHANNEL: turn.channel},
+            index=turn.turn_index,
         )
         with _translated():
             [stored] = self.memories.add_turns(turn.conversation_id, [draft])
+        if stored.content != content(turn.text):
+            event(_log, logging.WARNING, "message id was used before: nothing stored", message_id=turn.message_id)
         return stored.id
 
     def tail(self, conversation_id: str, n: int) -> list[Document]:
@@ -136,7 +138,10 @@ class EngineBackend:
             return [_turn_document(turn) for turn in self.memories.tail_turns(conversation_id, limit=n)]
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory. One that says the same serves, if it is as sure; a recall might leave a less sure one out."""
+        """Store a memory. One that says the same serves if a recall finds it wherever it would find this one.
+
+        That is one of the same type and conversation that is as sure; a surer one replaces it.
+        """
         known = {
             _TYPE: item.memory_type,
             _CONVERSATION: item.conversation_id,
@@ -153,13 +158,14 @@ class EngineBackend:
         sure = round(item.confidence, 4)  # as confidences are shown
         with _translated():
             made = self.memories.create(item.text, **draft)
-            same = made.memory
-            if same is not None and same.confidence < sure:
-                same = self.memories.create(item.text, supersedes=same.id, **draft).memory
-            if same is None:
-                alike = (self.memories.get(found.id) for found in made.duplicates)
-                same = next((memory for memory in alike if memory.confidence >= sure), None)
-            return (same or self._forced(item.text, draft)).id
+            if made.stored and made.memory:
+                return made.memory.id
+            alike = [made.memory] if made.memory else [self.memories.get(found.id) for found in made.duplicates]
+            alike = [memory for memory in alike if _kind(memory.tags) == _kind(draft["tags"])]
+            serving = next((memory for memory in alike if memory.confidence >= sure), None)
+            if serving is None and made.memory in alike:
+                serving = self.memories.create(item.text, supersedes=made.memory.id, **draft).memory
+            return (serving or self._forced(item.text, draft)).id
 
     def _forced(self, text: str, draft: Mapping[str, Any]) -> Memory:
         memory = self.memories.create(text, force=True, **draft).memory
@@ -208,6 +214,10 @@ def _translated() -> Iterator[None]:
         raise
     except OSError as exc:
         raise MCPError(f"the system refused: {exc.strerror or exc}") from exc
+
+
+def _kind(tags: Mapping[str, str]) -> tuple[str | None, str | None]:
+    return tags.get(_TYPE), tags.get(_CONVERSATION)
 
 
 def _window_tag(window: str) -> str:

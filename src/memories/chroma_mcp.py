@@ -17,7 +17,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
@@ -26,9 +25,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from memories.backend import MCPError, UnsupportedEndpoint
+from memories.file_lock import locked
+from memories.ids import digest
 from memories.models import Collection
 from memories.payloads import Document, HistoryTurn, InvalidPayload, MemoryItem
-from memories.retry_queue import locked
 from memories.validate import MAX_QUERY_CHARACTERS, shown
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 NAME = "chroma-mcp"
 COMMAND = "CHROMA_MCP_COMMAND"  # the environment variable with the command that starts it
-ATTEMPTS = 5
-FIRST_PAUSE_SECONDS = 0.5
 PAGE = 256  # numbers of turns that are read at once
 KNOWN_CONVERSATIONS = 10_000
 MAX_SAID = 500  # characters of what a program said, in an error
@@ -102,7 +100,6 @@ class ChromaMcpBackend:
         name: str,
         *,
         patience: Patience | None = None,
-        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         """Prepare it; nothing is started yet.
 
@@ -111,10 +108,9 @@ class ChromaMcpBackend:
             folder: Where locks, and the gateway's queue, are kept.
             name: How their names begin.
             patience: How long is waited.
-            pause: Waits for so many seconds.
         """
         self._connect, self._files = connect, (folder, name)
-        self._patience, self._pause = patience or Patience(), pause
+        self._patience = patience or Patience()
         self._opening, self._turns = threading.Lock(), threading.Lock()
         self._session: _Session | None = None
         self._known: dict[str, int] = {}  # the least that the last number of a conversation can be
@@ -143,24 +139,14 @@ class ChromaMcpBackend:
         return self._files
 
     def ensure_collections(self, names: Sequence[str]) -> None:
-        """Make the collections that are missing; where nobody answers, try five times, with pauses that double."""
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                self._call_with(lambda session: self._create(session, names))
-            except NotInstalled:
-                raise
-            except ConnectionError:
-                if attempt == ATTEMPTS:
-                    raise
-                self._pause(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
-            else:
-                return
+        """Make the collections that are missing."""
+        self._call_with(lambda session: self._create(session, names))
 
     def append(self, turn: HistoryTurn) -> str:
         """Store a turn behind the last one; its id is a hash of conversation and message id."""
-        named = _id("turn", turn.conversation_id, turn.message_id or os.urandom(16).hex())
+        named = f"turn-{digest(turn.conversation_id, turn.message_id or os.urandom(16).hex())}"
         with self._numbering():
-            index = self._last(turn.conversation_id) + 1
+            index = max(self._last(turn.conversation_id) + 1, turn.turn_index)
             metadata: dict[str, Any] = {
                 "conversation_id": turn.conversation_id,
                 "role": turn.role,
@@ -197,7 +183,7 @@ class ChromaMcpBackend:
             "tags": item.tags,
             _WINDOW: window,
         }
-        named = _id("memory", item.text, json.dumps(metadata, sort_keys=True))
+        named = f"memory-{digest(item.text, json.dumps(metadata, sort_keys=True))}"
         self._add(Collection.MEMORY, named, item.text, metadata)
         return named
 
@@ -442,7 +428,12 @@ async def _process(host: str, port: int) -> AsyncIterator["Client"]:
         except Exception as exc:
             said.seek(0)
             lines = [line.strip() for line in said if line.strip()]
-            raise Unreachable(_plain(lines[-1]) if lines else f"{type(exc).__name__}: {exc}") from exc
+            raise Unreachable(_plain(lines[-1]) if lines else f"it ended at once: {_innermost(exc)}") from exc
+
+
+def _innermost(exc: BaseException) -> BaseException:
+    """Return what a group of errors comes down to."""
+    return _innermost(exc.exceptions[0]) if isinstance(exc, BaseExceptionGroup) else exc
 
 
 def _is_no_print(record: logging.LogRecord) -> bool:
@@ -506,12 +497,3 @@ def _turns_from(conversation_id: str, first: int) -> dict[str, Any]:
 
 def _place(turn: Document) -> tuple[int, str, str]:
     return turn["metadata"]["turn_index"], str(turn["metadata"].get("ts")), turn["id"]
-
-
-def _id(*parts: str) -> str:
-    """Return the id of what is the same in all of these."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "big") + data)
-    return f"{parts[0]}-{digest.hexdigest()}"

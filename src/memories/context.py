@@ -1,14 +1,17 @@
 """`ContextBuilder`: what a model is given before it answers: the last turns, what is remembered, the latest message."""
 
+import copy
 import logging
 import time
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memories import fence
-from memories.errors import InvalidInput, MemoriesError
+from memories.errors import InvalidInput
 from memories.logs import event
+from memories.models import MAX_TURN_CHARACTERS
 from memories.payloads import (
     ContextPackage,
     Document,
@@ -22,6 +25,7 @@ from memories.payloads import (
     timestamp,
     turn_of,
 )
+from memories.validate import MAX_LIMIT
 
 if TYPE_CHECKING:
     from memories.config import Config
@@ -31,7 +35,9 @@ __all__ = ["ContextBuildError", "ContextBuilder", "ContextPackage", "HistoryTurn
 
 HISTORY, MEMORIES, LATEST = "conversation", "memories", "latest message"  # titles of the blocks
 _log = logging.getLogger(__name__)
+MIN_SHOWN = 40  # characters; a shorter beginning of a turn tells nothing
 _Part = TypeVar("_Part")
+_Pair = tuple[MemoryItem, float]
 
 
 class ContextBuildError(InvalidInput):
@@ -84,14 +90,16 @@ class ContextBuilder:
         self._count_tokens = count_tokens
 
     @classmethod
-    def from_config(cls, gateway: "MemoryGateway", config: "Config") -> "ContextBuilder":
-        """Return a builder with the numbers of the settings."""
+    def from_config(
+        cls, gateway: "MemoryGateway", config: "Config", token_budget: int | None = None
+    ) -> "ContextBuilder":
+        """Return a builder with the numbers of the settings, and with another budget if one is given."""
         return cls(
             gateway,
             config.history_tail_n,
             config.memory_top_k,
             config.memory_confidence_min,
-            config.context_token_budget,
+            config.context_token_budget if token_budget is None else token_budget,
         )
 
     def build_context(self, conversation_id: str, latest_user_text: str) -> dict[str, Any]:
@@ -110,8 +118,8 @@ class ContextBuilder:
             pairs of `MemoryItem` and similarity, most relevant first; `latest_message`; and `metadata`:
             `conversation_id`, `built_at`, `query_latency_ms`, `degraded` and `errors` (part and message),
             `token_budget`, `token_counts` (`history`, `memories`, `latest_message`, `total`: of the formatted text),
-            `truncated`, `dropped_turns`, `dropped_memories`, `latest_message_cut` (characters), and `boundary`, the
-            number of the blocks' marks.
+            `truncated`, `dropped_turns`, `dropped_memories`, `shortened_turns`, `latest_message_cut` (characters), and
+            `boundary`, the number of the blocks' marks.
 
         Raises:
             ContextBuildError: The conversation has no acceptable name, or the message is no text.
@@ -160,30 +168,25 @@ class ContextBuilder:
     def _truncate_to_budget(self, context: dict[str, Any]) -> dict[str, Any]:
         """Return a context that fits the budget: the message goes before the newest turns, these before memories.
 
-        Turns are left out from the oldest on, memories from the least relevant on. A message that is too long by
-        itself is cut at its end.
+        Turns are left out from the oldest on, memories from the least relevant on where they don't fit. A message that
+        is too long by itself is cut at its end, and so is the newest turn.
         """
         history, memories = list(context["history"]), list(context["memories"])
         kept: dict[str, Any] = {**context, "history": history, "memories": memories}
         cut = self._cut_message(kept)
         if self.token_budget is not None:
-            room = self.token_budget - self._total({**kept, "history": [], "memories": []})
-            turns = _fitting([self._count_tokens(f"{_turn_line(turn)}\n") for turn in reversed(history)], room)
-            kept["history"] = history[len(history) - turns :]
-            while kept["history"] and self._total({**kept, "memories": []}) > self.token_budget:
-                kept["history"] = kept["history"][1:]
-            room = self.token_budget - self._total({**kept, "memories": []})
-            fitting = _fitting([self._count_tokens(f"{_memory_line(*pair)}\n") for pair in memories], room)
-            kept["memories"] = memories[:fitting]
-            while kept["memories"] and self._total(kept) > self.token_budget:
-                kept["memories"] = kept["memories"][:-1]
+            kept |= {"history": [], "memories": []}
+            kept["history"] = self._newest(history, kept)
+            kept["memories"] = self._relevant(memories, kept)
         dropped = len(history) - len(kept["history"]), len(memories) - len(kept["memories"])
+        shortened = sum(turn not in history or len(turn.text) > fence.MAX_SHOWN for turn in kept["history"])
         kept["metadata"] = context["metadata"] | {
             "token_budget": self.token_budget,
             "token_counts": self._token_counts(kept),
-            "truncated": bool(any(dropped) or cut),
+            "truncated": bool(any(dropped) or shortened or cut),
             "dropped_turns": dropped[0],
             "dropped_memories": dropped[1],
+            "shortened_turns": shortened,
             "latest_message_cut": cut,
         }
         if kept["metadata"]["truncated"]:
@@ -197,16 +200,21 @@ class ContextBuilder:
         """Return what is read; if that fails, nothing, and the reason is added to `errors`."""
         try:
             return read()
-        except (MemoriesError, OSError, ValueError, RuntimeError, LookupError) as exc:
+        except Exception as exc:  # noqa: BLE001 - an answer never fails for what is remembered
             event(_log, logging.ERROR, "context degraded", part=part, error=str(exc), kind=type(exc).__name__)
             errors.append({"part": part, "error": " ".join(str(exc).split()) or type(exc).__name__})
             return []
 
     def _history(self, conversation_id: str, latest: str) -> list[HistoryTurn]:
-        turns = _each(turn_of, self.gateway.tail_history(conversation_id, self.history_tail_n))
-        if turns and turns[-1].role == "user" and turns[-1].text.split() == latest.split():
-            del turns[-1]
-        return turns
+        turns = self._tail(conversation_id, self.history_tail_n)
+        if not (turns and turns[-1].role == "user" and _said(turns[-1].text) == _said(latest)):
+            return turns
+        if len(turns) == self.history_tail_n < MAX_LIMIT:
+            turns = self._tail(conversation_id, self.history_tail_n + 1)
+        return turns[:-1]
+
+    def _tail(self, conversation_id: str, n: int) -> list[HistoryTurn]:
+        return _each(turn_of, self.gateway.tail_history(conversation_id, n))
 
     def _memories(self, query: str) -> list[tuple[MemoryItem, float]]:
         found = self.gateway.recall_memory(query, self.memory_top_k, self.min_confidence)
@@ -215,20 +223,48 @@ class ContextBuilder:
     def _total(self, context: dict[str, Any]) -> int:
         return self._count_tokens(self.format_for_prompt(context))
 
+    def _fits(self, context: dict[str, Any]) -> bool:
+        return self.token_budget is None or self._total(context) <= self.token_budget
+
+    def _newest(self, history: list[HistoryTurn], kept: dict[str, Any]) -> list[HistoryTurn]:
+        """Return the newest turns that fit beside what is kept; of the very last one what fits, if it is too long."""
+        room = (self.token_budget or 0) - self._total(kept)
+        number = 0
+        for turn in reversed(history):
+            room -= self._count_tokens(f"{_turn_line(turn)}\n")
+            if room < 0:
+                break
+            number += 1
+        while number and not self._fits({**kept, "history": history[-number:]}):
+            number -= 1
+        if number or not history:
+            return history[len(history) - number :]
+        last = history[-1]
+        size = _most(len(last.text), lambda size: self._fits({**kept, "history": [_beginning(last, size)]}))
+        return [_beginning(last, size)] if size >= MIN_SHOWN else []
+
+    def _relevant(self, memories: list[_Pair], kept: dict[str, Any]) -> list[_Pair]:
+        """Return the memories that fit beside what is kept, a more relevant one before others."""
+        room = (self.token_budget or 0) - self._total(kept)
+        chosen: list[_Pair] = []
+        for pair in memories:
+            size = self._count_tokens(f"{_memory_line(*pair)}\n")
+            if size <= room:
+                chosen.append(pair)
+                room -= size
+        while chosen and not self._fits({**kept, "memories": chosen}):
+            chosen.pop()
+        return chosen
+
     def _cut_message(self, context: dict[str, Any]) -> int:
         """Cut the message if it alone is over the budget; return by how many characters."""
         message: str = context["latest_message"]
-        if self.token_budget is None or self._count_tokens(message) <= self.token_budget:
+        budget = self.token_budget
+        if budget is None or self._count_tokens(message) <= budget:
             return 0
-        shortest, longest = 0, len(message)
-        while longest - shortest > 1:  # the longest beginning that fits
-            middle = (shortest + longest) // 2
-            if self._count_tokens(message[:middle]) <= self.token_budget:
-                shortest = middle
-            else:
-                longest = middle
-        context["latest_message"] = message[:shortest]
-        return len(message) - shortest
+        size = _most(len(message), lambda size: self._count_tokens(message[:size]) <= budget)
+        context["latest_message"] = message[:size]
+        return len(message) - size
 
     def _token_counts(self, context: Mapping[str, Any]) -> dict[str, int]:
         return {
@@ -239,7 +275,27 @@ class ContextBuilder:
         }
 
 
-_CUT = ("dropped_turns", "dropped_memories", "latest_message_cut")
+_CUT = ("dropped_turns", "dropped_memories", "shortened_turns", "latest_message_cut")
+
+
+def _said(text: str) -> list[str]:
+    """Return a message as it is compared with a stored one."""
+    return unicodedata.normalize("NFC", text)[:MAX_TURN_CHARACTERS].split()
+
+
+def _beginning(turn: HistoryTurn, size: int) -> HistoryTurn:
+    shorter = copy.copy(turn)
+    shorter.text = f"{turn.text[:size]}…"
+    return shorter
+
+
+def _most(limit: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number below a limit that fits, if all below it do; 0 if none does."""
+    least, beyond = 0, limit
+    while beyond - least > 1:
+        middle = (least + beyond) // 2
+        least, beyond = (middle, beyond) if fits(middle) else (least, middle)
+    return least
 
 
 def _each(read: Callable[[Document], _Part], documents: Sequence[Document]) -> list[_Part]:
@@ -251,15 +307,6 @@ def _each(read: Callable[[Document], _Part], documents: Sequence[Document]) -> l
         except (KeyError, TypeError, ValueError) as exc:
             event(_log, logging.WARNING, "document left out", error=f"{type(exc).__name__}: {exc}")
     return found
-
-
-def _fitting(sizes: Sequence[int], room: int) -> int:
-    """Return how many of these, from the first on, fit."""
-    for fitting, size in enumerate(sizes):
-        room -= size
-        if room < 0:
-            return fitting
-    return len(sizes)
 
 
 def _turn_line(turn: HistoryTurn) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memories import validate
 from memories.errors import InvalidInput
-from memories.models import ROLE, SPEAKER, Collection, Filter, Record, Ref
+from memories.models import MAX_INDEX, MAX_TURN_CHARACTERS, ROLE, SPEAKER, Collection, Filter, Record, Ref
 from memories.stores.base import Store
 from memories.times import kept
 
@@ -18,7 +18,6 @@ ROLES = ("user", "assistant", "system", "tool")
 SESSION_PAUSE = timedelta(hours=1)  # a longer one begins a new session
 SESSION_TURNS = 64  # and so does a session of this many turns, so that none grows without end
 MAX_CONVERSATIONS = 10_000  # so many are looked at for a listing
-MAX_TURN_CHARACTERS = 100_000  # section 5.1 of the conversation specification
 _SCOPE = "\x1f"  # between conversation and message id; neither can hold a control character
 
 
@@ -33,6 +32,7 @@ class TurnDraft:
         created_at: When it was said; now by default.
         message_id: A name of its own in its conversation: a second turn with it is not stored again.
         tags: Free pairs.
+        index: Its place at the earliest; where turns stand there or behind it, it comes after the last of these.
     """
 
     content: str
@@ -41,6 +41,7 @@ class TurnDraft:
     created_at: datetime | None = None
     message_id: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,7 @@ def to_turn(record: Record) -> Turn:
 def _next(first: Ref, last: Record | None, draft: TurnDraft) -> Record:
     """Return the record of the turn that follows the last one."""
     assert draft.created_at is not None  # it was checked
-    index = 0 if last is None else last.ref.position + 1
+    index = max(draft.index, 0 if last is None else last.ref.position + 1)
     session = index
     if last is not None and last.session is not None:
         pause = abs(draft.created_at - last.created_at)
@@ -242,6 +243,8 @@ def _valid(draft: TurnDraft, now: datetime) -> TurnDraft:
         raise InvalidInput(f"content is {len(content)} characters; a turn has at most {MAX_TURN_CHARACTERS}; cut it")
     if draft.role not in ROLES:
         raise InvalidInput(f'role "{validate.shown(str(draft.role))}" is not one of {", ".join(ROLES)}')
+    if type(draft.index) is not int or not 0 <= draft.index <= MAX_INDEX:
+        raise InvalidInput(f"index must be a whole number from 0 to {MAX_INDEX}")
     tags = validate.tags(draft.tags)
     for name in (ROLE, SPEAKER):
         if name in tags:

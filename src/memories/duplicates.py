@@ -110,15 +110,13 @@ def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> 
         similar texts without a difference; `CORRECTION` for similar texts with one, which `reason` names; `DIFFERENT`
         for all others. Without a similarity nothing is a correction, and a duplicate is what has no difference.
     """
-    alike, far = _bare(new) == _bare(old), similarity is not None and similarity < threshold
-    if far and not alike:
+    alike = _bare(new) == _bare(old)
+    if not alike and similarity is not None and similarity < threshold:
         return Judgement(Verdict.DIFFERENT)  # most are; reading words takes a hundred times as long
     (cut, ours), (other_cut, theirs) = _read(new), _read(old)
     marks = _case(cut, other_cut) or _layout(new, old)
     if not marks and alike and _spelled(ours) == _spelled(theirs):
         return Judgement(Verdict.SAME)
-    if far:
-        return Judgement(Verdict.DIFFERENT)
     reason = _difference(ours, theirs) or marks
     if not reason:
         return Judgement(Verdict.DUPLICATE)

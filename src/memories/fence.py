@@ -20,7 +20,8 @@ _RULE = (
 )
 # Beginnings of what templates and markup give a meaning.
 _MARKUP = re.compile(
-    r"[<>&]|\[(?=/?(?i:inst|sys|system|end|user|assistant|human|developer|tool\w*|available\w*|data|memor\w*)\b)"
+    r"[<>&]|\[(?=\s*/?\s*(?:[A-Z][A-Z_]{2}"
+    r"|(?i:inst|sys|system|end|user|assistant|human|developer|tool\w*|available\w*|data|memor\w*)\b))"
 )
 # Letters and marks that show nothing: fillers, joiners, variation selectors.
 _UNSEEN = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0\u2800") | frozenset(

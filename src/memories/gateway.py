@@ -1,7 +1,7 @@
 """`MemoryGateway`: the one door to turns and memories for an agent, whatever stands behind it."""
 
-import hashlib
 import logging
+import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,11 +12,12 @@ from typing import Self
 from memories.backend import Backend, EngineBackend, MCPError, UnsupportedEndpoint
 from memories.config import load_config
 from memories.errors import ConfigError
+from memories.ids import digest
 from memories.logs import event
-from memories.payloads import Document, HistoryTurn, InvalidPayload, MemoryItem, count, line, share
-from memories.retry_queue import Entry, RetryQueue
+from memories.payloads import Document, HistoryTurn, InvalidPayload, MemoryItem, aware, count, line, share
+from memories.retry_queue import Drained, Entry, RetryQueue
 from memories.service import Memories
-from memories.validate import shown
+from memories.validate import MAX_LIMIT, shown
 
 ENGINE = "memories"  # the endpoint that means our own engine with the store of the settings
 CHROMA_MCP = "chroma-mcp"  # the endpoint that means a Chroma server, spoken to through that program
@@ -44,10 +45,9 @@ class MemoryGateway:
             ValueError: It is empty.
         """
         self._owned = backend is None
-        self._backend = backend or _open_backend(mcp_endpoint)
+        self._backend = _open_backend(mcp_endpoint) if backend is None else backend
         self.mcp_endpoint = mcp_endpoint
-        folder, name = self._backend.folder_name
-        self.queue = RetryQueue(Path(folder) / f"{name}.turns.jsonl")
+        self.queue = RetryQueue.of_turns(*self._backend.folder_name)
         self._counts = {"message_count": 0, "memory_count": 0}
 
     def ensure_collections(self, names: list[str]) -> None:
@@ -86,8 +86,8 @@ class MemoryGateway:
             conversation_id: The conversation.
             role: `user`, `assistant` or `system`.
             text: What was said, at most 100,000 characters.
-            turn_index: Where its writer believes it to stand. The memory itself numbers turns as they come, so that
-                two writers who believe the same get two numbers; `tail_history` shows them.
+            turn_index: Its place. If that is taken, or a later one is, the turn gets the next free one, so that two
+                writers who believe the same get two numbers; `tail_history` shows them. 0 therefore means: at the end.
             ts: When it was said, ISO 8601.
             message_id: Its name in the conversation: a second turn that has it is not stored again. Without one, only
                 a turn that is the same in everything counts as the same.
@@ -105,7 +105,7 @@ class MemoryGateway:
         turn.message_id = message_id or _own_id(turn)
         try:
             with self._timed("turn stored", conversation_id=conversation_id, role=role, counts="message_count"):
-                self.drain()
+                self._drain_before(turn.conversation_id)
                 return self._backend.append(turn)
         except (ConnectionError, MCPError) as exc:
             self._queue(turn, exc)
@@ -132,8 +132,11 @@ class MemoryGateway:
         wanted = count(n, "n")
         conversation = line(conversation_id, "conversation_id")
         with self._timed("history read", conversation_id=conversation_id, n=n):
-            found = self._backend.tail(conversation, wanted)
-        documents = (found + self._pending(conversation, found))[-wanted:]
+            waiting = self._waiting(
+                conversation
+            )  # before what is stored: what is stored meanwhile is in both, not in none
+            found = self._backend.tail(conversation, min(wanted + len(waiting), MAX_LIMIT))
+        documents = (found + _pending(waiting, found))[-wanted:]
         for document in documents:
             if str(document["metadata"].get("message_id")).startswith(_OWN_ID):
                 del document["metadata"]["message_id"]
@@ -175,7 +178,7 @@ class MemoryGateway:
         """
         item = MemoryItem(text, memory_type, confidence, ts, conversation_id, entities, source, tags)
         with self._timed("memory stored", type=memory_type, conversation_id=conversation_id, counts="memory_count"):
-            return self._backend.write(item, window)
+            return self._backend.write(item, None if window is None else _window(window))
 
     def recall_memory(
         self, query_text: str, k: int, min_confidence: float, conversation_id: str | None = None
@@ -200,8 +203,9 @@ class MemoryGateway:
         wanted, least = count(k, "k"), share(min_confidence, "min_confidence")
         if not isinstance(query_text, str):
             raise InvalidPayload(f"query_text is of type {type(query_text).__name__}; give text")
+        conversation = None if conversation_id is None else line(conversation_id, "conversation_id")
         with self._timed("memories recalled", k=k) as known:
-            found = self._backend.recall(query_text, wanted, least, conversation_id)
+            found = self._backend.recall(query_text, wanted, least, conversation)
             known["found"] = len(found)
         return found
 
@@ -212,7 +216,7 @@ class MemoryGateway:
             ConnectionError: The memory does not answer.
             MCPError: It could not count.
         """
-        return self._backend.count_window(window)
+        return self._backend.count_window(_window(window))
 
     def hold_windows(self) -> AbstractContextManager[None]:
         """Keep others who use this from storing memories in windows while inside: what was counted still holds."""
@@ -225,15 +229,10 @@ class MemoryGateway:
             ConnectionError: The memory does not answer.
             MCPError: It could not store them; those that remain stay in the queue.
         """
-        try:
-            stored = self.queue.drain(self._store)
-        except (ConnectionError, MCPError):
-            raise
-        except OSError as exc:
-            raise MCPError(f"the queue {self.queue.path} can't be used: {exc.strerror or exc}") from exc
-        if stored:
-            event(_log, logging.INFO, "queued turns stored", drained=stored)
-        return stored
+        drained = self._drain(None)
+        if drained.failed:
+            raise next(iter(drained.failed.values()))
+        return drained.done
 
     def close(self) -> None:
         """Release what is held, but not a backend that was given."""
@@ -250,13 +249,36 @@ class MemoryGateway:
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _store(self, entry: Entry) -> None:
-        self._backend.append(_turn(entry))
+    def _drain(self, before: str | None) -> Drained:
+        with _readable_queue(self.queue):
+            drained = self.queue.drain(lambda entry: self._backend.append(_turn(entry)), before=before)
+        if drained.done:
+            event(_log, logging.INFO, "queued turns stored", drained=drained.done)
+        for conversation, error in drained.failed.items():
+            event(_log, logging.WARNING, "queued turns wait on", conversation_id=conversation, error=str(error))
+        return drained
+
+    def _drain_before(self, conversation_id: str) -> None:
+        """Store what waits, that of a conversation first: nothing new of it may come before.
+
+        Raises:
+            MCPError: Turns of this conversation still wait.
+        """
+        if not self.queue:
+            return
+        drained = self._drain(conversation_id)
+        if self._waiting(conversation_id):
+            reason = drained.failed.get(conversation_id, "somebody else is storing them")
+            raise MCPError(f"earlier turns of this conversation still wait to be stored: {reason}")
+
+    def _waiting(self, conversation_id: str) -> list[Entry]:
+        with _readable_queue(self.queue):
+            return self.queue.entries(conversation_id)
 
     def _queue(self, turn: HistoryTurn, error: ConnectionError | MCPError) -> None:
         """Put a turn into the queue, and say in the error whether that worked."""
         try:
-            self.queue.add(vars(turn))
+            self.queue.add(vars(turn) | {"ts": aware(turn.ts)})
         except OSError as exc:
             event(_log, logging.ERROR, "turn lost: it could be neither stored nor queued", error=str(exc))
             error.queued = False  # type: ignore[union-attr]
@@ -265,17 +287,6 @@ class MemoryGateway:
         error.queued = True  # type: ignore[union-attr]
         error.add_note(f"the turn waits in {self.queue.path}")
         event(_log, logging.WARNING, "turn queued", conversation_id=turn.conversation_id)
-
-    def _pending(self, conversation_id: str, stored: list[Document]) -> list[Document]:
-        """Return the turns of a conversation that wait in the queue, numbered on from those that are stored."""
-        known = {document["metadata"].get("message_id") for document in stored}
-        last = stored[-1]["metadata"]["turn_index"] if stored else -1
-        waiting = {
-            entry["message_id"]: entry
-            for entry in self.queue.entries()
-            if entry.get("conversation_id") == conversation_id and entry.get("message_id") not in known
-        }
-        return [_pending_document(entry, last + place) for place, entry in enumerate(waiting.values(), 1)]
 
     @contextmanager
     def _timed(self, name: str, *, counts: str | None = None, **fields: object) -> Iterator[dict[str, object]]:
@@ -328,14 +339,32 @@ def _refusal(endpoint: str) -> str:
     return f'endpoint "{shown(endpoint)}" is not supported yet; use {ENGINE}, {CHROMA_MCP}, a URL, or a path'
 
 
+def new_message_id() -> str:
+    """Return a message id that is shown to nobody, for a turn that is not the same as any other."""
+    return f"{_OWN_ID}{os.urandom(16).hex()}"
+
+
 def _own_id(turn: HistoryTurn) -> str:
     """Return a message id for a turn that has none: the same for a turn that is the same in everything."""
     parts = (turn.conversation_id, turn.role, turn.text, str(turn.turn_index), turn.ts, turn.channel or "")
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "big") + data)
-    return f"{_OWN_ID}{digest.hexdigest()}"
+    return f"{_OWN_ID}{digest(*parts)}"
+
+
+def _window(name: str) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidPayload("window must be text that is not empty")
+    return name
+
+
+@contextmanager
+def _readable_queue(queue: RetryQueue) -> Iterator[None]:
+    """Raise MCPError where the files of the queue can't be used."""
+    try:
+        yield
+    except ConnectionError:
+        raise
+    except OSError as exc:
+        raise MCPError(f"the queue {queue.path} can't be used: {exc.strerror or exc}") from exc
 
 
 def _turn(entry: Entry) -> HistoryTurn:
@@ -345,15 +374,35 @@ def _turn(entry: Entry) -> HistoryTurn:
         raise InvalidPayload(f"a queued entry is no turn: {exc}") from exc
 
 
-def _pending_document(entry: Entry, index: int) -> Document:
-    named = entry["message_id"]
+def _pending(waiting: list[Entry], stored: list[Document]) -> list[Document]:
+    """Return the turns that wait and are not stored yet, numbered on from those that are."""
+    known = {document["metadata"].get("message_id") for document in stored}
+    last = stored[-1]["metadata"]["turn_index"] if stored else -1
+    found: list[Document] = []
+    for turn in map(_readable, waiting):
+        if turn is not None and turn.message_id not in known:
+            known.add(turn.message_id)
+            last = max(last + 1, turn.turn_index)
+            found.append(_pending_document(turn, last))
+    return found
+
+
+def _readable(entry: Entry) -> HistoryTurn | None:
+    """Return the turn of an entry; None if it holds none, as the next drain finds too."""
+    try:
+        return _turn(entry)
+    except InvalidPayload:
+        return None
+
+
+def _pending_document(turn: HistoryTurn, index: int) -> Document:
     metadata = {
-        "conversation_id": entry["conversation_id"],
-        "role": entry["role"],
-        "ts": entry["ts"],
+        "conversation_id": turn.conversation_id,
+        "role": turn.role,
+        "ts": turn.ts,
         "turn_index": index,
         "pending": True,
     }
-    optional = ("message_id", "channel")
-    metadata |= {name: entry[name] for name in optional if entry.get(name) is not None}
-    return {"id": f"pending#{named}", "text": entry["text"], "metadata": metadata}
+    optional = {"message_id": turn.message_id, "channel": turn.channel}
+    metadata |= {name: value for name, value in optional.items() if value is not None}
+    return {"id": f"pending#{turn.message_id}", "text": turn.text, "metadata": metadata}

@@ -1,5 +1,6 @@
 """Ids of memories: UUIDv7, so that their order is the order of creation."""
 
+import hashlib
 import os
 import re
 from datetime import datetime
@@ -41,6 +42,15 @@ def parse_id(text: str) -> str:
             f'"{shown(text)}" is not a memory id; give it as it was printed, or its first {MIN_PREFIX} or more digits'
         )
     return _hyphenated(bare)
+
+
+def digest(*parts: str) -> str:
+    """Return 32 hexadecimal digits that are the same for the same texts in the same order, and for no others."""
+    made = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        made.update(len(data).to_bytes(8, "big") + data)
+    return made.hexdigest()
 
 
 def _hyphenated(digits: str) -> str:

@@ -19,6 +19,8 @@ Moment = datetime | str
 SHARED = "shared"
 KNOWN_TAGS = ("agent", "personality", "project", "type", "global")
 SPEAKER, ROLE = "speaker", "role"  # labels of turns
+MAX_TURN_CHARACTERS = 100_000  # section 5.1 of the conversation specification
+MAX_INDEX = 2**31 - 1  # that a turn may ask for; those behind it go on from there
 
 
 class DecayPolicy(StrEnum):

@@ -6,12 +6,12 @@ from typing import Any, cast
 
 from memories import validate
 from memories.errors import InvalidInput
+from memories.models import MAX_INDEX, MAX_TURN_CHARACTERS
 from memories.policy import MEMORY_TYPES
 from memories.times import to_iso
 
 ROLES = ("user", "assistant", "system")
 SOURCES = ("chat", "tool", "import")
-MAX_TURN_CHARACTERS = 100_000
 MAX_MEMORY_CHARACTERS = 2_000
 
 Document = dict[str, Any]  # what a gateway returns: id, text, metadata, and similarity and score if it was searched for
@@ -49,14 +49,15 @@ class HistoryTurn:
     speaker: str | None = None
 
     def __post_init__(self) -> None:
-        line(self.conversation_id, "conversation_id")
+        self.conversation_id = line(self.conversation_id, "conversation_id")
         _one_of(self.role, ROLES, "role")
         _text(self.text, MAX_TURN_CHARACTERS, "a turn", "cut it")
-        if isinstance(self.turn_index, bool) or not isinstance(self.turn_index, int) or self.turn_index < 0:
-            raise InvalidPayload("turn_index must be a whole number, 0 or more")
+        if type(self.turn_index) is not int or not 0 <= self.turn_index <= MAX_INDEX:
+            raise InvalidPayload(f"turn_index must be a whole number from 0 to {MAX_INDEX}")
         moment(self.ts)
-        for name in ("message_id", "channel", "speaker"):
-            _optional_line(getattr(self, name), name)
+        self.message_id = _optional_line(self.message_id, "message_id")
+        self.speaker = _optional_line(self.speaker, "speaker")
+        self.channel = _tag(self.channel, "channel")
 
 
 @dataclass
@@ -95,8 +96,8 @@ class MemoryItem:
             _one_of(self.source, SOURCES, "source")
         self.confidence = share(self.confidence, "confidence")
         moment(self.ts)
-        for name in ("conversation_id", "entities", "tags"):
-            _optional_line(getattr(self, name), name)
+        self.conversation_id = _tag(self.conversation_id, "conversation_id")
+        self.entities, self.tags = _tag(self.entities, "entities"), _tag(self.tags, "tags")
 
 
 @dataclass
@@ -168,6 +169,11 @@ def moment(ts: str) -> datetime:
         raise InvalidPayload(f'ts "{validate.shown(str(ts))}" is not a time; use ISO 8601') from None
 
 
+def aware(ts: str) -> str:
+    """Return a timestamp that means the same in every time zone."""
+    return ts if datetime.fromisoformat(ts).tzinfo else moment(ts).astimezone().isoformat()
+
+
 def timestamp(at: datetime) -> str:
     """Return a time as a timestamp."""
     return to_iso(at)
@@ -216,14 +222,23 @@ def _one_of(word: object, known: tuple[str, ...], name: str) -> None:
 def _text(text: object, most: int, what: str, cure: str) -> None:
     if not isinstance(text, str):
         raise InvalidPayload(f"text is of type {type(text).__name__}; give text")
-    if len(text) > most:
-        raise InvalidPayload(f"text is {len(text)} characters; {what} has at most {most}; {cure}")
     try:
-        validate.content(text)
+        size = max(len(text), len(validate.content(text)))  # in the form in which it is stored
     except InvalidInput as exc:
         raise InvalidPayload(str(exc).replace("content", "text", 1)) from None
+    if size > most:
+        raise InvalidPayload(f"text is {size} characters; {what} has at most {most}; {cure}")
 
 
-def _optional_line(text: object, name: str) -> None:
-    if text is not None:
-        line(text, name)
+def _optional_line(text: object, name: str) -> str | None:
+    return None if text is None else line(text, name)
+
+
+def _tag(text: object, name: str) -> str | None:
+    """Return what can be the value of a tag, which is how it is stored."""
+    if text is None:
+        return None
+    try:
+        return validate.tags({name: line(text, name)})[name]
+    except InvalidInput as exc:
+        raise InvalidPayload(str(exc)) from None

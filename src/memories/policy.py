@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from memories.validate import unit
+from memories.validate import one_line, unit
 
 MEMORY_TYPES = ("preference", "fact", "project", "decision")
 WINDOW = timedelta(hours=1)
@@ -81,6 +81,10 @@ def window_key(conversation_id: str | None, at: datetime, length: timedelta = WI
 
     Returns:
         The conversation and the beginning of the window, such as `standup@2026-05-31T10:00Z`.
+
+    Raises:
+        InvalidInput: The conversation has no acceptable name.
     """
     beginning = datetime.fromtimestamp(at.timestamp() // length.total_seconds() * length.total_seconds(), UTC)
-    return f"{conversation_id or ''}@{beginning:%Y-%m-%dT%H:%MZ}"
+    conversation = one_line(conversation_id, "conversation_id") if conversation_id else ""
+    return f"{conversation}@{beginning:%Y-%m-%dT%H:%MZ}"

@@ -1,22 +1,23 @@
 """A queue on disk for what could not be stored yet: one JSON object a line, in order, kept through crashes."""
 
-import contextlib
+import hashlib
 import json
 import logging
 import os
-import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
-try:
-    import fcntl
-except ImportError:  # Windows: only the threads of one process wait for each other
-    fcntl = None  # type: ignore[assignment]
+from memories.config import Config
+from memories.errors import SystemFault
+from memories.file_lock import CREATING, locked, tried
 
 MAX_BYTES = 256 * 1_048_576
+MAX_FAILED = 3  # groups; if so many fail, it is not for what is in them
+DRAIN_SECONDS = 1.0  # that somebody who only wants to add something spends on what others left
+GROUP_SECONDS = 5.0  # and on what stands before it
 _log = logging.getLogger(__name__)
-_threads = threading.Lock()
 
 Entry = dict[str, Any]
 
@@ -25,16 +26,55 @@ class QueueFull(OSError):
     """The queue has reached its limit; what was to be added was not."""
 
 
+class Drained(NamedTuple):
+    """What became of a look at the queue.
+
+    Attributes:
+        done: How many entries were dealt with.
+        failed: Groups whose first entry could not be dealt with now, and why.
+    """
+
+    done: int
+    failed: Mapping[str, SystemFault]
+
+
+def files_of(config: Config, namespace: str) -> tuple[Path, str]:
+    """Return where files beside the store of the settings are kept, and how the names of a namespace's begin.
+
+    It is the folder of the store if that is one file, else the home.
+    """
+    kind, _, rest = config.store.partition("://")
+    if kind == "sqlite":
+        file = Path(rest[1:]).expanduser().absolute()
+        return file.parent, f"{file.name}.{namespace}"
+    return config.home, f"{hashlib.blake2b(config.store.encode(), digest_size=8).hexdigest()}.{namespace}"
+
+
 class RetryQueue:
     """Entries that wait, in a file that several processes share.
 
     An entry is flushed to the disk before `add` returns. One that was taken out is gone only after it was dealt with:
-    a crash in between means that it is dealt with again, so dealing with it twice must do no harm.
+    a crash in between means that it is dealt with again, so dealing with it twice must do no harm. Entries of one group
+    are dealt with in the order in which they came. One process at a time deals with entries; others may add some.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Remember where the queue is; there is no file while nothing waits."""
+    def __init__(self, path: Path, group: str = "conversation_id") -> None:
+        """Remember where the queue is; there is no file while nothing waits.
+
+        Args:
+            path: The file.
+            group: The field of an entry that names its group.
+        """
         self.path = path
+        self.refused = path.with_name(f"{path.name}.refused")
+        self._group = group
+        self._file_lock = path.with_name(f"{path.name}.lock")
+        self._drain_lock = path.with_name(f"{path.name}.drain.lock")
+
+    @classmethod
+    def of_turns(cls, folder: Path, name: str) -> Self:
+        """Return the queue of turns whose files are there and have names that begin so; see `files_of`."""
+        return cls(folder / f"{name}.turns.jsonl")
 
     def __bool__(self) -> bool:
         """Return whether anything waits."""
@@ -50,68 +90,100 @@ class RetryQueue:
             QueueFull: The queue would be larger than `MAX_BYTES`.
             OSError: The disk refused it; nothing was added.
         """
-        with locked(self._lock_path):
+        with locked(self._file_lock):
             self._add(entry)
 
-    def entries(self) -> list[Entry]:
-        """Return what waits, oldest first."""
-        return self._read()[0]
+    def entries(self, group: str | None = None) -> list[Entry]:
+        """Return what waits, oldest first; of one group, if it is named."""
+        return [entry for entry in _read(self.path)[0] if group is None or self._group_of(entry) == group]
 
-    def drain(self, deal_with: Callable[[Entry], None]) -> int:
-        """Deal with what waits, in order, until it fails; return how many were dealt with.
+    def refused_count(self) -> int:
+        """Return how many lines were put aside for good."""
+        return sum(len(lines) for lines in _read(self.refused))
+
+    def drain(self, deal_with: Callable[[Entry], object], *, before: str | None = None) -> Drained:
+        """Deal with what waits, in order. If somebody else is at it already, leave it to them.
 
         Args:
-            deal_with: Raises ValueError for an entry that will never be accepted, which is then put into a file beside
-                the queue, named `.refused`; whatever else it raises stops the draining and comes through.
+            deal_with: Raises `ValueError` for an entry that will never be accepted, which is then put into a file
+                beside the queue, named `.refused`, and `SystemFault` for one that can't be dealt with now, whose group
+                then waits while others go on. Whatever else it raises stops the draining and comes through.
+            before: What waits in this group stands in the way of something: it is dealt with first, and what others
+                left only for a short time. Without it, all is dealt with.
         """
         if not self:
+            return Drained(0, {})
+        waits = GROUP_SECONDS if before is not None and self.entries(before) else 0
+        with tried(self._drain_lock, waits) as held:
+            return self._drain(deal_with, before) if held else Drained(0, {})
+
+    def discard(self, group: str) -> int:
+        """Take the entries of a group out for good, also those that were refused; return how many waited.
+
+        Damaged lines that hold its name go with them.
+        """
+        if not (self.path.exists() or self.refused.exists()):
             return 0
-        with locked(self._lock_path):
-            waiting, damaged = self._read()
-            for line in damaged:
-                _log.error("a damaged line of the queue %s was put aside", self.path)
-                self._put_aside(line)
-            done = 0
-            try:
-                for entry in waiting:
-                    try:
-                        deal_with(entry)
-                    except ValueError as exc:
-                        _log.error("a queued entry was refused for good: %s", exc)
-                        self._put_aside(json.dumps(entry))
-                    done += 1
-            finally:
-                if done or damaged or not waiting:
-                    self._replace(waiting[done:])
-            return done
+        gone = 0
+        with locked(self._drain_lock), locked(self._file_lock):
+            for path in (self.path, self.refused):
+                entries, damaged = _read(path)
+                kept = [entry for entry in entries if self._group_of(entry) != group]
+                unread = [line for line in damaged if json.dumps(group) not in line]
+                if len(kept) + len(unread) < len(entries) + len(damaged):
+                    _replace(path, [*map(json.dumps, kept), *unread])
+                gone += len(entries) - len(kept) if path == self.path else 0
+        return gone
 
-    @property
-    def _lock_path(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.lock")
+    # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _read(self) -> tuple[list[Entry], list[str]]:
-        """Return the entries, and the lines that are none. A half-written last line was never promised to anyone."""
+    def _group_of(self, entry: Entry) -> str:
+        return str(entry.get(self._group))
+
+    def _drain(self, deal_with: Callable[[Entry], object], before: str | None) -> Drained:
+        waiting, damaged = _read(self.path)
+        for line in damaged:
+            _log.error("a damaged line of the queue %s was put aside", self.path)
+            self._put_aside(line)
+        order = sorted(range(len(waiting)), key=lambda at: self._group_of(waiting[at]) != before)
+        began = time.monotonic()
+        done: set[int] = set()
+        failed: dict[str, SystemFault] = {}
         try:
-            data = self.path.read_bytes()
-        except FileNotFoundError:
-            return [], []
-        found: list[Entry] = []
-        damaged: list[str] = []
-        for line in data.split(b"\n")[:-1]:
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                entry = None
-            if isinstance(entry, dict):
-                found.append(entry)
-            else:
-                damaged.append(line.decode("utf-8", "backslashreplace"))
-        return found, damaged
+            for at in order:
+                group = self._group_of(waiting[at])
+                patience = GROUP_SECONDS if group == before else DRAIN_SECONDS
+                if len(failed) >= MAX_FAILED or (before is not None and time.monotonic() - began > patience):
+                    break
+                if group not in failed and self._try(deal_with, waiting[at], failed):
+                    done.add(at)
+        finally:
+            if done or damaged or not waiting:
+                self._take_out(done)
+        return Drained(len(done), failed)
+
+    def _try(self, deal_with: Callable[[Entry], object], entry: Entry, failed: dict[str, SystemFault]) -> bool:
+        """Deal with an entry; return whether it is done with."""
+        try:
+            deal_with(entry)
+        except SystemFault as exc:
+            failed[self._group_of(entry)] = exc
+            return False
+        except ValueError as exc:
+            _log.error("a queued entry was refused for good: %s", exc)
+            self._put_aside(json.dumps(entry))
+        return True
+
+    def _take_out(self, done: set[int]) -> None:
+        """Write the queue without these, the places of entries, and without damaged lines; what was added stays."""
+        with locked(self._file_lock):
+            now, _ = _read(self.path)
+            _replace(self.path, [json.dumps(entry) for at, entry in enumerate(now) if at not in done])
 
     def _add(self, entry: Entry) -> None:
         line = json.dumps(entry).encode() + b"\n"
         new = not self.path.exists()
-        fd = os.open(self.path, _FLAGS | os.O_RDWR, 0o600)
+        fd = os.open(self.path, CREATING | os.O_RDWR, 0o600)
         try:
             whole = _end_of_last_line(fd, os.fstat(fd).st_size)
             if whole + len(line) > MAX_BYTES:
@@ -124,23 +196,8 @@ class RetryQueue:
         if new:
             _flush_folder(self.path.parent)
 
-    def _replace(self, entries: list[Entry]) -> None:
-        """Put a file with these entries in the place of the old one, in one step."""
-        if not entries:
-            self.path.unlink(missing_ok=True)
-        else:
-            scratch = self.path.with_name(f"{self.path.name}.new")
-            fd = os.open(scratch, _FLAGS | os.O_TRUNC | os.O_WRONLY, 0o600)
-            try:
-                _write(fd, b"".join(json.dumps(entry).encode() + b"\n" for entry in entries))
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            scratch.replace(self.path)
-        _flush_folder(self.path.parent)
-
     def _put_aside(self, text: str) -> None:
-        fd = os.open(self.path.with_name(f"{self.path.name}.refused"), _FLAGS | os.O_APPEND | os.O_WRONLY, 0o600)
+        fd = os.open(self.refused, CREATING | os.O_APPEND | os.O_WRONLY, 0o600)
         try:
             _write(fd, text.encode("utf-8", "backslashreplace") + b"\n")
             os.fsync(fd)
@@ -148,31 +205,40 @@ class RetryQueue:
             os.close(fd)
 
 
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keep other threads and processes out while inside; the kernel frees the lock of a process that dies.
-
-    It can't be taken twice by one thread.
-
-    Args:
-        path: The lock's file; made, with its folder, if it is not there.
-    """
-    for folder in (*reversed(path.parent.parents), path.parent):
-        if not folder.exists():
-            folder.mkdir(mode=0o700, exist_ok=True)
-    fd = os.open(path, _FLAGS | os.O_RDWR, 0o600)
+def _read(path: Path) -> tuple[list[Entry], list[str]]:
+    """Return the entries, and the lines that are none. A half-written last line was never promised to anyone."""
     try:
-        if fcntl is None:
-            with _threads:
-                yield
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return [], []
+    found: list[Entry] = []
+    damaged: list[str] = []
+    for line in data.split(b"\n")[:-1]:
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            entry = None
+        if isinstance(entry, dict):
+            found.append(entry)
         else:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-    finally:
-        os.close(fd)
+            damaged.append(line.decode("utf-8", "backslashreplace"))
+    return found, damaged
 
 
-_FLAGS = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+def _replace(path: Path, lines: Sequence[str]) -> None:
+    """Put a file with these lines in the place of the old one, in one step; none if there are no lines."""
+    if not lines:
+        path.unlink(missing_ok=True)
+    else:
+        scratch = path.with_name(f"{path.name}.new")
+        fd = os.open(scratch, CREATING | os.O_TRUNC | os.O_WRONLY, 0o600)
+        try:
+            _write(fd, "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        scratch.replace(path)
+    _flush_folder(path.parent)
 
 
 def _end_of_last_line(fd: int, size: int) -> int:

@@ -26,8 +26,9 @@ from memories.models import (
     Ref,
     Status,
 )
+from memories.retry_queue import RetryQueue, files_of
 from memories.stores import Store, open_store
-from memories.times import from_millis, mixes_zones, parse_time, to_millis, zone_of
+from memories.times import asked_at, from_millis, mixes_zones, to_millis, to_moment
 
 if TYPE_CHECKING:
     from memories.conversation import Conversation, Turn, TurnDraft
@@ -308,6 +309,8 @@ class Memories:
     def forget_turns(self, conversation_id: str, *, index: int | None = None) -> Forgotten:
         """Remove a conversation for good, or one of its turns: no byte of it stays in the store.
 
+        With a conversation go the turns that wait to be stored in it; see `MemoryGateway`.
+
         Args:
             conversation_id: Its name, in your own namespace.
             index: The index of the one turn to remove; the others keep theirs.
@@ -320,10 +323,14 @@ class Memories:
         name = validate.one_line(conversation_id, "conversation id")
         if index is None:
             where = Filter(Collection.HISTORY, (self.namespace,), group=name, state="any")
+            waiting = RetryQueue.of_turns(*files_of(self.config, self.namespace)).discard(name)
             forgotten = self._remove(name, lambda: self._store.scan(where, limit=1_000_000))
+            forgotten = forgotten._replace(versions=forgotten.versions + waiting)
         else:
             ref = Ref(Collection.HISTORY, self.namespace, name, validate.index(index))
             forgotten = self._remove(name, lambda: self._store.read([ref]))
+        if not forgotten.versions and self._store.info(self._where()).erasing:
+            return Forgotten(name, 0, self._store.remove([]))
         if not forgotten.versions:
             raise NotFound("Conversation not found" if index is None else "Turn not found")
         return forgotten
@@ -503,13 +510,13 @@ class Memories:
         as_of: Moment | None,
     ) -> Filter:
         now = self._now()
-        start, end = _moment(since, now), _moment(until, now, end_of_day=True)
+        start, end = to_moment(since, now), to_moment(until, now, end_of_day=True)
         if isinstance(since, str) and isinstance(until, str) and mixes_zones(since, until):
             raise InvalidInput("only one of since and until names its time zone; write both the same way")
         if start is not None and end is not None and start > end:
             raise InvalidInput("since is later than until; exchange them")
         return self._where(
-            labels=validate.tags(tags or {}), since=start, until=end, as_of=_moment(as_of, now, end_of_day=True)
+            labels=validate.tags(tags or {}), since=start, until=end, as_of=to_moment(as_of, now, end_of_day=True)
         )
 
     def _search(self, query: str, given: "SearchFilters") -> "Found":
@@ -533,7 +540,7 @@ class Memories:
             ),
             min_similarity=validate.unit(given.get("min_similarity") or 0.0, "min-similarity"),
             half_life_hours=self.config.decay_half_life_hours,
-            now=_asked_at(given.get("now"), self._now()),
+            now=asked_at(given.get("now"), self._now()),
         )
         if search.min_similarity and self._embedder is None:
             raise InvalidInput("min-similarity needs an embedder, and EMBEDDER is none")
@@ -628,23 +635,6 @@ def _collections(given: "SearchFilters") -> tuple[Collection, ...]:
     if not isinstance(scope, str) or scope not in COLLECTIONS:
         raise InvalidInput(f'"{validate.shown(str(scope))}" can\'t be searched; use {", ".join(COLLECTIONS)}')
     return COLLECTIONS[scope]
-
-
-def _asked_at(given: Moment | None, now: datetime) -> datetime:
-    """Return when a question is asked, in the zone of the one who asks: that of the time given, or the machine's."""
-    moment = _moment(given, now, end_of_day=True) or now
-    zone = given.tzinfo if isinstance(given, datetime) else zone_of(given or "")
-    return moment.astimezone(zone)
-
-
-def _moment(given: Moment | None, now: datetime, *, end_of_day: bool = False) -> datetime | None:
-    if isinstance(given, str):
-        return parse_time(given, now, end_of_day=end_of_day)
-    if given is not None and not isinstance(given, datetime):
-        raise InvalidInput(f"{str(given)[:40]} is not a time; give an aware datetime, or text such as 2024-05-31")
-    if given is not None and given.tzinfo is None:
-        raise InvalidInput(f"{given.isoformat()} has no time zone; give an aware datetime")
-    return given
 
 
 def _parse_cursor(cursor: str) -> tuple[str, int]:

@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from memories.errors import InvalidInput
+from memories.models import Moment
 from memories.validate import shown
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -113,3 +114,25 @@ def describe_age(moment: datetime, now: datetime) -> str:
             span = f"{count} {unit}{'s' if count > 1 else ''}"
             return f"{span} ago" if seconds > 0 else f"in {span}"
     return "just now"
+
+
+def asked_at(given: Moment | None, now: datetime) -> datetime:
+    """Return when a question is asked, in the zone of the one who asks: that of the time given, or the machine's."""
+    moment = to_moment(given, now, end_of_day=True) or now
+    zone = given.tzinfo if isinstance(given, datetime) else zone_of(given or "")
+    return moment.astimezone(zone)
+
+
+def to_moment(given: Moment | None, now: datetime, *, end_of_day: bool = False) -> datetime | None:
+    """Return a time that was given as one or as text; None for none.
+
+    Raises:
+        InvalidInput: It is not a time, or has no zone.
+    """
+    if isinstance(given, str):
+        return parse_time(given, now, end_of_day=end_of_day)
+    if given is not None and not isinstance(given, datetime):
+        raise InvalidInput(f"{str(given)[:40]} is not a time; give an aware datetime, or text such as 2024-05-31")
+    if given is not None and given.tzinfo is None:
+        raise InvalidInput(f"{given.isoformat()} has no time zone; give an aware datetime")
+    return given

@@ -54,9 +54,7 @@ def _builder(run: Session, budget: int | None) -> "ContextBuilder":
         gateway = MemoryGateway(endpoint, backend=EngineBackend(run.memories) if ours else None)
     except UnsupportedEndpoint as exc:
         raise InvalidInput(f"MCP_ENDPOINT: {exc}") from exc
-    builder = ContextBuilder.from_config(gateway, run.config)
-    builder.token_budget = run.config.context_token_budget if budget is None else budget
-    return builder
+    return ContextBuilder.from_config(gateway, run.config, budget)
 
 
 def _tokens(text: str | None) -> int | None:

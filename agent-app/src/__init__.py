@@ -1,0 +1,1 @@
+"""The smallest agent with a memory; `app` is what runs."""
