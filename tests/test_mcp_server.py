@@ -4,19 +4,23 @@ import asyncio
 import json
 import re
 import threading
+import time
 import unicodedata
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolResult, Implementation
+from mcp_types import CallToolResult, Implementation, jsonrpc_message_adapter
 
-from memories import Memories, TurnDraft, fence
-from memories.mcp_server import TOOLS, server
+from memories import Draft, Memories, TurnDraft, fence, load_config, mcp_stdio
+from memories.context import estimate_tokens
+from memories.embedders.fake import FakeEmbedder
+from memories.errors import EmbedderError, StoreError
+from memories.mcp_server import ALWAYS_LOADED, INSTRUCTIONS, TOOLS, server
 
 ERAS = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 SKIPPED = "01a1fdff-88b3-70a0-8000-000000000000"
@@ -110,7 +114,12 @@ def test_the_tools_and_what_they_may_do(agent: Agent) -> None:
         *("search_memories", "list_memories", "get_history", "get_context")
     }
     assert {name for name, hint in hints.items() if hint.destructive_hint} == {"delete_memory"}
+    assert {name for name, hint in hints.items() if hint.idempotent_hint} == {
+        *("update_memory", "reinforce_memory", "delete_memory", "restore_memory")
+    }
     assert not any(hint.open_world_hint for hint in hints.values())
+    assert {name for name, tool in offered.items() if tool.meta} == ALWAYS_LOADED != set()
+    assert agent.do(lambda client: asyncio.sleep(0, client.instructions)) == INSTRUCTIONS != ""
     for tool in offered.values():
         assert 20 < len(tool.description) < 250
         assert "  " not in tool.description
@@ -160,8 +169,13 @@ def test_every_item_is_dated_and_attributed(modern: Agent, memories: Memories) -
     found = modern.call("search_memories", query="cat", scope="all")["results"]
     found += modern.call("list_memories")["results"]
     context = modern.call("get_context", query="cat", conversation="standup")
-    found += context["turns"] + context["memories"]
-    assert {item["by"] for item in found} == {"claude", "Ann", "assistant"}
+    assert {item.get("by", item.get("role")) for item in context["turns"] + context["memories"]} == {
+        *("claude", "Ann", "assistant")
+    }
+    assert all(datetime.fromisoformat(item["at"]) for item in context["turns"] + context["memories"])
+    assert {(item["by"], item.get("kind")) for item in found} == {
+        *(("claude", None), ("Ann", "turn"), ("assistant", "turn"))
+    }
     for item in found:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\dZ", item["date"])
         assert item["age"] == "just now"
@@ -173,6 +187,7 @@ def test_what_is_known_is_not_stored_again(modern: Agent) -> None:
     first = modern.call("create_memory", content=said)
     again = modern.call("create_memory", content=f"{said}.")
     assert (again["stored"], again["id"]) == (False, first["id"])
+    assert "says the same already" in again["hint"]
     other = modern.call("create_memory", content=said.replace("5433", "5434"))
     assert other["stored"] is True
     assert [alike["id"] for alike in other["similar_to"]] == [first["id"]]
@@ -180,6 +195,8 @@ def test_what_is_known_is_not_stored_again(modern: Agent) -> None:
     reworded = said.replace("behind the old shop", "behind old shop")
     refused = modern.call("create_memory", content=reworded)
     assert (refused["stored"], [alike["id"] for alike in refused["duplicates"]]) == (False, [first["id"]])
+    for alike in (*refused["duplicates"], *other["similar_to"]):
+        assert (alike["by"], alike["age"], len(alike["date"])) == ("tester", "just now", 17)
     assert "--" not in refused["hint"]  # it names tools, not options of the command
     assert modern.call("create_memory", content=reworded, force=True)["stored"] is True
 
@@ -194,6 +211,7 @@ def test_every_argument_of_create_arrives(modern: Agent, memories: Memories) -> 
     keyed = modern.call("create_memory", content="Tabs", key="user/indent")["id"]
     again = modern.call("create_memory", content="Spaces", key="user/indent")
     assert (again["id"], memories.get(keyed).content) == (keyed, "Spaces")
+    assert "next version" in again["hint"]
     assert modern.call("reinforce_memory", id=new)["last_reinforced_at"]
 
 
@@ -258,9 +276,45 @@ def test_long_content_is_cut_in_a_list_and_whole_in_its_history(modern: Agent, m
     assert made is not None
     [hit] = modern.call("search_memories", query="word")["results"]
     assert len(hit["content"]) == 2_001
-    assert hit["cut"] == f"these are 2000 of {len(made.content)} characters"
+    assert hit["cut"].startswith(f"2000 of {len(made.content)} characters")
     [version] = modern.call("get_history", id=made.id)["versions"]
     assert version["content"] == made.content
+
+
+def test_no_answer_is_without_end(modern: Agent, memories: Memories) -> None:
+    made = memories.create("a" * 900_000).memory
+    assert made is not None
+    for number in range(30):
+        memories.update(made.id, f"{number} " + "b" * 90_000)
+    history = modern.call("get_history", id=made.id)
+    assert (history["left_out"], len(history["versions"])) == (10, 21)
+    assert [len(version["content"]) for version in history["versions"]] == [2_001] * 20 + [40_001]
+    [content] = modern.do(lambda client: client.read_resource(f"memory://item/{made.id}")).contents
+    assert 40_000 < len(content.text) < 41_000
+    for tool, arguments in (("search_memories", {"query": "b"}), ("list_memories", {})):
+        assert "at most 50" in modern.refused(tool, limit=51, **arguments)
+
+
+def test_a_turn_can_be_read_whole_with_those_around_it(modern: Agent, memories: Memories) -> None:
+    memories.add_turns("a#b", [f"turn {number} " + "long " * 1_000 for number in range(9)])
+    turns = modern.call("get_history", id="a#b#4")["turns"]
+    assert [turn["id"] for turn in turns] == [f"a#b#{number}" for number in range(2, 7)]
+    assert [len(turn["content"]) for turn in turns] == [201, 201, 5_007, 201, 201]
+    assert [turn["id"] for turn in modern.call("get_history", id="a#b#0")["turns"]] == ["a#b#0", "a#b#1", "a#b#2"]
+    assert modern.refused("get_history", id="a#b#9") == "Turn not found"
+
+
+def test_who_says_it_anew_has_said_it(memories: Memories) -> None:
+    made = memories.create("Deploys happen on Tuesdays", tags={"agent": "bob"}).memory
+    assert made is not None
+    agent = Agent(memories, "auto")
+    same = agent.call("update_memory", id=made.id, content="Deploys happen on Tuesdays")
+    assert (same["version"], same["hint"]) == (1, "nothing was changed: it says this already")
+    assert "hint" not in agent.call("update_memory", id=made.id, content="Deploys happen on Fridays")
+    agent.call("update_memory", id=made.id, tags={"type": "fact"})
+    assert [version["by"] for version in agent.call("get_history", id=made.id)["versions"]] == [
+        *("bob", "tester", "tester")
+    ]
 
 
 def test_other_namespaces_are_neither_read_nor_changed(memories: Memories) -> None:
@@ -277,28 +331,49 @@ def test_other_namespaces_are_neither_read_nor_changed(memories: Memories) -> No
 
 
 @pytest.mark.parametrize("max_tokens", [200, 300, 1_000, 5_000])
-def test_a_context_keeps_to_its_budget(modern: Agent, memories: Memories, max_tokens: int) -> None:
-    memories.create_many([f"Ship number {n} < {'carries grain ' * (n * 9)}" for n in range(12)], force=True)
-    memories.add_turns("harbour", [f"Turn {n} & {'ships ' * (n * 7)}" for n in range(12)])
-    arguments = {"query": "which ship carries grain", "conversation": "harbour", "max_tokens": max_tokens}
+@pytest.mark.parametrize("ship", ["carries grain ", "\u9019\u8258\u8239\u904b\u7a40\u7269 "])
+def test_a_context_keeps_to_its_budget(modern: Agent, memories: Memories, max_tokens: int, ship: str) -> None:
+    memories.create_many([f"Ship number {n} < {ship * (n * 9)}" for n in range(12)], force=True)
+    memories.add_turns("harbour", [f"Turn {n} & {ship * (n * 7)}" for n in range(12)])
+    arguments = {"query": f"which ship {ship}", "conversation": "harbour", "max_tokens": max_tokens}
     result = modern.do(lambda client: client.call_tool("get_context", arguments))
     context = said_twice(result)
-    assert len(result.content[0].text) <= max_tokens * 4
-    assert len(json.dumps(context, separators=(",", ":"))) <= max_tokens * 4
-    places = [int(turn["id"].partition("#")[2]) for turn in context["turns"]]
-    assert places == list(range(12 - len(places), 12))
-    assert context["memories"]
-    if max_tokens > 300:
-        assert places
+    assert estimate_tokens(result.content[0].text) <= max_tokens
+    assert estimate_tokens(json.dumps(context, separators=(",", ":"), ensure_ascii=False)) <= max_tokens
+    places = [turn["turn"] for turn in context["turns"]]
+    assert places == list(range(12 - len(places), 12)) != []
+    assert context["memories"] or context["dropped_memories"]
+    assert ("dropped_turns" in context) == (len(places) < 12)
 
 
-def test_without_a_task_a_context_is_what_is_newest(modern: Agent, memories: Memories) -> None:
-    assert modern.call("get_context") == {"turns": [], "memories": []}
-    for number, content in enumerate(("the older one", "the newer one")):
-        memories.create(content, created_at=datetime(2026, 1, 1 + number, tzinfo=UTC))
-    contents = [item["content"] for item in modern.call("get_context")["memories"]]
-    assert contents == ["the newer one", "the older one"]
-    assert modern.refused("get_context", max_tokens=10) == "max_tokens must be from 200 to 20000"
+def test_a_context_is_what_the_settings_and_the_command_say(tmp_path: Path) -> None:
+    flags = {"home": str(tmp_path), "embedder": "fake"}
+    config = load_config(flags, environment={"MEMORY_TOP_K": "2", "HISTORY_TAIL_N": "3"})
+    with Memories(config=config) as memories:
+        memories.create_many([Draft(f"ship {n}", confidence=n / 10) for n in range(11)], force=True)
+        memories.add_turns("harbour", [f"ship {n}" for n in range(9)])
+        context = Agent(memories, "auto").call("get_context", query="ship", conversation="harbour")
+        assert [turn["text"] for turn in context["turns"]] == ["ship 6", "ship 7", "ship 8"]
+        assert len(context["memories"]) == 2
+        assert all(item["confidence"] >= 0.7 for item in context["memories"])
+
+
+def test_a_context_of_nothing_is_nothing(modern: Agent) -> None:
+    assert modern.call("get_context", query="ships") == {"turns": [], "memories": []}
+    assert modern.refused("get_context") == "get_context needs query"
+    assert modern.refused("get_context", query="x", max_tokens=10) == "max_tokens must be from 200 to 20000"
+    assert "line break" in modern.refused("get_context", query="x", conversation="a\nb")
+
+
+def test_a_context_says_what_failed(modern: Agent, memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+    memories.add_turns("harbour", ["a ship"])
+
+    def broken(*_: object, **__: object) -> None:
+        raise StoreError("the disk is gone")
+
+    monkeypatch.setattr(memories, "search", broken)
+    context = modern.call("get_context", query="ship", conversation="harbour")
+    assert (context["failed"], [turn["text"] for turn in context["turns"]]) == ("the disk is gone", ["a ship"])
 
 
 # --- what can't be trusted -------------------------------------------------------------------------------------------
@@ -388,20 +463,93 @@ def test_a_fault_of_ours_is_not_told_to_the_model(
 # --- while the model loads -------------------------------------------------------------------------------------------
 
 
-def test_until_the_model_is_loaded_words_answer(memories: Memories) -> None:
-    loaded = threading.Event()
+class Slow(FakeEmbedder):
+    """Loads when it is told to, or fails to."""
+
+    def __init__(self) -> None:
+        self.told, self.fails = threading.Event(), False
+
+    def embed(self, text: str) -> Any:
+        assert self.told.wait(20)
+        if self.fails:
+            raise EmbedderError("the weights are missing")
+        return super().embed(text)
+
+
+@pytest.fixture
+def slow(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Agent, Slow]]:
+    monkeypatch.setattr(mcp_stdio, "PATIENCE", 0.05)
+    embedder = Slow()
     with Memories(memories.config.store, config=memories.config, embedder="none") as words:
-        agent = Agent(memories, "auto", ready=lambda: memories if loaded.is_set() else words)
-        agent.call("create_memory", content="Deploys happen on Tuesdays")
-        early = agent.call("search_memories", query="deploys")
-        assert "by words only" in early["hint"]
-        assert [hit["content"] for hit in early["results"]] == ["Deploys happen on Tuesdays"]
-        assert "similarity" not in early["results"][0]
-        loaded.set()
-        later = agent.call("search_memories", query="deploys")
-    assert "hint" not in later
-    assert later["results"][0]["similarity"] > 0
+        yield Agent(memories, "auto", ready=mcp_stdio.Loading(memories, words, embedder).ready), embedder
+
+
+def test_until_the_model_is_loaded_words_answer(slow: tuple[Agent, Slow], memories: Memories) -> None:
+    agent, embedder = slow
+    agent.call("create_memory", content="Deploys happen on Tuesdays")
+    early = agent.call("search_memories", query="deploys")
+    assert "by words only" in early["hint"]
+    assert [hit["content"] for hit in early["results"]] == ["Deploys happen on Tuesdays"]
+    assert "similarity" not in early["results"][0]
+    context = agent.call("get_context", query="how do we release")
+    assert ("by words only" in context["hint"], context["memories"]) == (True, [])
+    [prompt] = agent.do(lambda client: client.get_prompt("recall", {"topic": "release"})).messages
+    assert "by words only" in prompt.content.text
+    embedder.told.set()
+    until(lambda: "hint" not in agent.call("search_memories", query="deploys"))
+    assert agent.call("search_memories", query="deploys")["results"][0]["similarity"] > 0
     assert memories.status().without_vector_count == 0
+
+
+def test_a_model_that_cannot_be_loaded_costs_the_meaning_and_is_tried_again(
+    slow: tuple[Agent, Slow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, embedder = slow
+    agent.call("create_memory", content="Deploys happen on Tuesdays")
+    embedder.fails = True
+    embedder.told.set()
+    until(lambda: "weights" in agent.call("search_memories", query="deploys").get("hint", ""))
+    found = agent.call("search_memories", query="deploys")
+    assert found["hint"] == "found by words only: the weights are missing"
+    assert len(found["results"]) == 1
+    embedder.fails = False
+    assert "hint" in agent.call("search_memories", query="deploys")
+    monkeypatch.setattr("memories.mcp_stdio.time.monotonic", lambda: 1e12)
+    until(lambda: "hint" not in agent.call("search_memories", query="deploys"))
+
+
+def until(happens: Callable[[], bool]) -> None:
+    end = time.perf_counter() + 10
+    while not happens():
+        assert time.perf_counter() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (r'{"content":"bad \ud800 end"}', "half a character"),
+        (r'{"content":"bad \udc00 end"}', "half a character"),
+        (r'{"content":"x","tags":{"\uDbFF":"v"}}', "half a character"),
+        (f'{{"content":{"[" * 300}{"]" * 300}}}', "nested too deep"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_and_not_left_unanswered(modern: Agent, line: str, said: str) -> None:
+    given = f'{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"create_memory","arguments":{line}}}}}'
+    call = json.loads(mcp_stdio.answerable(given))
+    jsonrpc_message_adapter.validate_python(call)
+    assert (call["id"], call["method"]) == (7, "tools/call")
+    assert said in modern.refused("create_memory", **call["params"]["arguments"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "no JSON", "[" * 100_000, r'"\ud800"', r'{"id":1,"method":"\ud800"}',
+     r'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\ud83d\ude00 \\ud800 b"}}',
+     '{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":' + "[" * 120 + "]" * 120 + "}}"],
+)  # fmt: skip
+def test_other_lines_are_left_as_they_are(line: str) -> None:
+    assert mcp_stdio.answerable(line) == line
 
 
 def test_a_slow_call_holds_up_no_other(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,7 +584,7 @@ def test_resources(agent: Agent, memories: Memories) -> None:
         assert told.startswith(fence.rule())
         assert "The cat is called \\u003cMomo\\u003e" in told
     assert json.loads(read("memory://status"))["memory_count"] == 1
-    for wrong, said in ((SKIPPED, "-32602 Memory not found"), ("zzz", '-32603 "zzz" is not a memory id')):
+    for wrong, said in ((SKIPPED, "-32602 Memory not found"), ("zzz", '-32602 "zzz" is not a memory id')):
         assert said in agent.fault(lambda client, uri=f"memory://item/{wrong}": client.read_resource(uri))
 
 
@@ -453,5 +601,7 @@ def test_prompts(agent: Agent, memories: Memories) -> None:
     assert "The cat is called Momo" in told
     assert "create_memory" in prompted("remember")
     assert "conversation: the port." in prompted("remember", what="the port")
-    topic = {"topic": "x" * 5_000}
-    assert "the limit is 4096" in agent.fault(lambda client: client.get_prompt("recall", topic))
+    for topic, said in (("x" * 5_000, "the limit is 4096"), ("", "query is empty")):
+        fault = agent.fault(lambda client, topic=topic: client.get_prompt("recall", {"topic": topic}))
+        assert fault.startswith("-32602")
+        assert said in fault

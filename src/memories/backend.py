@@ -247,6 +247,6 @@ def _memory_document(hit: Hit) -> Document:
         "ts": timestamp(memory.updated_at),
         "namespace": memory.namespace,
     }
-    metadata |= {name: memory.tags[name] for name in (_CONVERSATION, *_LISTED) if name in memory.tags}
+    metadata |= {name: memory.tags[name] for name in (_CONVERSATION, *_LISTED, "agent") if name in memory.tags}
     similarity = hit.score if hit.similarity is None else hit.similarity
     return {"id": memory.id, "text": memory.content, "metadata": metadata, "similarity": similarity, "score": hit.score}

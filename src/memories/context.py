@@ -124,28 +124,21 @@ class ContextBuilder:
         Raises:
             ContextBuildError: The conversation has no acceptable name, or the message is no text.
         """
-        try:
-            conversation = line(conversation_id, "conversation_id")
-        except InvalidPayload as exc:
-            raise ContextBuildError(str(exc)) from exc
         if not isinstance(latest_user_text, str):
             raise ContextBuildError(f"the latest message is of type {type(latest_user_text).__name__}; give text")
-        began = time.perf_counter()
-        errors: list[dict[str, str]] = []
-        history = self._attempt(errors, "history", lambda: self._history(conversation, latest_user_text))
-        memories: list[tuple[MemoryItem, float]] = []
-        if latest_user_text.strip():
-            memories = self._attempt(errors, "memories", lambda: self._memories(latest_user_text))
-        metadata = {
-            "conversation_id": conversation,
-            "built_at": timestamp(datetime.now(UTC)),
-            "query_latency_ms": round((time.perf_counter() - began) * 1000, 2),
-            "degraded": bool(errors),
-            "errors": errors,
-            "boundary": fence.new_boundary(),
-        }
-        package = ContextPackage(history, memories, latest_user_text, metadata)
-        return self._truncate_to_budget(vars(package))
+        return self._build(_name(conversation_id), latest_user_text, latest_user_text)
+
+    def build_recall(self, query: str, conversation_id: str | None = None) -> dict[str, Any]:
+        """Gather what is to be known before a task: as `build_context` does, but without a message in it.
+
+        Args:
+            query: The task.
+            conversation_id: The conversation whose last turns belong to it.
+
+        Raises:
+            ContextBuildError: The conversation has no acceptable name.
+        """
+        return self._build(None if conversation_id is None else _name(conversation_id), query, "")
 
     def format_for_prompt(self, context: dict[str, Any]) -> str:
         """Return a context as text for a prompt: what is recalled as fenced data (see `fence`), then the message.
@@ -195,6 +188,25 @@ class ContextBuilder:
         return kept
 
     # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _build(self, conversation: str | None, query: str, message: str) -> dict[str, Any]:
+        began = time.perf_counter()
+        errors: list[dict[str, str]] = []
+        history: list[HistoryTurn] = []
+        memories: list[_Pair] = []
+        if conversation is not None:
+            history = self._attempt(errors, "history", lambda: self._history(conversation, message))
+        if query.strip():
+            memories = self._attempt(errors, "memories", lambda: self._memories(query))
+        metadata = {
+            "conversation_id": conversation,
+            "built_at": timestamp(datetime.now(UTC)),
+            "query_latency_ms": round((time.perf_counter() - began) * 1000, 2),
+            "degraded": bool(errors),
+            "errors": errors,
+            "boundary": fence.new_boundary(),
+        }
+        return self._truncate_to_budget(vars(ContextPackage(history, memories, message, metadata)))
 
     def _attempt(self, errors: list[dict[str, str]], part: str, read: Callable[[], list[_Part]]) -> list[_Part]:
         """Return what is read; if that fails, nothing, and the reason is added to `errors`."""
@@ -309,21 +321,39 @@ def _each(read: Callable[[Document], _Part], documents: Sequence[Document]) -> l
     return found
 
 
-def _turn_line(turn: HistoryTurn) -> str:
+def _name(conversation_id: str) -> str:
+    try:
+        return line(conversation_id, "conversation_id")
+    except InvalidPayload as exc:
+        raise ContextBuildError(str(exc)) from exc
+
+
+def turn_item(turn: HistoryTurn) -> dict[str, Any]:
+    """Return a turn as a model is shown it, for `fence.line`."""
     who = {"turn": turn.turn_index, "role": turn.role, "by": turn.speaker, "at": turn.ts, "channel": turn.channel}
-    return fence.line({**who, "text": turn.text})
+    return {**who, "text": turn.text}
 
 
-def _memory_line(item: MemoryItem, similarity: float) -> str:
-    known = {
+def memory_item(item: MemoryItem, similarity: float) -> dict[str, Any]:
+    """Return a memory as a model is shown it, for `fence.line`."""
+    return {
         "id": item.id,
         "type": item.memory_type,
         "at": item.ts,
+        "by": item.agent,
         "from": item.source,
         "conversation": item.conversation_id,
         "confidence": round(item.confidence, 2),
         "similarity": round(similarity, 2),
         "about": item.entities,
         "tags": item.tags,
+        "text": item.text,
     }
-    return fence.line({**known, "text": item.text})
+
+
+def _turn_line(turn: HistoryTurn) -> str:
+    return fence.line(turn_item(turn))
+
+
+def _memory_line(item: MemoryItem, similarity: float) -> str:
+    return fence.line(memory_item(item, similarity))

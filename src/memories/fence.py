@@ -54,7 +54,7 @@ def line(item: Mapping[str, Any]) -> str:
     written = _MARKUP.sub(_escape_match, written)
     if written.isascii() and written.isprintable():
         return written
-    return "".join(_escape(sign) if _is_unseen(sign) else sign for sign in written)
+    return "".join(_escape(sign) if is_unseen(sign) else sign for sign in written)
 
 
 def block(title: str, lines: Sequence[str], boundary: str) -> str:
@@ -77,7 +77,8 @@ def read_block(text: str, title: str, boundary: str) -> list[dict[str, Any]]:
     return [json.loads(row) for row in rows[start + 1 : rows.index(closing, start)]]
 
 
-def _is_unseen(sign: str) -> bool:
+def is_unseen(sign: str) -> bool:
+    """Return whether a character shows nothing by itself, reorders others, or commands a terminal."""
     return sign in _UNSEEN or unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 

@@ -74,6 +74,7 @@ class MemoryItem:
         source: `chat`, `tool` or `import`.
         tags: Words, separated by commas.
         id: Its id, once it is stored.
+        agent: Who wrote it, once it is stored.
 
     Raises:
         InvalidPayload: A value is not acceptable.
@@ -88,6 +89,7 @@ class MemoryItem:
     source: str | None = None
     tags: str | None = None
     id: str | None = None
+    agent: str | None = None
 
     def __post_init__(self) -> None:
         _text(self.text, MAX_MEMORY_CHARACTERS, "a memory", "summarize it")
@@ -154,6 +156,7 @@ def item_of(document: Document) -> MemoryItem:
         source=source if source in SOURCES else None,
         tags=known.get("tags"),
         id=document.get("id"),
+        agent=known.get("agent"),
     )
 
 

@@ -23,10 +23,8 @@ from memories.models import (
     Page,
     Patch,
     Record,
-    Ref,
     Status,
 )
-from memories.retry_queue import RetryQueue, files_of
 from memories.stores import Store, open_store
 from memories.times import asked_at, from_millis, mixes_zones, to_millis, to_moment
 
@@ -223,11 +221,11 @@ class Memories:
 
         Raises:
             NotFound: There is no such memory, or it was deleted.
-            RequestError: Another memory has replaced it.
+            RequestError: Another memory has replaced it, or it is in a namespace that is only read.
             NotReinforceable: Its policy is another one.
         """
         with self._store.transaction():
-            latest = self._find_current(memory_id)
+            latest = self._own(self._find_current(memory_id))
             policy = versions.decay_policy(latest)
             if policy is DecayPolicy.STABLE:
                 raise NotReinforceable("Memory has stable decay policy, reinforcement has no effect")
@@ -277,14 +275,16 @@ class Memories:
             StoreBusy: Another process reads the store, so that bytes are still in its files. The memory is gone all the
                 same, and forgetting it again finishes the work.
         """
+        from memories import forgetting
+
         try:
             group = self._own(self._find(memory_id, deleted=True)).ref.group
         except NotFound:
-            if not self._store.info(self._where()).erasing:
+            finished = forgetting.finish(self._store, parse_id(memory_id), self._where())
+            if finished is None:
                 raise
-            return Forgotten(parse_id(memory_id), 0, self._store.remove([]))
-        where = self._where(state="any", group=group)
-        return self._remove(group, lambda: self._store.scan(where, limit=1_000_000))
+            return finished
+        return forgetting.memory(self._store, self._where(state="any", group=group))
 
     def add_turns(self, conversation_id: str, turns: "Iterable[TurnDraft | str]") -> "list[Turn]":
         """Append what was said to a conversation, in one step; what is there is never changed.
@@ -320,20 +320,13 @@ class Memories:
             StoreBusy: Another process reads the store, so that bytes are still in its files. The turns are gone all the
                 same; forgetting anything finishes the work.
         """
-        name = validate.one_line(conversation_id, "conversation id")
-        if index is None:
-            where = Filter(Collection.HISTORY, (self.namespace,), group=name, state="any")
-            waiting = RetryQueue.of_turns(*files_of(self.config, self.namespace)).discard(name)
-            forgotten = self._remove(name, lambda: self._store.scan(where, limit=1_000_000))
-            forgotten = forgotten._replace(versions=forgotten.versions + waiting)
-        else:
-            ref = Ref(Collection.HISTORY, self.namespace, name, validate.index(index))
-            forgotten = self._remove(name, lambda: self._store.read([ref]))
-        if not forgotten.versions and self._store.info(self._where()).erasing:
-            return Forgotten(name, 0, self._store.remove([]))
-        if not forgotten.versions:
-            raise NotFound("Conversation not found" if index is None else "Turn not found")
-        return forgotten
+        from memories import forgetting
+        from memories.retry_queue import RetryQueue, files_of
+
+        if index is not None:
+            return forgetting.turn(self._store, self.namespace, conversation_id, index)
+        queue = RetryQueue.of_turns(*files_of(self.config, self.namespace))
+        return forgetting.conversation(self._store, self.namespace, conversation_id, queue)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -581,7 +574,10 @@ class Memories:
     def _own(self, record: Record) -> Record:
         """Return a record that is in the namespace that is written to; what others share is not changed by accident."""
         if record.ref.namespace != self.namespace:
-            raise RequestError(f"Memory is in namespace {record.ref.namespace}; name that namespace to change it")
+            raise RequestError(
+                f"Memory is in namespace {record.ref.namespace} and this writes to {self.namespace}; change it from "
+                "there, or store one that says what holds instead"
+            )
         return record
 
     def _complete(self, prefix: str) -> str:
@@ -605,14 +601,6 @@ class Memories:
         self._store.patch([versions.ended(latest, changed.created_at, "update") if live else versions.undone(latest)])
         self._store.append([replace(changed, vectors=vectors)])
         return self._memory(changed)
-
-    def _remove(self, name: str, read: "Callable[[], Sequence[Record]]") -> Forgotten:
-        """Remove what is read for good; again, if something was added meanwhile."""
-        forgotten = Forgotten(name, 0, ())
-        while records := read():
-            also_in = self._store.remove([record.ref for record in records])
-            forgotten = Forgotten(name, forgotten.versions + len(records), also_in)
-        return forgotten
 
     def _reinforce(self, records: Sequence[Record], now: datetime) -> None:
         """Reset the decay of those records that know it and are still current."""
@@ -639,6 +627,11 @@ def _collections(given: "SearchFilters") -> tuple[Collection, ...]:
 
 def _parse_cursor(cursor: str) -> tuple[str, int]:
     group, separator, position = str(cursor).rpartition(".")
-    if not separator or not (position.isascii() and position.isdigit()) or len(position) > 9 or len(group) != ID_LENGTH:
+    number = position.isascii() and position.isdigit() and len(position) <= 9
+    try:
+        known = parse_id(group) if separator and number and len(group) == ID_LENGTH else None
+    except InvalidInput:
+        known = None
+    if known is None:
         raise InvalidInput("the cursor is not one that a listing returned; begin again without it")
-    return parse_id(group), int(position)
+    return known, int(position)

@@ -73,10 +73,7 @@ def tag_key(key: str) -> str:
 def _tag(key: str, value: object) -> tuple[str, str]:
     if not isinstance(key, str) or not isinstance(value, str):
         raise InvalidInput(f'tag "{shown(str(key))}" has a value of type {type(value).__name__}; give text')
-    key, value = tag_key(key), _one_line(value.strip(), f'value of tag "{shown(key.strip())}"', MAX_TAG_VALUE)
-    if _SECOND_TAG.search(value):
-        raise InvalidInput(f'tag "{shown(key)}={shown(value)}" holds a second tag; repeat --tag for each')
-    return key, value
+    return tag_key(key), _one_line(value.strip(), f'value of tag "{shown(key.strip())}"', MAX_TAG_VALUE)
 
 
 def parse_tag(text: str) -> tuple[str, str]:
@@ -88,6 +85,8 @@ def parse_tag(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise InvalidInput(f'tag "{shown(text)}" is not of the form key=value')
+    if _SECOND_TAG.search(value):
+        raise InvalidInput(f'tag "{shown(text)}" holds a second tag; repeat --tag for each')
     return _tag(key, value)
 
 

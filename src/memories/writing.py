@@ -27,11 +27,19 @@ _COMPARED_LOOSE = 64  # without a project, those of other projects are found as 
 
 @dataclass(frozen=True, slots=True)
 class Similar:
-    """An existing memory that says nearly the same; `difference` is what it says differently, if anything."""
+    """An existing memory that says nearly the same.
+
+    Attributes:
+        created_at: When its latest version was written.
+        agent: Who wrote it, if that is known.
+        difference: What it says differently, if anything.
+    """
 
     id: str
     content: str
     similarity: float
+    created_at: datetime
+    agent: str | None = None
     difference: str = ""
 
 
@@ -165,7 +173,14 @@ class Writer:
         for candidate in self._rivals(draft, vectors):
             record = candidate.record
             judgement = _judge(draft.content, record.text, candidate.similarity, threshold)
-            found = Similar(record.ref.group, record.text, _rounded(candidate.similarity), judgement.reason)
+            found = Similar(
+                record.ref.group,
+                record.text,
+                _rounded(candidate.similarity),
+                record.created_at,
+                record.labels.get("agent"),
+                judgement.reason,
+            )
             if judgement.verdict is Verdict.SAME:
                 same = same or record
             elif judgement.verdict is Verdict.DUPLICATE:

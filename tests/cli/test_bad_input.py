@@ -183,7 +183,7 @@ TABLE = [
     tag("31", "k=" + "v" * 257, "k", "v" * 257, "is 257 characters; the limit is 256"),
     tag("31", "a,b=c", "a,b", "c", "leave out spaces, commas"),
     tag("31", "a b=c", "a b", "c", "leave out spaces, commas"),
-    tag("31", "a=1, b=2", "a", "1, b=2", "holds a second tag; repeat --tag for each"),
+    Bad("31", ("create", "c", "--tag", "a=1, b=2"), None, 2, "holds a second tag; repeat --tag for each"),
     tag("31", "a=", "a", "", "is empty"),
     tag("31", "a=x\ny", "a", "x\ny", "has a line break"),
     tag("31", "a=x\0y", "a", "x\0y", "has a NUL character"),

@@ -99,13 +99,24 @@ def start(environment: Mapping[str, str]) -> Iterator[Callable[..., Server]]:
         server.process.communicate()
 
 
-def test_the_handshake_takes_less_than_a_second(start: Callable[..., Server]) -> None:
-    times = []
-    while len(times) < 3 and min(times, default=1.0) >= 1.0:  # the machine may be busy with something else
+def test_the_handshake_takes_less_than_a_second(start: Callable[..., Server], run_python: RunPython) -> None:
+    """Or, where the machine is slow or busy, little more than the SDK alone, which is nearly all of it."""
+
+    def handshake() -> float:
         server = start(MEMORY)
-        times.append(server.greet())
+        needed = server.greet()
         assert server.leave() == ""
-    assert min(times) < 1.0
+        return needed
+
+    def sdk_alone() -> float:
+        began = time.monotonic()
+        run_python("import mcp.server.mcpserver, mcp.server.stdio")
+        return time.monotonic() - began
+
+    times: list[tuple[float, float]] = []
+    while len(times) < 4 and not any(ours < max(1.0, 1.6 * sdk) for ours, sdk in times):
+        times.append((handshake(), sdk_alone()))
+    assert any(ours < max(1.0, 1.6 * sdk) for ours, sdk in times), times
 
 
 @pytest.mark.parametrize(("era", "version"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
@@ -128,17 +139,51 @@ def test_while_the_model_loads_words_answer_and_writers_wait(
 ) -> None:
     with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db") as memories:
         memories.create("Deploys happen on Tuesdays")
-    server = start([sys.executable, "-c", SLOW, "1.6"])
-    assert server.greet() < 1.6
+    server = start([sys.executable, "-c", SLOW, "4"])
+    assert server.greet() < 4.0
     early = server.call("search_memories", query="deploys")
     assert "by words only" in early["hint"]
     assert [hit["content"] for hit in early["results"]] == ["Deploys happen on Tuesdays"]
     assert server.call("search_memories", query="when do we release?")["results"] == []
     server.call("create_memory", content="The cat is called Momo")
-    assert time.monotonic() - server.began > 1.6
+    assert time.monotonic() - server.began > 4.0
     later = server.call("search_memories", query="what is the name of my pet?")
     assert "hint" not in later
     assert [hit["content"] for hit in later["results"]] == ["The cat is called Momo"]
+
+
+def test_a_request_that_cannot_be_read_is_answered(start: Callable[..., Server]) -> None:
+    server = start(MEMORY, EMBEDDER="fake")
+    server.greet()
+    for content in (r'"bad \ud800 end"', "[" * 300 + "]" * 300):
+        server.asked += 1
+        params = f'{{"name": "create_memory", "arguments": {{"content": {content}}}}}'
+        line = f'{{"jsonrpc": "2.0", "id": {server.asked}, "method": "tools/call", "params": {params}}}\n'
+        assert server.process.stdin
+        assert server.process.stdout
+        server.process.stdin.write(line.encode())
+        server.process.stdin.flush()
+        answer = json.loads(server.process.stdout.readline())
+        assert (answer["id"], answer["result"]["isError"]) == (server.asked, True)
+    assert server.call("list_memories")["count"] == 0
+    assert server.leave() == ""
+
+
+def test_a_call_that_waits_does_not_keep_a_server_whose_client_left(
+    start: Callable[..., Server], environment: Mapping[str, str]
+) -> None:
+    with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db", embedder="fake") as memories:
+        memories.create("It is there")
+        server = start(MEMORY, EMBEDDER="fake")
+        server.greet()
+        with memories._store.transaction():
+            memories._store.touch([])
+            create = {"name": "create_memory", "arguments": {"content": "waits for the lock"}}
+            server.write({"id": 99, "method": "tools/call", "params": create})
+            time.sleep(0.3)
+            began = time.monotonic()
+            server.process.communicate(timeout=20)
+            assert time.monotonic() - began < 18  # the lock would be waited for longer
 
 
 def test_lines_that_are_no_protocol_stop_nothing(start: Callable[..., Server]) -> None:

@@ -23,7 +23,7 @@ def mcp(namespace: str | None, no_shared: bool, store: str | None, read_only: bo
     config = settings(None, namespace, store)
     gc.disable()  # the SDK makes many objects that stay: without looking through them it is there 70 ms earlier
     try:
-        from memories.mcp_server import serve
+        from memories.mcp_stdio import serve
     except ImportError as exc:
         if (exc.name or "").split(".")[0] not in ("mcp", "mcp_types"):
             raise

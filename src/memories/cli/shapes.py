@@ -73,6 +73,7 @@ def created(result: "Created") -> dict[str, Any]:
 
 def _similar(found: "Similar") -> dict[str, Any]:
     shape = {"id": found.id, "content": found.content, "similarity": found.similarity}
+    shape |= {"created_at": to_iso(found.created_at)} | ({"agent": found.agent} if found.agent else {})
     return shape | ({"difference": found.difference} if found.difference else {})
 
 
