@@ -1,12 +1,13 @@
 """Acceptance criteria of the conversation specification that no other file has: named AC-… as they are there."""
 
+import contextlib
 import inspect
 import json
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,20 @@ from typing import Any
 import pytest
 import yaml
 
-from memories import agent_memory, backend, context, gateway, load_config, payloads, policy
+from memories import (
+    AgentMemory,
+    ContextBuilder,
+    MCPError,
+    MemoryGateway,
+    MemoryPolicy,
+    agent_memory,
+    backend,
+    context,
+    gateway,
+    load_config,
+    payloads,
+    policy,
+)
 from memories.config import SETTINGS
 
 ROOT = Path(__file__).parent.parent
@@ -137,6 +151,65 @@ def test_ac_qual_001_every_public_interface_has_type_hints_and_a_docstring(name:
         given = [value for value in signature.parameters.values() if value.name not in ("self", "cls")]
         assert [value.name for value in given if value.annotation is inspect.Parameter.empty] == []
         assert signature.return_annotation is not inspect.Signature.empty
+
+
+def test_ac_qual_002_most_of_gateway_context_and_policy_is_run_by_their_tests(
+    tmp_path: Path, clean_environment: Mapping[str, str]
+) -> None:
+    tests = [str(ROOT / "tests" / f"test_{name}.py") for name in ("gateway", "context", "policy")]
+    environment = {**clean_environment, "COVERAGE_FILE": str(tmp_path / "coverage")}
+    run = [sys.executable, "-m", "coverage", "run", "--source=memories", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run([*run, "-k", "not process and not kill", *tests], cwd=ROOT, env=environment, timeout=300)
+    assert done.returncode == 0
+    for name in ("gateway", "context", "policy"):
+        report = [sys.executable, "-m", "coverage", "report", "--fail-under=80", f"--include=*/memories/{name}.py"]
+        assert subprocess.run(report, cwd=ROOT, env=environment).returncode == 0
+
+
+def test_ac_qual_004_the_linter_finds_nothing() -> None:
+    for given in (["check"], ["format", "--check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *given, "src", "agent-app"], cwd=ROOT, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+class Failing:
+    """A backend whose every method fails."""
+
+    def __init__(self, folder: Path, error: Exception) -> None:
+        self.folder_name, self.error = (folder, "failing"), error
+
+    def __getattr__(self, name: str) -> Any:
+        def fail(*_: object) -> None:
+            raise self.error
+
+        return fail
+
+
+@pytest.mark.parametrize("error", [MCPError("the disk is full"), ConnectionError("nobody answers")])
+def test_ac_qual_005_every_error_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception) -> None:
+    memory = MemoryGateway("failing", backend=Failing(tmp_path, error))  # type: ignore[arg-type]
+    builder, said = ContextBuilder(memory), (1.0, "2026-05-31T10:00:00Z")
+    agent = AgentMemory(memory, builder, MemoryPolicy(count_stored=memory.count_window))
+    calls: dict[str, Callable[[], object]] = {
+        "failed: collections are there": lambda: memory.ensure_collections(["history"]),
+        "failed: turn stored": lambda: memory.append_history("c", "user", "one", 0, "2026-05-31T10:00:00Z"),
+        "failed: history read": lambda: memory.tail_history("c", 3),
+        "failed: memory stored": lambda: memory.write_memory("one", "fact", *said),
+        "failed: memories recalled": lambda: memory.recall_memory("one", 3, 0.7),
+        "context degraded": lambda: builder.build_context("c", "one"),
+        "turn not stored": lambda: agent.append("c", "user", "two"),
+        "memory not stored": lambda: agent.remember("two", "fact", 0.9),
+        "degraded": agent.health,
+    }
+    for event, call in calls.items():
+        caplog.clear()
+        with contextlib.suppress(type(error)):
+            call()
+        logged = [record for record in caplog.records if record.getMessage() == event]
+        assert logged, event
+        assert str(error) in json.dumps([vars(record)["fields"] for record in logged])
 
 
 # --- configuration ---------------------------------------------------------------------------------------------------

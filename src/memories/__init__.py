@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         StoreBusy,
         StoreDamaged,
         StoreError,
+        StoreUnreachable,
         SystemFault,
     )
     from memories.gateway import MemoryGateway
@@ -94,6 +95,7 @@ __all__ = [
     "StoreBusy",
     "StoreDamaged",
     "StoreError",
+    "StoreUnreachable",
     "SystemFault",
     "Turn",
     "TurnDraft",

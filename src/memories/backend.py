@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from memories.conversation import Turn, TurnDraft
-from memories.errors import InvalidInput, MemoriesError, SystemFault
+from memories.errors import InvalidInput, MemoriesError, StoreUnreachable, SystemFault
 from memories.file_lock import locked
 from memories.logs import event
 from memories.models import Collection, Memory
@@ -208,6 +208,8 @@ def _translated() -> Iterator[None]:
         yield
     except InvalidInput as exc:
         raise InvalidPayload(str(exc)) from exc
+    except StoreUnreachable as exc:
+        raise ConnectionError(str(exc)) from exc
     except MemoriesError as exc:
         raise MCPError(str(exc)) from exc
     except ConnectionError:

@@ -10,6 +10,7 @@ MemoriesError
 │   └── Conflict             somebody else wrote the same version first
 └── SystemFault              the system is unwell
     ├── StoreError           the store could not do it
+    │   ├── StoreUnreachable the store's server does not answer
     │   ├── StoreBusy        another process kept the write lock too long
     │   ├── StoreDamaged     what the store holds can't be trusted or read
     │   └── SchemaTooNew     a newer program wrote this store
@@ -64,6 +65,10 @@ class SystemFault(MemoriesError):
 
 class StoreError(SystemFault):
     """The store could not do it."""
+
+
+class StoreUnreachable(StoreError):
+    """The store's server does not answer; whether a write arrived is then not known."""
 
 
 class StoreBusy(StoreError):
