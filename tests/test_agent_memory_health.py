@@ -82,6 +82,33 @@ def test_what_fails_is_named(
     assert memory.health()["status"] == "healthy"
 
 
+def test_what_is_wrong_is_logged_and_nothing_else_is(
+    memory: AgentMemory, backend: Failing, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "memories.agent_memory")
+    memory.health()
+    assert [row for row in caplog.records if row.name == "memories.agent_memory"] == []
+    backend.errors = {"tail": MCPError("the disk is\nbroken"), "append": MCPError("the disk is full")}
+    memory.append("c", "user", "waits")
+    caplog.clear()
+    memory.health()
+    [row] = [row for row in caplog.records if row.name == "memories.agent_memory"]
+    assert (row.levelname, row.getMessage(), vars(row)["fields"]) == (
+        "WARNING", "degraded", {"history": "the disk is broken"},
+    )  # fmt: skip
+    backend.errors.clear()
+    caplog.clear()
+    memory.health()  # all answers, but a turn still waits
+    assert [row.getMessage() for row in caplog.records] == ["degraded"]
+
+
+def test_while_turns_are_put_aside_it_is_degraded(memory: AgentMemory) -> None:
+    memory.gateway.queue.add({"nonsense": True})
+    memory.gateway.drain()
+    health = memory.health()
+    assert (health["status"], health["queued_turns"], health["refused_turns"]) == ("degraded", 0, 1)
+
+
 def test_while_turns_wait_it_is_degraded(memory: AgentMemory, backend: Failing) -> None:
     backend.errors["append"] = MCPError("the disk is full")
     assert [memory.append("c", "user", text) for text in ("one", "two")] == [None, None]

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from memories.config import SETTINGS, load_config, without_password
+from memories.cli import shapes
+from memories.cli import text as texts
+from memories.config import SETTINGS, cache_folder, load_config, without_password
 from memories.errors import ConfigError
 
 
@@ -78,3 +80,52 @@ def test_an_error_names_the_setting_its_source_and_the_value(tmp_path: Path) -> 
 )
 def test_passwords_are_masked(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+KEYS = ("EMBEDDER_API_KEY", "OPENAI_API_KEY", "VOYAGE_API_KEY", "COHERE_API_KEY")
+
+
+@pytest.mark.parametrize("variable", KEYS)
+def test_keys_are_never_shown(variable: str, tmp_path: Path) -> None:
+    config = load_config(environment={variable: " sk-secret "}, folder=tmp_path)
+    key = getattr(config, variable.lower())
+    assert key.reveal() == "sk-secret"
+    assert f"{key} {key!r} {config}".count("sk-secret") == 0
+    for shown in (shapes.config(config), texts.config(config)):
+        assert "sk-secret" not in str(shown)
+        assert "***" in str(shown)
+
+
+@pytest.mark.parametrize("variable", KEYS)
+def test_an_empty_key_is_none(variable: str, tmp_path: Path) -> None:
+    """Other programs have theirs in these variables; an empty one must not stop ours."""
+    (tmp_path / ".env").write_text(f"{variable}=below\n")
+    assert getattr(load_config(environment={variable: ""}, folder=tmp_path), variable.lower()).reveal() == "below"
+    assert getattr(load_config(environment={variable: ""}, folder=tmp_path.parent), variable.lower()) is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("EMBEDDER_DIMENSIONS", "0", "must be a whole number from 1 to 65536"),
+        ("EMBEDDER_TIMEOUT", "0", "must be a number of seconds from 0.1 to 600"),
+        ("EMBEDDER_TIMEOUT", "nan", "must be a number of seconds from 0.1 to 600"),
+        ("EMBEDDER_TIMEOUT", "soon", "must be a number of seconds from 0.1 to 600"),
+        ("EMBEDDER_FALLBACK", "minilm", "must be none or local"),
+        ("EMBEDDER_PLAIN_HTTP", "perhaps", "must be true or false"),
+        ("EMBEDDER_CACHE_MB", "-1", "must be a whole number from 0 to 100000"),
+    ],
+)
+def test_settings_of_services_are_checked(variable: str, value: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(environment={variable: value}, folder=tmp_path)
+    assert str(caught.value) == f'{variable} (environment) {said}, not "{value}"'
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the folders of other systems have other names")
+def test_the_folder_of_what_can_be_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_folder() == tmp_path / ".cache" / "memories"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
+    assert cache_folder() == tmp_path / "elsewhere" / "memories"

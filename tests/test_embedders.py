@@ -129,5 +129,6 @@ def test_damaged_weights_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tm
 def test_embedders_are_opened_by_name() -> None:
     assert isinstance(open_embedder("minilm"), MiniLM)
     assert open_embedder("none") is None
-    with pytest.raises(ConfigError, match='there is no embedder "gpt"'):
-        open_embedder("gpt")
+    for name in ("gpt", "gpt:4", "openai-large", "", ":"):
+        with pytest.raises(ConfigError, match=f'there is no embedder "{name}"'):
+            open_embedder(name)

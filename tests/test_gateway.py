@@ -1,24 +1,29 @@
 """The gateway over our own engine: what is stored is found again, in order, once, by other processes, after a crash."""
 
+import itertools
 import json
 import signal
-import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from memories import AgentMemory, ContextBuilder, MCPError, Memories, MemoryGateway, MemoryPolicy, load_config, logs
 from memories.backend import EngineBackend, UnsupportedEndpoint
 from memories.context import HISTORY, MEMORIES
 from memories.fence import MAX_SHOWN, read_block
-from memories.retry_queue import RetryQueue
+from memories.models import MAX_INDEX
+from memories.payloads import ROLES, HistoryTurn, InvalidPayload
+from memories.validate import content
 
 TS = "2026-05-31T10:00:00+02:00"
 HOSTILE = Path(__file__).parent / "data" / "hostile_contents.jsonl"
@@ -134,6 +139,20 @@ def test_two_writers_who_believe_the_same_index_get_two(gateway: MemoryGateway, 
         assert (say(gateway, "mine", 7), say(other, "theirs", 7), say(gateway, "next", 2)) == ("c#7", "c#8", "c#9")
 
 
+def test_a_turn_index_is_the_earliest_that_a_turn_gets(gateway: MemoryGateway) -> None:
+    asked = (3, 0, 4, 9, 9, 2)
+    assert [say(gateway, f"{number}", index) for number, index in enumerate(asked)] == [
+        "c#3", "c#4", "c#5", "c#9", "c#10", "c#11",
+    ]  # fmt: skip
+
+
+def test_what_follows_the_highest_index_is_still_in_the_context(gateway: MemoryGateway) -> None:
+    for number, index in enumerate((MAX_INDEX, 0)):
+        say(gateway, str(number), index)
+    context = ContextBuilder(gateway).build_context("c", "what now?")
+    assert [turn.text for turn in context["history"]] == ["0", "1"]
+
+
 def test_many_processes_lose_nothing_and_number_without_gaps(
     gateway: MemoryGateway, store: str, clean_environment: Mapping[str, str]
 ) -> None:
@@ -213,6 +232,28 @@ def test_what_was_stored_less_sure_does_not_hide_what_is_said_surely(gateway: Me
     assert [found["id"] for found in gateway.recall_memory("bees", 8, 0.7)] == [sure]
 
 
+def test_what_is_said_elsewhere_or_of_another_type_is_a_memory_of_its_own(gateway: MemoryGateway) -> None:
+    made = [
+        gateway.write_memory("Ann keeps bees", kind, 0.9, TS, conversation)
+        for kind in ("fact", "decision")
+        for conversation in (None, "a", "b")
+    ]
+    assert len(set(made)) == 6
+    found = gateway.recall_memory("bees", 8, 0.0)
+    kinds = {(one["metadata"]["type"], one["metadata"].get("conversation_id")) for one in found}
+    assert kinds == {(kind, conversation) for kind in ("fact", "decision") for conversation in (None, "a", "b")}
+    assert {one["metadata"]["type"] for one in gateway.recall_memory("bees", 8, 0.0, "a")} == {"fact", "decision"}
+
+
+def test_a_surer_one_of_its_kind_replaces_a_memory_and_leaves_other_kinds(gateway: MemoryGateway) -> None:
+    weak, other = (remember(gateway, "Ann keeps bees", 0.5, conversation_id=each) for each in ("a", "b"))
+    sure = remember(gateway, "Ann keeps bees", 0.9, conversation_id="a")
+    found = {one["id"]: one["metadata"]["confidence"] for one in gateway.recall_memory("bees", 8, 0.0)}
+    assert found == {sure: 0.9, other: 0.5}
+    assert weak != sure
+    assert remember(gateway, "Ann keeps bees", 0.5, conversation_id="b") == other
+
+
 def test_an_odd_confidence_is_stored_once(gateway: MemoryGateway) -> None:
     assert remember(gateway, "Ann keeps bees", 0.712349) == remember(gateway, "Ann keeps bees", 0.712349)
     assert len(gateway.recall_memory("bees", 8, 0.0)) == 1
@@ -231,6 +272,50 @@ def test_what_is_no_memory_is_refused(gateway: MemoryGateway) -> None:
     with pytest.raises(ValueError, match="query is empty"):
         gateway.recall_memory("", 8, 0.7)
     assert gateway.recall_memory("long " * 5_000, 8, 0.7) == []
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+NAMES = [(" c ", "c"), ("cafe\u0301", "caf\u00e9"), ("\u3000\u212bngstrom\n", "\u00c5ngstrom")]
+
+
+@pytest.mark.parametrize(("written", "kept"), NAMES)
+def test_a_name_means_the_same_however_it_is_written(flaky: Flaky, written: str, kept: str) -> None:
+    gateway = MemoryGateway("memories", backend=flaky)
+    assert say(gateway, "one", 0, written) == f"{kept}#0"
+    flaky.error = MCPError("full")
+    for name in (kept, written):
+        with pytest.raises(MCPError):
+            say(gateway, f"{name} waits", 0, name, message_id=f"m {len(name)}")
+    for name in (written, kept):
+        assert said(gateway, name) == ["one", f"{kept} waits", f"{written} waits"]
+    flaky.error = None
+    assert say(gateway, "last", 0, written) == f"{kept}#3"
+    assert [said(gateway, name)[-1] for name in (written, kept)] == ["last", "last"]
+    assert flaky.memories.forget_turns(written).versions == 4
+
+
+@pytest.mark.parametrize(("written", "kept"), NAMES)
+def test_a_memory_is_recalled_by_any_writing_of_its_conversation(
+    gateway: MemoryGateway, written: str, kept: str
+) -> None:
+    first = remember(gateway, "Ann keeps bees", conversation_id=written)
+    assert remember(gateway, "Ann keeps bees", conversation_id=kept) == first
+    for name in (written, kept):
+        [found] = gateway.recall_memory("bees", 8, 0.0, name)
+        assert (found["id"], found["metadata"]["conversation_id"]) == (first, kept)
+
+
+def test_the_windows_of_one_conversation_are_one_however_it_is_written(gateway: MemoryGateway) -> None:
+    memory = agent(gateway, most=1)
+    memory._clock = lambda: datetime(2026, 5, 31, 10, tzinfo=UTC)
+    made = [
+        memory.remember(text, "fact", 0.9, conversation_id=name)
+        for text, name in [("Ann keeps bees", "cafe\u0301"), ("Tea is drunk at five", " caf\u00e9")]
+    ]
+    assert made[0] is not None
+    assert made[1] is None
+    assert gateway.count_window("caf\u00e9@2026-05-31T10:00Z") == 1
 
 
 # --- what may be stored ----------------------------------------------------------------------------------------------
@@ -334,6 +419,235 @@ def test_what_was_stored_though_it_seemed_to_fail_is_not_stored_twice(flaky: Fla
     assert said(gateway) == ["one"]
 
 
+def test_a_turn_without_a_time_zone_keeps_its_moment_wherever_it_is_stored(
+    flaky: Flaky, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = MemoryGateway("memories", backend=flaky)
+    with time_zone(monkeypatch, "JST-9"):
+        flaky.error = MCPError("full")
+        for number, ts in enumerate(("2026-05-31T10:00:00", "2026-05-31", "2026-05-31T10:00:00+02:00")):
+            with pytest.raises(MCPError):
+                gateway.append_history("c", "user", str(number), 0, ts)
+    with time_zone(monkeypatch, "EST5"):
+        flaky.error = None
+        assert gateway.drain() == 3
+    moments = [document["metadata"]["ts"] for document in gateway.tail_history("c", 3)]
+    assert moments == ["2026-05-31T01:00:00.000Z", "2026-05-30T15:00:00.000Z", "2026-05-31T08:00:00.000Z"]
+
+
+@contextmanager
+def time_zone(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", name)
+        time.tzset()
+        yield
+    time.tzset()
+
+
+STRANGE = st.sampled_from(" ,=#:\ufeff\u200b\u200d\u2028\u202e\u0301\u00e9\u1160\u3000\u212b\U0001f468\U000e0041")
+NEVER = st.sampled_from("\0\n\x1f\x85\ud800")  # in a name; a text may have some of them
+LETTERS = STRANGE | st.characters(exclude_categories=("Cc", "Cs"))
+NAME = st.builds(
+    "".join,
+    st.tuples(
+        st.text(LETTERS),
+        st.sampled_from(["x", "e\u0301", "\u4e00", "x, a=1", "#1"]),
+        st.text(LETTERS | NEVER, max_size=1),
+    ),
+)
+NUMBERS = itertools.count()
+MOMENTS = st.datetimes(timezones=st.none() | st.just(UTC) | st.just(timezone(timedelta(hours=14)))).map(str)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    turn=st.fixed_dictionaries(
+        {
+            "conversation_id": NAME,
+            "role": st.sampled_from(ROLES),
+            "text": st.text(LETTERS | NEVER, min_size=1),
+            "turn_index": st.integers(0, 9) | st.sampled_from([MAX_INDEX - 1, MAX_INDEX]),
+            "ts": MOMENTS,
+            "message_id": st.none() | NAME,
+            "channel": st.none() | NAME,
+        }
+    )
+)
+def test_a_turn_is_refused_at_once_or_never(flaky: Flaky, turn: dict[str, Any]) -> None:
+    gateway = MemoryGateway("memories", backend=flaky)
+    turn["conversation_id"] += str(next(NUMBERS))  # a new one
+    flaky.error = MCPError("full")
+    try:
+        accepted = HistoryTurn(**turn)
+    except InvalidPayload:
+        with pytest.raises(ValueError, match=r"\w"):
+            gateway.append_history(**turn)
+        assert not gateway.queue
+        return
+    with pytest.raises(MCPError):
+        gateway.append_history(**turn)
+    [waits] = gateway.tail_history(accepted.conversation_id, 1)
+    flaky.error = None
+    assert gateway.drain() == 1
+    assert (gateway.queue.entries(), gateway.queue.refused_count()) == ([], 0)
+    [stored] = gateway.tail_history(accepted.conversation_id, 1)
+    assert stored["text"] == content(turn["text"])
+    known = stored["metadata"]
+    assert waits["metadata"] == known | {"pending": True, "ts": waits["metadata"]["ts"]}
+    assert known["conversation_id"] == accepted.conversation_id
+    assert (known.get("channel"), known.get("message_id")) == (accepted.channel, accepted.message_id)
+
+
+def test_no_byte_of_a_forgotten_conversation_stays_in_the_folder(flaky: Flaky, store: str) -> None:
+    gateway = MemoryGateway("memories", backend=flaky)
+    say(gateway, "secret, and stored", 0, "a")
+    gateway.queue.add(
+        {"conversation_id": "a", "role": "robot", "text": "secret, and refused", "turn_index": 0, "ts": TS}
+    )
+    gateway.drain()
+    flaky.error = MCPError("full")
+    for conversation, text in [("a", "secret, and waiting"), ("b", "kept"), ("only waits", "secret, and never stored")]:
+        with pytest.raises(MCPError):
+            say(gateway, text, 0, conversation)
+    assert has(store, b"secret, and refused", b"secret, and waiting", b"secret, and never stored")
+    assert flaky.memories.forget_turns(" a ").versions >= 2
+    assert flaky.memories.forget_turns("only waits").versions == 1
+    assert not has(store, b"secret")
+    flaky.error = None
+    assert gateway.drain() == 1
+    assert [said(gateway, conversation) for conversation in ("a", "only waits", "b")] == [[], [], ["kept"]]
+    assert not has(store, b"secret")
+
+
+@pytest.mark.parametrize("suffix", ["", ".new", ".refused", ".refused.new"])
+def test_what_a_crash_left_is_forgotten_too(flaky: Flaky, store: str, suffix: str) -> None:
+    gateway = MemoryGateway("memories", backend=flaky)
+    say(gateway, "stored")
+    queue = gateway.queue.path
+    queue.with_name(queue.name + suffix).write_bytes(b'{"conversation_id": "c", "role": "user", "text": "secret')
+    flaky.memories.forget_turns("c")
+    assert not has(store, b"secret")
+
+
+def test_a_conversation_of_which_all_was_refused_can_be_forgotten(flaky: Flaky, store: str) -> None:
+    gateway = MemoryGateway("memories", backend=flaky)
+    gateway.queue.add({"conversation_id": "c", "role": "robot", "text": "secret", "turn_index": 0, "ts": TS})
+    gateway.drain()
+    assert flaky.memories.forget_turns("c").versions == 1
+    assert not has(store, b"secret")
+
+
+def has(store: str, *parts: bytes) -> bool:
+    """Whether each of these is in some file of the store's folder, which is looked at from another process.
+
+    A look from this one would cancel the locks of the open store.
+    """
+    script = """
+import pathlib, sys
+for file in pathlib.Path(sys.argv[1]).iterdir():
+    sys.stdout.buffer.write(file.read_bytes())
+"""
+    command = [sys.executable, "-c", script, str(Path(store).parent)]
+    data = subprocess.run(command, capture_output=True, check=True).stdout
+    return all(part in data for part in parts)
+
+
+@pytest.mark.parametrize("stored_first", [False, True], ids=["before it is stored", "after"])
+def test_who_reads_while_the_queue_is_stored_sees_each_turn_once(flaky: Flaky, stored_first: bool) -> None:
+    gateway = MemoryGateway("memories", backend=flaky)
+    say(gateway, "0")
+    flaky.error = MCPError("full")
+    for number in range(1, 5):
+        with pytest.raises(MCPError):
+            say(gateway, str(number))
+    flaky.error = None
+    inside, go_on = threading.Semaphore(0), threading.Semaphore(0)
+    append = flaky.append
+
+    def slowly(turn: Any) -> str:
+        done = append(turn) if stored_first else ""
+        inside.release()
+        assert go_on.acquire(timeout=20)
+        return done or append(turn)
+
+    flaky.append = slowly  # type: ignore[method-assign]
+    draining = threading.Thread(target=gateway.drain)
+    draining.start()
+    for _ in range(4):
+        assert inside.acquire(timeout=20)
+        documents = gateway.tail_history("c", 16)
+        assert [document["text"] for document in documents] == list("01234")
+        assert [document["metadata"]["turn_index"] for document in documents] == list(range(5))
+        assert said(gateway, n=2) == ["3", "4"]
+        go_on.release()
+    draining.join(20)
+    assert said(gateway) == list("01234")
+    assert not gateway.queue
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["after the read", "before the read"])
+def test_what_is_stored_during_a_read_is_neither_missed_nor_seen_twice(flaky: Flaky, first: bool) -> None:
+    gateway = MemoryGateway("memories", backend=flaky)
+    flaky.error = MCPError("full")
+    for number in range(3):
+        with pytest.raises(MCPError):
+            say(gateway, str(number))
+    flaky.error = None
+    tail = flaky.tail
+
+    def overtaken(conversation_id: str, n: int) -> list[dict[str, Any]]:
+        found = [] if first else tail(conversation_id, n)
+        gateway.drain()
+        return tail(conversation_id, n) if first else found
+
+    flaky.tail = overtaken  # type: ignore[method-assign]
+    assert said(gateway) == ["0", "1", "2"]
+    assert not gateway.queue
+
+
+def test_writers_whose_store_fails_at_random_lose_nothing(store: str, clean_environment: Mapping[str, str]) -> None:
+    """Some appends fail before anything is stored, some after; what each writer said stays in its order."""
+    script = """
+import random, sys
+from memories import MCPError, Memories, MemoryGateway
+from memories.backend import EngineBackend
+store, who = sys.argv[1:]
+chance = random.Random(who)
+class Failing(EngineBackend):
+    def append(self, turn):
+        luck = chance.random()
+        if luck < 0.3:
+            raise MCPError("not stored")
+        done = super().append(turn)
+        if luck < 0.5:
+            raise MCPError("stored, but nobody hears of it")
+        return done
+gateway = MemoryGateway("memories", backend=Failing(Memories("sqlite:///" + store)))
+sys.stdin.readline()
+queued = 0
+for number in range(60):
+    try:
+        gateway.append_history("c", "user", f"{who}-{number}", 0, "2026-05-31")
+    except MCPError as exc:
+        assert exc.queued
+        queued += 1
+print(queued)
+"""
+    command = [sys.executable, "-c", script, store]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    running = [subprocess.Popen([*command, str(who)], env=dict(clean_environment), **pipes) for who in range(3)]
+    queued = [int(process.communicate("\n", timeout=60)[0]) for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0]
+    assert min(queued) >= 10
+    with MemoryGateway(store) as gateway:
+        gateway.drain()
+        texts = said(gateway)
+        assert not gateway.queue
+    assert len(texts) == len(set(texts)) == 180
+    for who in range(3):
+        assert [text for text in texts if text.startswith(f"{who}-")] == [f"{who}-{number}" for number in range(60)]
+
+
 def test_a_queue_is_stored_when_the_agent_starts(flaky: Flaky, store: str) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     flaky.error = MCPError("full")
@@ -366,99 +680,6 @@ def test_a_turn_that_is_refused_for_good_is_put_aside(flaky: Flaky) -> None:
     assert not gateway.queue
     aside = gateway.queue.path.with_name(f"{gateway.queue.path.name}.refused").read_text().splitlines()
     assert [json.loads(row).get("role") for row in aside] == ["robot", None]
-
-
-def test_the_queue_is_private_and_keeps_whole_lines_only(tmp_path: Path) -> None:
-    queue = RetryQueue(tmp_path / "deep" / "er" / "q.jsonl")
-    assert (bool(queue), queue.entries(), queue.drain(print).done) == (False, [], 0)  # type: ignore[comparison-overlap]
-    queue.add({"text": "first\n\u2028 line"})
-    assert stat.S_IMODE(queue.path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(queue.path.parent.stat().st_mode) == 0o700
-    with queue.path.open("ab") as file:
-        file.write(b'{"text": "half' * 9)  # a crash in the middle of a write
-    assert queue.entries() == [{"text": "first\n\u2028 line"}]
-    queue.add({"text": "x" * 200_000})
-    queue.add({"text": "third"})
-    seen: list[Any] = []
-    with queue.path.open("ab") as file:
-        file.write(b"damaged\n[]\n")
-    assert queue.drain(seen.append).done == 3
-    assert [entry["text"][:5] for entry in seen] == ["first", "xxxxx", "third"]
-    assert not queue
-    assert queue.path.with_name("q.jsonl.refused").read_bytes() == b"damaged\n[]\n"
-
-
-def test_a_queue_of_nothing_but_a_half_written_line_is_empty(tmp_path: Path) -> None:
-    queue = RetryQueue(tmp_path / "q.jsonl")
-    queue.path.write_bytes(b'{"text": "half')
-    assert queue.drain(pytest.fail).done == 0
-    assert not queue.path.exists()
-
-
-def test_a_damaged_line_is_put_aside_once(tmp_path: Path) -> None:
-    queue = RetryQueue(tmp_path / "q.jsonl")
-    queue.path.write_bytes(b'damaged\n{"n": 1}\n')
-
-    def fail(_entry: dict[str, Any]) -> None:
-        raise MCPError("full")
-
-    for _ in range(3):
-        assert queue.drain(fail).done == 0
-    assert queue.path.read_bytes() == b'{"n": 1}\n'
-    assert queue.path.with_name("q.jsonl.refused").read_bytes() == b"damaged\n"
-
-
-def test_what_fails_holds_up_its_own_conversation_and_no_other(tmp_path: Path) -> None:
-    queue = RetryQueue(tmp_path / "q.jsonl", group="c")
-    for number in range(9):
-        queue.add({"n": number, "c": "abc"[number % 3]})
-    seen = []
-
-    def not_four(entry: dict[str, Any]) -> None:
-        if entry["n"] == 4:
-            raise MCPError("full")
-        seen.append(entry["n"])
-
-    drained = queue.drain(not_four)
-    assert (seen, drained.done, list(drained.failed)) == ([0, 1, 2, 3, 5, 6, 8], 7, ["b"])
-    assert [entry["n"] for entry in queue.entries()] == [4, 7]
-    assert queue.drain(seen.append, before="a").done == 2
-
-
-def test_draining_stops_when_nobody_answers_or_many_fail(tmp_path: Path) -> None:
-    queue = RetryQueue(tmp_path / "q.jsonl", group="c")
-    for number in range(9):
-        queue.add({"n": number, "c": str(number)})
-    seen = []
-
-    def fail(entry: dict[str, Any]) -> None:
-        seen.append(entry["n"])
-        raise MCPError("full") if entry["n"] else ConnectionError("gone")
-
-    with pytest.raises(ConnectionError):
-        queue.drain(fail)
-    queue.discard("0")
-    assert (queue.drain(fail).done, seen) == (0, [0, 1, 2, 3])
-    assert len(queue.entries()) == 8
-
-
-def test_who_drains_keeps_nobody_from_adding(tmp_path: Path) -> None:
-    queue = RetryQueue(tmp_path / "q.jsonl", group="c")
-    queue.add({"n": 0, "c": "a"})
-    inside, others = threading.Event(), threading.Event()
-
-    def slowly(_entry: dict[str, Any]) -> None:
-        inside.set()
-        assert others.wait(10)
-
-    draining = threading.Thread(target=queue.drain, args=(slowly,))
-    draining.start()
-    assert inside.wait(10)
-    queue.add({"n": 1, "c": "a"})
-    assert queue.drain(pytest.fail).done == 0
-    others.set()
-    draining.join()
-    assert queue.entries() == [{"n": 1, "c": "a"}]
 
 
 def test_a_full_queue_says_that_the_turn_is_lost(flaky: Flaky, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -740,6 +961,69 @@ def test_enabling_twice_writes_once(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_log_level_of_another_program_breaks_nothing() -> None:
     for word, level in [("warning", "WARN"), ("CRITICAL", "ERROR"), ("trace", "DEBUG"), ("my_crate=debug", "INFO")]:
         assert load_config(environment={"LOG_LEVEL": word}).log_level == level
+
+
+Records = list[tuple[str, str, dict[str, Any]]]
+
+
+def events(caplog: pytest.LogCaptureFixture) -> Records:
+    """Level, name and fields of what was logged."""
+    return [(row.levelname, row.getMessage(), getattr(row, "fields", {})) for row in caplog.records]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(ConnectionError("gone"), "ConnectionError"), (MCPError("full"), "MCPError")]
+)
+def test_every_operation_that_fails_is_logged_as_an_error(
+    flaky: Flaky, caplog: pytest.LogCaptureFixture, error: Exception, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_given: Any) -> Any:
+        raise error
+
+    gateway = MemoryGateway("memories", backend=flaky)
+    for name in ("ensure_collections", "append", "tail", "write", "recall"):
+        monkeypatch.setattr(flaky, name, fail)
+    for name, attempt in [
+        ("collections are there", lambda: gateway.ensure_collections(["history"])),
+        ("turn stored", lambda: say(gateway, "what I said")),
+        ("history read", lambda: gateway.tail_history("c", 1)),
+        ("memory stored", lambda: remember(gateway, "what is remembered")),
+        ("memories recalled", lambda: gateway.recall_memory("what is asked", 8, 0.7)),
+    ]:
+        caplog.clear()
+        with pytest.raises(type(error)):
+            attempt()  # type: ignore[no-untyped-call]
+        [fields] = [fields for level, event, fields in events(caplog) if (level, event) == ("ERROR", f"failed: {name}")]
+        assert (fields["error"], fields["kind"]) == (str(error), kind)
+        assert "what" not in json.dumps([fields for _, _, fields in events(caplog)])
+
+
+def test_a_turn_that_waits_is_logged_until_it_is_stored(flaky: Flaky, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "memories")
+    gateway = MemoryGateway("memories", backend=flaky)
+    flaky.error = MCPError("full")
+    with pytest.raises(MCPError):
+        say(gateway, "one")
+    assert ("WARNING", "turn queued", {"conversation_id": "c"}) in events(caplog)
+    gateway.ensure_collections([])
+    assert ("WARNING", "queued turns wait on", {"conversation_id": "c", "error": "full"}) in events(caplog)
+    assert ("WARNING", "queued turns still can't be stored", {"error": "full"}) in events(caplog)
+    flaky.error = None
+    gateway.drain()
+    assert ("INFO", "queued turns stored", {"drained": 1}) in events(caplog)
+
+
+def test_a_turn_that_is_lost_is_logged_as_an_error(
+    flaky: Flaky, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memories.retry_queue.MAX_BYTES", 10)
+    gateway = MemoryGateway("memories", backend=flaky)
+    flaky.error = MCPError("full")
+    with pytest.raises(MCPError):
+        say(gateway, "one")
+    [(level, _, fields)] = [row for row in events(caplog) if row[1].startswith("turn lost")]
+    assert level == "ERROR"
+    assert "is full (10 bytes)" in fields["error"]
 
 
 def test_latencies_stay_within_the_specifications(gateway: MemoryGateway) -> None:

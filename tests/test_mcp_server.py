@@ -455,7 +455,7 @@ def test_a_fault_of_ours_is_not_told_to_the_model(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the secret is 1234")
 
-    monkeypatch.setattr(memories, "search", broken)
+    monkeypatch.setattr(memories, "explain", broken)
     assert modern.refused("search_memories", query="x") == "Error executing tool search_memories"
     assert "the secret is 1234" in caplog.text  # it is logged, with its traceback
 
@@ -554,8 +554,8 @@ def test_other_lines_are_left_as_they_are(line: str) -> None:
 
 def test_a_slow_call_holds_up_no_other(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = threading.Event()
-    search = memories.search
-    monkeypatch.setattr(memories, "search", lambda *given, **filters: listed.wait(10) and search(*given, **filters))
+    explain = memories.explain
+    monkeypatch.setattr(memories, "explain", lambda *given, **filters: listed.wait(10) and explain(*given, **filters))
     agent = Agent(memories, "legacy")
 
     async def together(client: Client) -> Any:

@@ -89,3 +89,15 @@ def test_a_window_is_a_conversation_and_an_hour() -> None:
     assert window_key("c", at.astimezone(timezone(timedelta(hours=5, minutes=30)))) == "c@2026-05-31T10:00Z"
     assert window_key("c", at + timedelta(seconds=1)) == "c@2026-05-31T11:00Z"
     assert window_key(None, at, timedelta(days=1)) == "@2026-05-31T00:00Z"
+
+
+def test_the_windows_of_a_conversation_are_one_however_it_is_written() -> None:
+    at = datetime(2026, 5, 31, 10, tzinfo=UTC)
+    assert window_key("cafe\u0301", at) == window_key(" caf\u00e9\n", at) == "caf\u00e9@2026-05-31T10:00Z"
+    assert window_key("", at) == window_key(None, at)
+
+
+@pytest.mark.parametrize("name", [" ", "a\nb", "a\0b", "\ud800", "x" * 257, 3])
+def test_what_is_no_conversation_has_no_window(name: Any) -> None:
+    with pytest.raises(InvalidInput, match="conversation_id"):
+        window_key(name, datetime(2026, 5, 31, tzinfo=UTC))

@@ -234,6 +234,8 @@ class ChromaMcpBackend:
         """Return the highest number of a conversation, or -1: one question if it is nearly known, else a search."""
         known = self._known.get(conversation_id, -1)
         found = self._numbers(conversation_id, known + 1)
+        if known >= 0 and conversation_id not in self._known:
+            return self._last(conversation_id)  # it was started anew meanwhile, and may have fewer
         if len(found) == PAGE:
             known = self._seek(conversation_id, max(found))
             found = self._numbers(conversation_id, known)

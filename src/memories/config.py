@@ -15,13 +15,34 @@ from memories.models import SHARED
 
 
 class Setting(NamedTuple):
-    """One setting: its name in `Config` and `config.toml`, its variable, its default, and what it is for."""
+    """One setting: its name in `Config` and `config.toml`, its variable, its default, and what it is for.
+
+    Attributes:
+        secret: It is never shown. Other programs have keys in the same variables, so an empty one is none.
+    """
 
     name: str
     variable: str
     default: Any
     parse: Callable[[str], Any]
     purpose: str
+    secret: bool = False
+
+
+class Secret:
+    """A key or a password; only `reveal` shows it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """Return what is kept secret."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "***"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +58,17 @@ class Config:
     namespace: str
     format: str
     embedder: str
+    embedder_url: str | None
+    embedder_api_key: Secret | None
+    openai_api_key: Secret | None
+    voyage_api_key: Secret | None
+    cohere_api_key: Secret | None
+    embedder_dimensions: int | None
+    embedder_timeout: float
+    embedder_fallback: str
+    embedder_plain_http: bool
+    embedder_cache_mb: int
+    embedder_calibration: str | None
     default_limit: int
     min_confidence: float
     decay_half_life_hours: float
@@ -81,6 +113,16 @@ def _hours(text: str) -> float:
     if not 0 < hours < 1e9:
         raise ValueError("must be a number of hours greater than 0")
     return hours
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.1 <= seconds <= 600:
+        raise ValueError("must be a number of seconds from 0.1 to 600")
+    return seconds
 
 
 def _yes_or_no(text: str) -> bool:
@@ -142,7 +184,18 @@ SETTINGS = (
     Setting("store", "MEMORY_STORE", None, _name, "where memories are kept, a URL such as sqlite:///path"),
     Setting("namespace", "MEMORY_NAMESPACE", SHARED, _namespace, "the pool to write to and read from"),
     Setting("format", "MEMORY_FORMAT", "auto", _one_of("auto", "json", "text"), "auto: text on a terminal, else JSON"),
-    Setting("embedder", "EMBEDDER", "minilm", str, "what makes vectors: minilm, or none to go by words alone"),
+    Setting("embedder", "EMBEDDER", "minilm", str, "what makes vectors: minilm, none, or a service as openai:MODEL"),
+    Setting("embedder_url", "EMBEDDER_URL", None, _name, "where the embedder's service is; by default its maker's"),
+    Setting("embedder_api_key", "EMBEDDER_API_KEY", None, Secret, "key for EMBEDDER_URL", secret=True),
+    Setting("openai_api_key", "OPENAI_API_KEY", None, Secret, "key for openai", secret=True),
+    Setting("voyage_api_key", "VOYAGE_API_KEY", None, Secret, "key for voyage", secret=True),
+    Setting("cohere_api_key", "COHERE_API_KEY", None, Secret, "key for cohere", secret=True),
+    Setting("embedder_dimensions", "EMBEDDER_DIMENSIONS", None, _whole(1, 65_536), "how long its vectors are"),
+    Setting("embedder_timeout", "EMBEDDER_TIMEOUT", 10.0, _seconds, "seconds that one request for vectors may take"),
+    Setting("embedder_fallback", "EMBEDDER_FALLBACK", "none", _one_of("none", "local"), "local: else go by words"),
+    Setting("embedder_plain_http", "EMBEDDER_PLAIN_HTTP", False, _yes_or_no, "texts may go over a network unencrypted"),
+    Setting("embedder_cache_mb", "EMBEDDER_CACHE_MB", 64, _whole(0, 100_000), "MB of vectors kept; 0 keeps none"),
+    Setting("embedder_calibration", "EMBEDDER_CALIBRATION", None, _name, "what was measured of the model, name=number"),
     Setting("default_limit", "DEFAULT_LIMIT", 10, _whole(1, validate.MAX_LIMIT), "how many results at most"),
     Setting("min_confidence", "MIN_CONFIDENCE", 0.3, _unit, "search leaves out what is less current, 0 to 1"),
     Setting("decay_half_life_hours", "DECAY_HALF_LIFE_HOURS", 720.0, _hours, "hours until decaying memories reach 0"),
@@ -218,6 +271,8 @@ def _first(setting: Setting, layers: list[tuple[str, Mapping[str, Any]]]) -> tup
             continue
         text = str(values[setting.name]).strip(" ")
         named = setting.name if source not in ("environment", ".env") else setting.variable
+        if not text and setting.secret:
+            continue
         if not text:
             raise ConfigError(f"{named} ({source}) is set but empty; give it a value or unset it")
         try:
@@ -276,17 +331,30 @@ def _toml(file: Path) -> dict[str, Any]:
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
 
 
+_WINDOWS = {"cache": "Cache"}
+_XDG = {
+    "data": ("XDG_DATA_HOME", ".local/share"),
+    "config": ("XDG_CONFIG_HOME", ".config"),
+    "cache": ("XDG_CACHE_HOME", ".cache"),
+}
+
+
+def cache_folder() -> Path:
+    """Return the folder for what can be lost without harm."""
+    return _platform_folder("cache")
+
+
 def _platform_folder(kind: str) -> Path:
-    """Return the platform's folder for an application's data or configuration, as platformdirs names it.
+    """Return the platform's folder for an application's data, configuration or cache, as platformdirs names it.
 
     Computed here because importing platformdirs would cost every command 15 ms.
     """
     home = Path.home()
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA")
-        return (Path(local) if local else home / "AppData" / "Local") / "memories" / "memories"
+        return (Path(local) if local else home / "AppData" / "Local") / "memories" / "memories" / _WINDOWS.get(kind, "")
     if sys.platform == "darwin":
-        return home / "Library" / "Application Support" / "memories"
-    variable, fallback = {"data": ("XDG_DATA_HOME", ".local/share"), "config": ("XDG_CONFIG_HOME", ".config")}[kind]
+        return home / "Library" / ("Caches" if kind == "cache" else "Application Support") / "memories"
+    variable, fallback = _XDG[kind]
     base = os.environ.get(variable, "").strip()
     return (Path(base) if base else home / fallback) / "memories"

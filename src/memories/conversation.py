@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from memories import validate
+from memories.embedders.base import embed_to_store
 from memories.errors import InvalidInput
 from memories.models import MAX_INDEX, MAX_TURN_CHARACTERS, ROLE, SPEAKER, Collection, Filter, Record, Ref
 from memories.stores.base import Store
@@ -119,7 +120,7 @@ def append(
     if not drafts:
         return []
     checked = [_checked(draft, now, number if len(drafts) > 1 else None) for number, draft in enumerate(drafts, 1)]
-    vectors = [None if embedder is None else embedder.embed(draft.content) for draft in checked]
+    vectors = embed_to_store(embedder, [draft.content for draft in checked]).vectors
     written: list[Record] = []
     new: list[Record] = []
     keyed: dict[str, Record] = {}

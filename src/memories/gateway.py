@@ -14,6 +14,7 @@ from memories.config import load_config
 from memories.errors import ConfigError
 from memories.ids import digest
 from memories.logs import event
+from memories.models import MAX_INDEX
 from memories.payloads import Document, HistoryTurn, InvalidPayload, MemoryItem, aware, count, line, share
 from memories.retry_queue import Drained, Entry, RetryQueue
 from memories.service import Memories
@@ -102,7 +103,9 @@ class MemoryGateway:
             MCPError: It could not store the turn.
         """
         turn = HistoryTurn(conversation_id, role, text, turn_index, ts, message_id, channel)
-        turn.message_id = message_id or _own_id(turn)
+        if turn.turn_index > MAX_INDEX:
+            raise InvalidPayload(f"turn_index must be a whole number from 0 to {MAX_INDEX}")
+        turn.message_id = turn.message_id or _own_id(turn)
         try:
             with self._timed("turn stored", conversation_id=conversation_id, role=role, counts="message_count"):
                 self._drain_before(turn.conversation_id)

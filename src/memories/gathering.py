@@ -6,6 +6,7 @@ from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories import dates, versions
+from memories.embedders.base import embed_query
 from memories.models import SPEAKER, Candidate, Collection, Filter, Matches, Query, Record, Ref
 from memories.names import named, without
 from memories.ranking import FULL_LENGTH, FULL_WORDS, MEANT_DATE, Evidence, Features, fused
@@ -59,7 +60,7 @@ class Question(NamedTuple):
         """Return one vector, shape (dimension,): for a long text the direction between its windows."""
         if self.embedder is None:
             return None
-        total: NDArray[np.float32] = self.embedder.embed(text).sum(axis=0)
+        total: NDArray[np.float32] = embed_query(self.embedder, text).sum(axis=0)
         return total / max(float((total @ total) ** 0.5), 1e-12)
 
     def readable(self, text: str) -> bool:

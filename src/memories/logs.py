@@ -5,6 +5,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+MAX_FIELD = 1_000  # characters
 _LEVELS = {"DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARN": logging.WARNING, "ERROR": logging.ERROR}
 
 # Without this, Python would print the library's errors in a program that set up no logging.
@@ -54,5 +55,6 @@ def enable(level: str) -> None:
 
 
 def event(logger: logging.Logger, level: int, name: str, **fields: object) -> None:
-    """Log an event with what is known of it; never what anybody said or wrote."""
-    logger.log(level, name, extra={"fields": {key: value for key, value in fields.items() if value is not None}})
+    """Log an event with what is known of it, long values cut; never what anybody said or wrote."""
+    known = {key: value[:MAX_FIELD] if type(value) is str else value for key, value in fields.items()}
+    logger.log(level, name, extra={"fields": {key: value for key, value in known.items() if value is not None}})

@@ -91,7 +91,7 @@ class Tools:
         Search before you answer about people, projects, decisions, preferences or what was said before.
         """
         found_by, hint = self.ready()
-        hits = found_by.search(
+        found = found_by.explain(
             query,
             limit=_at_most(limit),
             scope=scope,
@@ -101,8 +101,8 @@ class Tools:
             until=until or None,
             as_of=as_of or None,
         )
-        facts = {"count": len(hits), "hint": hint or None}
-        return _answer(facts, results=[brief(shapes.hit(hit)) for hit in hits])
+        facts = {"count": len(found.hits), "hint": hint or found.note or None}
+        return _answer(facts, results=[brief(shapes.hit(hit)) for hit in found.hits])
 
     def list_memories(
         self,
@@ -176,7 +176,7 @@ class Tools:
             confidence=confidence,
             force=force,
         )
-        facts: dict[str, Any] = {"stored": created.stored}
+        facts: dict[str, Any] = {"stored": created.stored, "note": created.note or None}
         groups: dict[str, Any] = {}
         if created.memory is not None:
             facts |= {"id": created.memory.id, "hint": _what_happened(created.stored, created.memory)}

@@ -43,7 +43,7 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
         _logger.warning("the store is the one that .env in the working folder names")
     if read_only:
         config = replace(config, count_accesses=False, reinforce_on_retrieval=False)
-    embedder = open_embedder(config.embedder)
+    embedder = open_embedder(config.embedder, config)
     with (
         Memories(config=config, shared=shared, embedder=embedder) as memories,
         Memories(config=config, shared=shared, embedder="none") as words,

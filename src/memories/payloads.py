@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from memories import validate
 from memories.errors import InvalidInput
-from memories.models import MAX_INDEX, MAX_TURN_CHARACTERS
+from memories.models import MAX_TURN_CHARACTERS
 from memories.policy import MEMORY_TYPES
 from memories.times import to_iso
 
@@ -52,8 +52,8 @@ class HistoryTurn:
         self.conversation_id = line(self.conversation_id, "conversation_id")
         _one_of(self.role, ROLES, "role")
         _text(self.text, MAX_TURN_CHARACTERS, "a turn", "cut it")
-        if type(self.turn_index) is not int or not 0 <= self.turn_index <= MAX_INDEX:
-            raise InvalidPayload(f"turn_index must be a whole number from 0 to {MAX_INDEX}")
+        if type(self.turn_index) is not int or self.turn_index < 0:
+            raise InvalidPayload("turn_index must be a whole number, 0 or more")
         moment(self.ts)
         self.message_id = _optional_line(self.message_id, "message_id")
         self.speaker = _optional_line(self.speaker, "speaker")

@@ -118,21 +118,23 @@ class RetryQueue:
             return self._drain(deal_with, before) if held else Drained(0, {})
 
     def discard(self, group: str) -> int:
-        """Take the entries of a group out for good, also those that were refused; return how many waited.
+        """Take the entries of a group out for good, also those that were refused; return how many there were.
 
-        Damaged lines that hold its name go with them.
+        Damaged lines that hold its name go with them, and whatever a crash left half-written.
         """
-        if not (self.path.exists() or self.refused.exists()):
+        files = (self.path, self.refused)
+        if not any(path.exists() or _scratch(path).exists() for path in files):
             return 0
         gone = 0
         with locked(self._drain_lock), locked(self._file_lock):
-            for path in (self.path, self.refused):
+            for path in files:
+                _scratch(path).unlink(missing_ok=True)
                 entries, damaged = _read(path)
                 kept = [entry for entry in entries if self._group_of(entry) != group]
                 unread = [line for line in damaged if json.dumps(group) not in line]
-                if len(kept) + len(unread) < len(entries) + len(damaged):
+                if len(kept) + len(unread) < len(entries) + len(damaged) or not _is_whole(path):
                     _replace(path, [*map(json.dumps, kept), *unread])
-                gone += len(entries) - len(kept) if path == self.path else 0
+                gone += len(entries) - len(kept)
         return gone
 
     # --- inside ----------------------------------------------------------------------------------------------------
@@ -225,12 +227,21 @@ def _read(path: Path) -> tuple[list[Entry], list[str]]:
     return found, damaged
 
 
+def _scratch(path: Path) -> Path:
+    return path.with_name(f"{path.name}.new")
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether a file's last line was written to its end."""
+    return not path.exists() or path.read_bytes()[-1:] in {b"", b"\n"}
+
+
 def _replace(path: Path, lines: Sequence[str]) -> None:
     """Put a file with these lines in the place of the old one, in one step; none if there are no lines."""
     if not lines:
         path.unlink(missing_ok=True)
     else:
-        scratch = path.with_name(f"{path.name}.new")
+        scratch = _scratch(path)
         fd = os.open(scratch, CREATING | os.O_TRUNC | os.O_WRONLY, 0o600)
         try:
             _write(fd, "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from memories import gathering, versions
+from memories.embedders.base import EmbedderUnavailable
 from memories.gathering import Gathered, Question
 from memories.models import Candidate, Collection, Filter, Memory, Moment, Record
 from memories.ranking import (
@@ -157,11 +158,17 @@ class Considered:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The hits of a search together with every candidate that was considered."""
+    """The hits of a search together with every candidate that was considered.
+
+    Attributes:
+        terms: What was looked for by word.
+        note: Why words alone were searched though there is an embedder; mostly empty.
+    """
 
     hits: tuple[Hit, ...]
     considered: tuple[Considered, ...]
     terms: tuple[str, ...]
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +193,7 @@ class Found:
     candidates: Sequence[Candidate]
     features: Sequence[Features]
     ranked: Sequence[Ranked]
+    note: str = ""
 
     def memories(self) -> list[Record]:
         """Return the records of the hits that are memories."""
@@ -198,7 +206,7 @@ class Found:
 
     def explanation(self) -> Explanation:
         """Return the hits and every candidate with its numbers."""
-        return Explanation(self.hits(), tuple(map(self._considered, self.ranked)), tuple(self.asked.terms))
+        return Explanation(self.hits(), tuple(map(self._considered, self.ranked)), tuple(self.asked.terms), self.note)
 
     def _hit(self, place: Ranked) -> Hit:
         candidate = self.candidates[place.index]
@@ -252,7 +260,16 @@ def _numbers(evidence: Evidence, *, turn: bool) -> dict[str, float | int | None]
 
 
 def run(store: Store, embedder: "Embedder | None", search: Search, now: datetime) -> Found:
-    """Search, and return everything that was considered, best first."""
+    """Search, and return everything that was considered, best first; by words alone where they may stand in."""
+    try:
+        return _run(store, embedder, search, now)
+    except EmbedderUnavailable as exc:
+        if not exc.words_instead or search.min_similarity:
+            raise
+        return replace(_run(store, None, search, now), note=f"found by words alone: {exc}")
+
+
+def _run(store: Store, embedder: "Embedder | None", search: Search, now: datetime) -> Found:
     judged_at = search.where.as_of or now
     asked = gathering.question(search.query, search.now, judged_at, search.half_life_hours, embedder)
     k = max(MIN_CANDIDATES, 2 * search.limit)

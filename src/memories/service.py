@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from memories import validate, versions
 from memories.config import Config, load_config
+from memories.embedders.base import embed_to_store
 from memories.errors import AmbiguousId, InvalidInput, NotFound, NotReinforceable, RequestError
 from memories.ids import ID_LENGTH, parse_id
 from memories.models import (
@@ -94,7 +95,7 @@ class Memories:
         if given is None or isinstance(given, str):
             from memories.embedders import open_embedder
 
-            return open_embedder(given or self.config.embedder)
+            return open_embedder(given or self.config.embedder, self.config)
         return given
 
     # --- writing ---------------------------------------------------------------------------------------------------
@@ -170,6 +171,7 @@ class Memories:
                 memory=None if outcome.record is None else self._memory(outcome.record, now),
                 duplicates=outcome.duplicates,
                 similar_to=outcome.similar_to,
+                note=outcome.note,
             )
             for outcome in written
         ]
@@ -487,7 +489,7 @@ class Memories:
         return self.config.default_limit if given is None else validate.limit(given)
 
     def _embed(self, text: str) -> Any:
-        return None if self._embedder is None else self._embedder.embed(text)
+        return embed_to_store(self._embedder, [text]).vectors[0]
 
     def _memory(self, record: Record, now: datetime | None = None) -> Memory:
         return versions.to_memory(record, now or self._now(), self.config.decay_half_life_hours)

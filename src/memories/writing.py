@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from memories import validate, versions
 from memories.duplicates import Judgement, Verdict, judge
+from memories.embedders.base import embed_to_store
 from memories.errors import InvalidInput, RequestError
 from memories.ids import new_id
 from memories.models import Candidate, Collection, DecayPolicy, Draft, Filter, Memory, Record
@@ -52,12 +53,14 @@ class Created:
         memory: The memory that now holds the statement; None if it was refused as a duplicate.
         duplicates: The memories that say the same, if it was refused.
         similar_to: Memories that are alike and differ in a number, a date, a name, …: it may replace one of them.
+        note: Why it was stored without a vector though there is an embedder; mostly empty.
     """
 
     stored: bool
     memory: Memory | None
     duplicates: tuple[Similar, ...] = ()
     similar_to: tuple[Similar, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class Outcome:
     record: Record | None
     duplicates: tuple[Similar, ...] = ()
     similar_to: tuple[Similar, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +102,10 @@ class Writer:
         checked = [_checked(draft) for draft in drafts]
         outcomes: list[Outcome] = []
         for batch in _batches(checked, BATCH if self.force else BATCH_COMPARED):
-            vectors = [None if self.embedder is None else self.embedder.embed(draft.content) for draft in batch]
+            made = embed_to_store(self.embedder, [draft.content for draft in batch])
             with self.store.transaction():
-                outcomes += [self._write(draft, made) for draft, made in zip(batch, vectors, strict=True)]
+                written = [self._write(draft, vectors) for draft, vectors in zip(batch, made.vectors, strict=True)]
+            outcomes += [replace(each, note=made.note if each.stored else "") for each in written]
         return outcomes
 
     def _write(self, draft: Draft, vectors: Any) -> Outcome:

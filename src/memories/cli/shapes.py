@@ -65,7 +65,7 @@ def created(result: "Created") -> dict[str, Any]:
     if result.memory is None:
         hint = HINT_DUPLICATE.format(id=result.duplicates[0].id)
         return {"stored": False, "duplicates": [_similar(found) for found in result.duplicates], "hint": hint}
-    shape = memory(result.memory) | {"stored": result.stored}
+    shape = memory(result.memory) | {"stored": result.stored} | ({"note": result.note} if result.note else {})
     if result.similar_to:
         shape |= {"similar_to": [_similar(found) for found in result.similar_to], "hint": HINT_SIMILAR}
     return shape if result.stored else shape | {"hint": HINT_SAME}
@@ -145,7 +145,7 @@ def hit(each: "Hit") -> dict[str, Any]:
 def found(result: "Explanation", *, explain: bool) -> dict[str, Any]:
     """Return the hits of a search; with `explain`, also everything that was considered."""
     results = [hit(each) for each in result.hits]
-    shape: dict[str, Any] = {"results": results, "count": len(results)}
+    shape: dict[str, Any] = {"results": results, "count": len(results)} | ({"note": result.note} if result.note else {})
     if explain:
         considered = [
             {"id": item.id, "content": item.content, "score": item.score, **item.features, "dropped": item.dropped}

@@ -63,6 +63,8 @@ def created(result: "Created") -> str:
     if result.similar_to:
         lines.append(_paint(_YELLOW, "It is like these; if it corrects one, delete that one:"))
         lines += [_one(item.id, item.content, item.difference) for item in result.similar_to]
+    if result.note:
+        lines.append(_paint(_YELLOW, safe(result.note)))
     return "\n".join(lines)
 
 
@@ -84,6 +86,8 @@ def found(result: "Explanation", *, explain: bool) -> str:
         head = "Nothing found."
     else:
         head = "\n\n".join(_hit(place, hit) for place, hit in enumerate(result.hits, 1))
+    if result.note:
+        head += f"\n\n{_paint(_YELLOW, safe(result.note))}"
     if not explain:
         return head
     terms = ", ".join(map(safe, result.terms)) or "-"

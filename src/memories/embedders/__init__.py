@@ -1,22 +1,50 @@
 """Embedders turn text into vectors; `open_embedder` names those that ship."""
 
-from memories.embedders.base import Embedder, Space
+from typing import TYPE_CHECKING
+
+from memories.embedders.base import (
+    Embedded,
+    Embedder,
+    EmbedderUnavailable,
+    RemoteEmbedder,
+    Space,
+    embed_many,
+    embed_query,
+    embed_to_store,
+)
 from memories.errors import ConfigError
 
-__all__ = ["Embedder", "Space", "open_embedder"]
+if TYPE_CHECKING:
+    from memories.config import Config
+
+__all__ = [
+    "Embedded",
+    "Embedder",
+    "EmbedderUnavailable",
+    "RemoteEmbedder",
+    "Space",
+    "embed_many",
+    "embed_query",
+    "embed_to_store",
+    "open_embedder",
+]
+
+_REMOTE = ("openai", "ollama", "voyage", "cohere")
 
 
-def open_embedder(name: str) -> Embedder | None:
-    """Return the embedder of that name; its model is loaded when it first embeds.
+def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
+    """Return the embedder of that name; its model is loaded, or its service asked, when it first embeds.
 
     Args:
-        name: `minilm` (the default, local), `fake` (for tests: deterministic, knows words only), or `none`.
+        name: `minilm` (the default, local), `openai`, `ollama`, `voyage` or `cohere`, with or without `:MODEL`, `fake`
+            (for tests: deterministic, knows words only), or `none`.
+        config: The settings of a service; those of the environment and the files by default.
 
     Returns:
         The embedder, or None for `none`: the memory then works by words alone.
 
     Raises:
-        ConfigError: There is no such embedder.
+        ConfigError: There is no such embedder, or a setting of its service is missing or not acceptable.
     """
     match name:
         case "minilm":
@@ -29,4 +57,11 @@ def open_embedder(name: str) -> Embedder | None:
             return FakeEmbedder()
         case "none":
             return None
-    raise ConfigError(f'there is no embedder "{name}"; EMBEDDER is minilm, fake or none')
+    if name.partition(":")[0] in _REMOTE:
+        from memories.config import load_config
+        from memories.embedders.remote import open_remote
+
+        return open_remote(name, config or load_config())
+    raise ConfigError(
+        f'there is no embedder "{name}"; EMBEDDER is minilm, none, or a service: {", ".join(_REMOTE)}, then :MODEL'
+    )

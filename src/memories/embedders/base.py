@@ -1,11 +1,26 @@
 """What an embedder is: text in, unit vectors out, in a space with a name."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+from memories.errors import EmbedderError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+class EmbedderUnavailable(EmbedderError):
+    """The service that makes the vectors can't be had now; later it may.
+
+    Attributes:
+        words_instead: Whether the settings allow to go by words meanwhile (`EMBEDDER_FALLBACK=local`).
+    """
+
+    def __init__(self, message: str, *, words_instead: bool = False) -> None:
+        super().__init__(message)
+        self.words_instead = words_instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +79,74 @@ class Embedder(Protocol):
         What it has to spell out in pieces is a name, or nonsense; it helps to tell a strange question from no question.
         """
         ...
+
+
+@runtime_checkable
+class RemoteEmbedder(Embedder, Protocol):
+    """An embedder for which many texts at once are cheaper, and which may read questions otherwise than statements.
+
+    One that has neither method is asked for each text by itself: see `embed_many` and `embed_query`.
+    """
+
+    def embed_many(self, texts: Sequence[str]) -> "list[NDArray[np.float32]]":
+        """Return for each text what `embed` returns."""
+        ...
+
+    def embed_query(self, text: str) -> "NDArray[np.float32]":
+        """Return the vectors of a question, shape (windows, dimension), comparable with those of statements."""
+        ...
+
+
+class Embedded(NamedTuple):
+    """What came of embedding many statements.
+
+    Attributes:
+        vectors: Of each; None where there is none.
+        note: Why there are none though there is an embedder; one sentence for whoever stored them, or empty.
+    """
+
+    vectors: "Sequence[NDArray[np.float32] | None]"
+    note: str = ""
+
+
+def embed_many(embedder: Embedder, texts: Sequence[str]) -> "list[NDArray[np.float32]]":
+    """Return the vectors of each text, in as few requests as the embedder can.
+
+    Raises:
+        EmbedderError: There are no vectors; of none of the texts.
+    """
+    if isinstance(embedder, RemoteEmbedder):
+        return embedder.embed_many(texts)
+    return [embedder.embed(text) for text in texts]
+
+
+def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
+    """Return the vectors of a question, shape (windows, dimension).
+
+    Raises:
+        EmbedderError: There are none.
+    """
+    return embedder.embed_query(text) if isinstance(embedder, RemoteEmbedder) else embedder.embed(text)
+
+
+def embed_to_store(embedder: Embedder | None, texts: Sequence[str]) -> Embedded:
+    """Return the vectors to store with texts: none without an embedder, or where words may stand in for one.
+
+    What is stored without a vector is found by its words. A vector of another model never takes its place: the two
+    can't be compared.
+
+    Raises:
+        EmbedderError: There are no vectors, and the settings want them.
+    """
+    if embedder is None:
+        return Embedded([None] * len(texts))
+    try:
+        return Embedded(embed_many(embedder, texts))
+    except EmbedderUnavailable as exc:
+        if not exc.words_instead:
+            raise
+        note = f"stored without a vector, so until `memory reembed` only its words find it: {exc}"
+        import logging  # 5 ms that only the bad case pays
+
+        logging.getLogger(__name__).warning("%s", note)
+        return Embedded([None] * len(texts), note)

@@ -1,0 +1,113 @@
+"""Vectors that a service was paid for, kept on disk so that the same text is not sent twice. Losing it does no harm."""
+
+import hashlib
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_CHECK_BYTES = 16
+
+
+class VectorCache:
+    """A file of rows of one size; the text decides in which row its vector lies, and a later text may take its place.
+
+    So it never grows beyond its size, needs no lock, and many processes may share it: a row that was half written, or
+    damaged, or belongs to another text, is not taken for a vector. No text is in it, and each vector is masked with a
+    stream of bytes that only its text gives: whoever has the file and not the text can read nothing, so what is
+    forgotten elsewhere need not be looked for here.
+    """
+
+    def __init__(self, folder: Path, model: str, dimension: int, most_bytes: int) -> None:
+        """Choose the file; nothing is opened yet.
+
+        Args:
+            folder: Where it lies.
+            model: Whose vectors these are, with the address where they are made.
+            dimension: How long they are.
+            most_bytes: How large the file may become.
+        """
+        digest = hashlib.blake2b(f"{model} {dimension}".encode(), digest_size=8).hexdigest()
+        self.path = folder / f"vectors-{digest}.cache"
+        self._row_bytes = _CHECK_BYTES + 4 * dimension
+        self._rows = most_bytes // self._row_bytes
+        self._told = threading.Event()
+
+    def find(self, texts: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
+        """Return the vectors of those texts that have one here."""
+        found: dict[str, NDArray[np.float32]] = {}
+        if not self._rows:
+            return found
+        try:
+            with self._open(os.O_RDONLY) as file:
+                for text in texts:
+                    vector = self._read(file, text)
+                    if vector is not None:
+                        found[text] = vector
+        except FileNotFoundError:
+            return {}
+        except OSError as exc:
+            self._tell(exc)
+        return found
+
+    def keep(self, vectors: "Mapping[str, NDArray[np.float32]]") -> None:
+        """Keep the vectors of texts."""
+        if not self._rows or not vectors:
+            return
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._open(os.O_RDWR | os.O_CREAT) as file:
+                for text, vector in vectors.items():
+                    at, mask = self._place(text)
+                    data = vector.astype("<f4").tobytes()
+                    file.seek(at)
+                    file.write(_mixed(_check(data) + data, mask))
+        except OSError as exc:
+            self._tell(exc)
+
+    def _read(self, file: IO[bytes], text: str) -> "NDArray[np.float32] | None":
+        import numpy as np
+
+        at, mask = self._place(text)
+        file.seek(at)
+        row = file.read(self._row_bytes)
+        if len(row) < self._row_bytes:
+            return None
+        plain = _mixed(row, mask)
+        data = plain[_CHECK_BYTES:]
+        if plain[:_CHECK_BYTES] != _check(data):
+            return None  # it is another text's, or damaged
+        return np.frombuffer(data, dtype="<f4").astype(np.float32)
+
+    def _place(self, text: str) -> tuple[int, bytes]:
+        """Return where a text's row begins, and the bytes that mask it."""
+        data = f"{self.path.name} {text}".encode("utf-8", "replace")
+        number = int.from_bytes(hashlib.blake2b(data, digest_size=8, person=b"row").digest(), "big")
+        return number % self._rows * self._row_bytes, hashlib.shake_256(data).digest(self._row_bytes)
+
+    def _open(self, flags: int) -> IO[bytes]:
+        flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        return os.fdopen(os.open(self.path, flags, 0o600), "r+b" if flags & os.O_RDWR else "rb", buffering=0)
+
+    def _tell(self, exc: OSError) -> None:
+        """Say once that nothing is kept: every text is sent anew then, which is dear and not wrong."""
+        if not self._told.is_set():
+            self._told.set()
+            import logging  # 5 ms that only the bad case pays
+
+            logging.getLogger(__name__).warning("vectors are not kept in %s: %s", self.path, exc)
+
+
+def _check(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_CHECK_BYTES).digest()
+
+
+def _mixed(data: bytes, mask: bytes) -> bytes:
+    import numpy as np
+
+    return (np.frombuffer(data, dtype=np.uint8) ^ np.frombuffer(mask, dtype=np.uint8)).tobytes()
