@@ -118,7 +118,8 @@ def test_importing_memories_loads_nothing_heavy(empty: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["--help", "search --help", "status", "config", "list", "tags", "get ID", "history ID", "delete ID"]
+    "command",
+    ["--help", "search --help", "status", "config", "list", "tags", "get ID", "history ID", "delete ID", "export -o x"],
 )
 def test_what_needs_no_vectors_does_not_load_their_libraries(command: str, empty: Path) -> None:
     store = f"sqlite:///{empty}/m.db"

@@ -191,8 +191,8 @@ class Record:
         labels: Pairs that can be filtered by and counted.
         fields: Other values, JSON scalars only; not filtered by.
         vectors: Shape (windows, dimension), float32, unit length; None when it has not been embedded. Only written:
-            a store keeps them in a coarser form and does not give them back.
-        accesses: How often it was read; approximate, and ignored when a record is appended.
+            a store keeps them in a coarser form and gives them back by `Store.vectors` only.
+        accesses: How often it was read; approximate.
         session: For a turn, the position at which its session begins; None for what stands alone.
     """
 

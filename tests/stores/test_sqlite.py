@@ -24,12 +24,15 @@ pytest.register_assert_rewrite("contract")
 from contract import (  # noqa: E402 - after its assertions are made to explain themselves
     HISTORY,
     MEMORY,
+    OTHER,
     SPACE,
     OpenStore,
     StoreContract,
     at,
+    by_other,
     by_words,
     embed,
+    embed_other,
     everything,
     holders,
     matching,
@@ -38,6 +41,7 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     refs_of,
     search,
     seen,
+    stage_all,
     turn,
     turns,
     unit_vectors,
@@ -145,6 +149,11 @@ def all_uses(store: SQLiteStore) -> list[Callable[[], object]]:
         lambda: matching(store, "note"),
         lambda: store.read([ref]),
         lambda: store.values(HISTORY, ["ann"], "who"),
+        lambda: store.namespaces(MEMORY),
+        lambda: store.vectors([ref]),
+        lambda: store.unstaged(OTHER, MEMORY, limit=1),
+        lambda: store.stage(OTHER, {ref: embed_other("note")}),
+        lambda: store.switch(OTHER),
         lambda: store.append([record("n")]),
         lambda: store.patch([Patch(ref, None, None, {})]),
         lambda: store.remove([ref]),
@@ -400,6 +409,128 @@ def test_what_an_append_costs_does_not_grow(store: SQLiteStore, memories: int) -
     assert float(np.median(cost[-50:])) < 1.2 * float(np.median(cost[10:60]))
 
 
+# --- changing the space ----------------------------------------------------------------------------------------------
+
+
+def test_a_switch_that_is_undone_leaves_everything(store: SQLiteStore, path: Path, run_python: RunPython) -> None:
+    store.append([record(f"m{number}") for number in range(50)])
+    before = seen(store, pool())
+    stage_all(store)
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        store.switch(OTHER)
+        assert store.info(pool()).model == OTHER.model
+        _ = 1 / 0
+    assert seen(store, pool()) == before
+    assert store.unstaged(OTHER, MEMORY, limit=9) == []
+    store.switch(OTHER)
+    assert run_python(CHECK, path).stdout == "ok\n"
+
+
+@pytest.mark.parametrize("space", [None, OTHER])
+def test_who_has_no_embedder_or_another_one_may_remove(
+    open_store: OpenStore, space: Space | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 20)
+    open_store(SPACE).append([record(f"m{number:02}") for number in range(64)])
+    open_store(space).remove([Ref(MEMORY, "ann", f"m{number:02}", 1) for number in (0, 17, 63)])
+    found = search(open_store(SPACE), "note m18 1", k=1)
+    assert found.popitem()[0] == "m18"
+
+
+def test_blocks_that_were_read_before_are_read_anew_after_changes_among_them(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
+    monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 20)
+    monkeypatch.setattr(sqlite_vectors, "MIN_RESCORED", 8)
+    monkeypatch.setattr(sqlite_vectors, "MIN_MATCHING", 4)
+    writer, reader = open_store(SPACE), open_store(SPACE)
+    vectors = unit_vectors(400, seed=31)
+    refs = [Ref(MEMORY, "ann", f"m{number:03}", 1) for number in range(200)]
+    writer.append([record(ref.group, text="x", vectors=vectors[[number]]) for number, ref in enumerate(refs)])
+
+    def nearest(vector: Any) -> Ref:
+        (found,) = reader.candidates(pool(), vector=vector, terms=[], k=1)
+        return found.record.ref
+
+    assert [nearest(vectors[number]) for number in (3, 70, 199)] == [refs[number] for number in (3, 70, 199)]
+    writer.stage(SPACE, {refs[number]: vectors[[200 + number]] for number in range(0, 200, 2)})
+    assert [nearest(vectors[200 + number]) for number in (4, 70, 198)] == [refs[number] for number in (4, 70, 198)]
+    for space, shift in ((replace(SPACE, model="other/64"), 1), (SPACE, 2)):
+        writer.stage(space, {ref: vectors[[number + shift]] for number, ref in enumerate(refs)})
+        writer.switch(space)
+    assert [nearest(vectors[number + 2]) for number in (3, 70, 199)] == [refs[number] for number in (3, 70, 199)]
+
+
+def test_blocks_that_are_undone_are_not_remembered(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others take their places, under the same numbers."""
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
+    monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 20)
+    monkeypatch.setattr(sqlite_vectors, "MIN_RESCORED", 2)
+    monkeypatch.setattr(sqlite_vectors, "MIN_MATCHING", 1)
+    vectors = unit_vectors(192, seed=37)
+
+    def nearest(vector: Any) -> str:
+        (found,) = store.candidates(pool(), vector=vector, terms=[], k=1)
+        return found.record.ref.group
+
+    store.append([record(f"m{number}", text="x", vectors=vectors[[number]]) for number in range(64)])
+    assert nearest(vectors[7]) == "m7"
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        store.append([record(f"u{number}", text="x", vectors=vectors[[64 + number]]) for number in range(64)])
+        assert nearest(vectors[64 + 40]) == "u40"
+        _ = 1 / 0
+    store.append([record(f"n{number}", text="x", vectors=vectors[[128 + number]]) for number in range(64)])
+    assert [nearest(vectors[128 + number]) for number in range(64)] == [f"n{number}" for number in range(64)]
+    assert nearest(vectors[7]) == "m7"
+
+
+def test_staged_vectors_are_erased_too(store: SQLiteStore, path: Path, run_python: RunPython) -> None:
+    vectors = unit_vectors(2, seed=33)[:, : OTHER.dimension]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    codes = [Quantizer(OTHER.dimension).encode(vectors[[number]])[4:].hex() for number in range(2)]
+    refs = [Ref(MEMORY, "ann", name, 1) for name in ("m", "n")]
+    store.append([record("m"), record("n")])
+    store.stage(OTHER, {ref: vectors[[number]] for number, ref in enumerate(refs)})
+    assert len(run_python(GREP, path, *codes).stdout.splitlines()) >= 2
+    store.remove([refs[0]])
+    assert run_python(GREP, path, codes[0]).stdout == ""
+    assert run_python(GREP, path, codes[1]).stdout != ""
+    store.switch(OTHER)
+    assert run_python(CHECK, path).stdout == "ok\n"
+
+
+def test_vectors_that_are_moved_are_the_same_to_the_bit(open_store: OpenStore, tmp_path: Path) -> None:
+    """So an export of what was imported is the same file."""
+    store = open_store(REAL)
+    drawn = np.random.default_rng(35).standard_normal((300, 384)).astype(np.float32)
+    drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
+    store.append([record(f"m{number:03}", text="x", vectors=drawn[number : number + 2]) for number in range(299)])
+    refs = [entry.ref for entry in store.scan(pool(), limit=999)]
+    first = store.vectors(refs)
+    other = SQLiteStore(tmp_path / "other.db", REAL)
+    other.append([record(ref.group, text="x", vectors=first[ref]) for ref in refs])
+    again = other.vectors(refs)
+    other.close()
+    assert all(np.array_equal(first[ref], again[ref]) for ref in refs)
+
+
+def test_a_walk_along_what_is_staged_starts_again_when_it_was_dropped(open_store: OpenStore) -> None:
+    store, rival = open_store(SPACE), open_store(SPACE)
+    store.append([record(f"m{number}") for number in range(20)])
+    for _ in range(2):
+        found = store.unstaged(OTHER, MEMORY, limit=8)
+        store.stage(OTHER, {entry.ref: embed_other(entry.text) for entry in found})
+    rival.stage(replace(OTHER, model="third/1"), {Ref(MEMORY, "ann", "m0", 1): embed_other("x")})
+    assert len(store.unstaged(OTHER, MEMORY, limit=99)) == 20
+    assert len(stage_all(store)) == 20
+    store.switch(OTHER)
+    assert by_other(open_store(OTHER), "note m3 1")["m3"] == pytest.approx(1.0, abs=0.01)
+
+
 # --- modes, links, folders -------------------------------------------------------------------------------------------
 
 
@@ -519,6 +650,18 @@ def test_a_file_that_is_no_store_is_refused_and_left_alone(path: Path, content: 
         assert str(path) in str(caught.value)
         assert path.read_bytes() == content
     assert {found.name for found in path.parent.iterdir() if found.is_file()} == {path.name, f"{path.name}.lock"}
+
+
+def test_counting_a_read_does_not_wait_for_a_program_that_is_none_of_ours(path: Path, store: SQLiteStore) -> None:
+    store.append([record("one")])
+    foreign = apsw.Connection(str(path))
+    foreign.execute("BEGIN IMMEDIATE")
+    began = time.monotonic()
+    store.touch([record("one").ref])
+    assert time.monotonic() - began < 5  # a writer would wait for 30 s
+    foreign.execute("ROLLBACK")
+    foreign.close()
+    assert [found.accesses for found in everything(store, pool())] == [0]
 
 
 def test_touching_a_file_that_is_no_store_is_no_silent_success(path: Path, store: SQLiteStore) -> None:
@@ -707,7 +850,7 @@ def tables(db):
     sql = {name: sql for name, sql in db.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")}
     return {name: re.sub(r"--.*|\\s+", "", text) for name, text in sql.items()}
 db = apsw.Connection(sys.argv[1])
-for table in ("turn_words", "turn_vector", "turn_block", "label_pool"):
+for table in ("turn_words", "turn_vector", "turn_block", "label_pool", "staged_vector", "staged_turn_vector"):
     db.execute(f"DROP TABLE {table}")
 db.execute("DROP INDEX record_said")
 db.execute("ALTER TABLE record DROP COLUMN session")
@@ -720,7 +863,7 @@ assert tables(db) == tables(first), tables(db).items() ^ tables(first).items()
 
 @pytest.fixture
 def first_schema(path: Path, run_python: RunPython) -> Any:
-    """A closed store file of schema 1, with what `seen` told of it before: what schema 2 added is taken out of it."""
+    """A closed store file of schema 1, with what `seen` told of it before; what later schemas added is taken out."""
     store = SQLiteStore(path, SPACE)
     vectors = unit_vectors(1_100)
     store.append(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from memories.cli import context, manage, read, serve, turns, write
+from memories.cli import context, manage, read, serve, transfer, turns, write
 from memories.cli.session import fail
 from memories.errors import ConfigError, InvalidInput, MemoriesError
 
@@ -41,6 +41,7 @@ for _command in (
     *context.COMMANDS,
     *serve.COMMANDS,
     *manage.COMMANDS,
+    *transfer.COMMANDS,
 ):
     app.add_command(_command)
 

@@ -48,7 +48,7 @@ class Store(Protocol):
         ...
 
     def append(self, records: Sequence[Record]) -> None:
-        """Add new records with their words and vectors.
+        """Add new records with their words and vectors, whole: a record that is moved keeps its `accesses`, too.
 
         Raises:
             Conflict: A position or a key is taken; nothing was added.
@@ -162,15 +162,18 @@ class Store(Protocol):
         ...
 
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
-        """Return vectors as the store keeps them, each of shape (windows, dimension) and of unit length.
+        """Return vectors as the store keeps them, each of shape (windows, dimension), float32 and of unit length.
 
-        A store keeps them in a coarser form than they were given in, so a cosine is within 0.01 of the exact one.
-        Records without a vector, and addresses that don't exist, are left out.
+        They are those in use, whatever space the store was opened with. A store may keep them in a coarser form than
+        they were given in, so a cosine is within 0.01 of the exact one, also when they are appended to another store
+        and read from there. Records without a vector, and addresses that don't exist, are left out.
         """
         ...
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """Return records of any namespace, ended ones included, that have no vectors of this space, staged or in use.
+
+        They come in no order. What was added after others were staged is among them.
 
         Args:
             space: The space in use, to complete it, or another one, to change over to it.
@@ -182,8 +185,10 @@ class Store(Protocol):
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
         """Keep vectors of a space beside those in use; nothing is searched by them before `switch`.
 
-        Vectors of the space in use are used at once, and so is the first space of a store that has no vectors. What
-        was staged for a third space is dropped. Addresses that don't exist are left out.
+        Vectors of the space in use are used at once, and so is the first space of a store that never had vectors. What
+        was staged for a third space is dropped. Addresses that don't exist are left out; if none of them exists,
+        nothing changes. Those that were staged before get these vectors instead. What is staged stays when the store is
+        closed, and goes when its record is removed.
 
         Args:
             space: Their space; it need not be the one that the store was opened with.
@@ -194,7 +199,13 @@ class Store(Protocol):
     def switch(self, space: Space) -> None:
         """Search by the staged vectors of this space from now on, in one step; those in use before are removed.
 
-        Who has the store open with another space gets `EmbedderMismatch` from then on.
+        Who has the store open with another space gets `EmbedderMismatch` from then on, and who opened it with this one
+        searches by it. A store without records changes at once. For the space in use nothing changes. No record may be
+        added unnoticed between the last `unstaged` and this: both may stand in one transaction, and a backend without
+        transactions looks again before and after it changes.
+
+        Args:
+            space: The space; it need not be the one that the store was opened with.
 
         Raises:
             Conflict: Records have no vectors of this space yet (see `unstaged`); nothing was changed.

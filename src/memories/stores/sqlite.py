@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from memories.embedders.base import Space
-from memories.errors import Conflict, EmbedderMismatch, StoreDamaged, StoreError
+from memories.errors import Conflict, StoreDamaged, StoreError
 from memories.models import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, StoreInfo
 from memories.stores import sqlite_schema as schema
+from memories.stores import sqlite_spaces as spaces
 from memories.stores import sqlite_words
 from memories.stores.sqlite_file import SQLiteFile
 from memories.stores.sqlite_query import (
@@ -46,6 +47,13 @@ CROSS JOIN record r ON r.pool = p.id AND r.position = wanted.value ->> 2
   AND r.grp = iif(wanted.value ->> 4, unhex(wanted.value ->> 3), wanted.value ->> 3)
 LEFT JOIN access a ON a.seq = r.seq
 """
+_CODES_OF_THESE = """
+SELECT wanted.key, v.codes FROM json_each(?) wanted
+CROSS JOIN pool p ON p.collection = wanted.value ->> 0 AND p.namespace = wanted.value ->> 1
+CROSS JOIN record r ON r.pool = p.id AND r.position = wanted.value ->> 2
+  AND r.grp = iif(wanted.value ->> 4, unhex(wanted.value ->> 3), wanted.value ->> 3)
+CROSS JOIN {table} v ON v.seq = r.seq
+"""
 _FIND = """
 SELECT r.seq FROM pool p JOIN record r ON r.pool = p.id
 WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
@@ -70,7 +78,8 @@ class SQLiteStore:
         """
         self._file = SQLiteFile(path)
         self._space = space
-        self._indexes: dict[Collection, VectorIndex] = {}
+        self._indexes: dict[tuple[Collection, int], VectorIndex] = {}
+        self._staged_up_to: dict[tuple[str, Collection], int] = {}
         self._last_places: LastPlaces | None = None
 
     # --- writing ---------------------------------------------------------------------------------------------------
@@ -89,11 +98,11 @@ class SQLiteStore:
                 seq = _insert(db, record)
                 if record.vectors is not None:
                     if not embedded:
-                        self._claim_space(db)
-                    self._vectors(record.ref.collection).insert(db, seq, record.vectors)
+                        spaces.claim(db, self._require_space())
+                    self._vectors(db, record.ref.collection).insert(db, seq, record.vectors)
                     embedded.add(record.ref.collection)
             for collection in embedded:
-                self._vectors(collection).seal(db, added=len(records))
+                self._vectors(db, collection).seal(db, added=len(records))
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
@@ -148,24 +157,41 @@ class SQLiteStore:
 
     def _remove(self, db: apsw.Connection, seq: int, collection: Collection) -> None:
         if fetch(db, f"SELECT 1 FROM {schema.VECTORS[collection]} WHERE seq = ?", (seq,)):
-            self._vectors(collection).remove(db, seq)
+            self._vectors(db, collection).remove(db, seq)
+        spaces.drop_staged(db, [seq])
         sqlite_words.remove(db, seq)
         for table in ("record_label", "access", "record"):
             db.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))
 
-    def _claim_space(self, db: apsw.Connection) -> None:
-        """Check that vectors of our space may go in; the first one decides for the store."""
-        space = self._require_space()
-        stored = _stored_space(db)
-        if stored is None:
-            db.execute(
-                "INSERT INTO meta (name, value) VALUES ('model', ?), ('dimension', ?)", (space.model, space.dimension)
-            )
-        elif stored != (space.model, space.dimension):
-            raise EmbedderMismatch(
-                f"this store's vectors were made by {stored[0]} ({stored[1]} dimensions) and the embedder is "
-                f"{space.model} ({space.dimension}); set EMBEDDER to the one it was made with, or use another store"
-            )
+    # --- changing the space ----------------------------------------------------------------------------------------
+
+    def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
+        """See `Store.unstaged`."""
+        known = (space.model, collection)
+        with self._file.read() as db:
+            behind = self._staged_up_to.get(known, 0)
+            seqs = spaces.without(db, space, collection, limit, behind=behind)
+            if behind and len(seqs) < limit:  # what was staged before it may have been dropped
+                seqs = spaces.without(db, space, collection, limit)
+            self._staged_up_to[known] = seqs[0] - 1 if seqs else 0
+            rows = fetch(db, f"{_READ} WHERE r.seq IN (SELECT value FROM json_each(?))", (json.dumps(seqs),))
+            return self._records(db, rows)
+
+    def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
+        """See `Store.stage`."""
+        with self._file.write() as db:
+            found: dict[Collection, dict[int, NDArray[np.float32]]] = {}
+            for ref, given in vectors.items():
+                seq = _seq(db, ref)
+                if seq is not None:
+                    found.setdefault(ref.collection, {})[seq] = given
+            if found:
+                spaces.stage(db, space, found)
+
+    def switch(self, space: Space) -> None:
+        """See `Store.switch`."""
+        with self._file.write() as db:
+            spaces.switch(db, space)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -231,7 +257,7 @@ class SQLiteStore:
             words = sqlite_words.best(db, matching, terms, k)
             similar: dict[int, float] = {}
             if vector is not None and self._comparable(db):
-                index = self._vectors(where.collection)
+                index = self._vectors(db, where.collection)
                 similar = index.best(db, matching, vector, k)
                 similar |= index.exact(db, [seq for seq in words if seq not in similar], vector)
             seqs = json.dumps(list({**words, **similar}))
@@ -250,7 +276,7 @@ class SQLiteStore:
             self._last_places = LastPlaces()
         with self._file.read() as db:
             matching = condition(db, where, pools(db, where))
-            index = self._vectors(where.collection) if query.vector is not None and self._comparable(db) else None
+            index = self._vectors(db, where.collection) if query.vector is not None and self._comparable(db) else None
             return find(db, matching, index, query, self._last_places)
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
@@ -270,11 +296,31 @@ class SQLiteStore:
             )
             return [value for (value,) in rows]
 
+    def namespaces(self, collection: Collection) -> list[str]:
+        """See `Store.namespaces`."""
+        sql = "SELECT namespace FROM pool p WHERE collection = ? AND EXISTS (SELECT 1 FROM record WHERE pool = p.id)"
+        with self._file.read() as db:
+            return [namespace for (namespace,) in fetch(db, f"{sql} ORDER BY 1", (collection,))]
+
+    def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
+        """See `Store.vectors`."""
+        found: dict[Ref, NDArray[np.float32]] = {}
+        with self._file.read() as db:
+            if spaces.in_use(db) is None:
+                return found
+            for collection, table in schema.VECTORS.items():
+                wanted = [ref for ref in refs if ref.collection == collection]
+                written = json.dumps([_written(ref) for ref in wanted])
+                rows = fetch(db, _CODES_OF_THESE.format(table=table), (written,))
+                decoded = self._vectors(db, collection).decode([codes for _, codes in rows]) if rows else []
+                found |= {wanted[number]: vectors for (number, _), vectors in zip(rows, decoded, strict=True)}
+        return found
+
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""
         with self._file.read() as db:
             version = fetch_value(db, "PRAGMA user_version")
-            stored = _stored_space(db)
+            stored = spaces.in_use(db)
             erasing = bool(fetch(db, "SELECT 1 FROM meta WHERE name = 'erasing'"))
             matching = condition(db, where, pools(db, where))
             without = fetch_value(
@@ -298,19 +344,22 @@ class SQLiteStore:
 
     def _comparable(self, db: apsw.Connection) -> bool:
         """Return whether the store has vectors; raise if they are of another space."""
-        if _stored_space(db) is None:
+        if spaces.in_use(db) is None:
             return False
-        self._claim_space(db)
+        spaces.claim(db, self._require_space())
         return True
 
-    def _vectors(self, collection: Collection) -> "VectorIndex":
-        if collection not in self._indexes:
+    def _vectors(self, db: apsw.Connection, collection: Collection) -> "VectorIndex":
+        """Return the vectors in use, whatever space the store was opened with."""
+        stored = spaces.in_use(db)
+        dimension = stored[1] if stored else self._require_space().dimension
+        if (collection, dimension) not in self._indexes:
             from memories.stores.quantize import Quantizer
             from memories.stores.sqlite_vectors import VectorIndex
 
-            quantizer = Quantizer(self._require_space().dimension)
-            self._indexes = {known: VectorIndex(quantizer, known) for known in Collection}
-        return self._indexes[collection]
+            quantizer = Quantizer(dimension)
+            self._indexes |= {(known, dimension): VectorIndex(quantizer, known) for known in Collection}
+        return self._indexes[collection, dimension]
 
     def _require_space(self) -> Space:
         if self._space is None:
@@ -384,6 +433,8 @@ def _insert(db: apsw.Connection, record: Record) -> int:
     seq = db.last_insert_rowid()
     db.executemany("INSERT INTO record_label (label, seq) VALUES (?, ?)", [(label, seq) for label in labels])
     db.executemany("INSERT OR IGNORE INTO label_pool (label, pool) VALUES (?, ?)", [(label, pool) for label in labels])
+    if record.accesses:
+        db.execute("INSERT INTO access (seq, count) VALUES (?, ?)", (seq, record.accesses))
     sqlite_words.insert(db, seq, record)
     return seq
 
@@ -409,13 +460,6 @@ def _written(ref: Ref) -> tuple[str, str, int, str, bool]:
     group = encode_group(ref.group)
     packed = isinstance(group, bytes)
     return ref.collection, ref.namespace, ref.position, group.hex() if isinstance(group, bytes) else group, packed
-
-
-def _stored_space(db: apsw.Connection) -> tuple[str, int] | None:
-    """Return the model and the dimension of the vectors in the store, if it has any."""
-    found = dict(fetch(db, "SELECT name, value FROM meta WHERE name IN ('model', 'dimension')"))
-    with damage_noticed():
-        return (found["model"], found["dimension"]) if found else None
 
 
 def _crc(record: Record) -> int:

@@ -109,7 +109,7 @@ class SQLiteFile:
                 if self._outdated:
                     self._migrate(connection)
                 connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-                connection.execute("BEGIN IMMEDIATE")
+                self._begin(connection, wait_seconds)
                 self._local.depth = 1
                 try:
                     self._refuse_newer(connection)
@@ -119,6 +119,18 @@ class SQLiteFile:
                     self._local.depth = 0
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
+
+    @staticmethod
+    def _begin(connection: apsw.Connection, wait_seconds: float | None) -> None:
+        """Begin to write; a program that is none of ours may hold the file without our lock, and is waited for too."""
+        if wait_seconds is None:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        connection.set_busy_timeout(int(wait_seconds * 1000))
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        finally:
+            connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
 
     @property
     def in_write(self) -> bool:

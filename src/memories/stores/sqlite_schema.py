@@ -85,7 +85,14 @@ CREATE TABLE label_pool (label INTEGER, pool INTEGER, PRIMARY KEY (label, pool))
 INSERT INTO label_pool SELECT DISTINCT m.label, r.pool FROM record_label m JOIN record r ON r.seq = m.seq;
 """
 
+_STAGED = """
+-- Vectors of the model that meta names as staged_model, until a switch puts them in the place of those in use.
+CREATE TABLE staged_vector (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL);
+CREATE TABLE staged_turn_vector (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL);
+"""
+
 VECTORS = {Collection.MEMORY: "vector", Collection.HISTORY: "turn_vector"}
+STAGED = {Collection.MEMORY: "staged_vector", Collection.HISTORY: "staged_turn_vector"}
 BLOCKS = {Collection.MEMORY: "block", Collection.HISTORY: "turn_block"}
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _TURNS)
+MIGRATIONS: tuple[str, ...] = (_FIRST, _TURNS, _STAGED)

@@ -3,7 +3,7 @@
 import heapq
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,9 @@ import apsw
 import numpy as np
 
 from memories.models import Collection
-from memories.stores.quantize import Quantizer
+from memories.stores.quantize import SCALE_BYTES, Quantizer
 from memories.stores.sqlite_query import Condition, damage_noticed, fetch, fetch_value
-from memories.stores.sqlite_schema import BLOCKS, VECTORS
+from memories.stores.sqlite_schema import BLOCKS, STAGED, VECTORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,17 +46,37 @@ class VectorIndex:
     def __init__(self, quantizer: Quantizer, collection: Collection) -> None:
         """Prepare for the vectors of memories or of turns."""
         self.quantizer = quantizer
-        self.table, self._block = VECTORS[collection], BLOCKS[collection]
+        self.table, self._block, self._staged = VECTORS[collection], BLOCKS[collection], STAGED[collection]
         self._epoch_name = f"{self._block}s_epoch"
         self._lock = threading.Lock()
         self._epoch: int | None = None
         self._blocks = self._no_blocks()
+        self._changing: apsw.Connection | None = None  # which one has changed blocks, perhaps not for good yet
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
     def insert(self, db: apsw.Connection, seq: int, vectors: "NDArray[np.float32]") -> None:
         """Keep the vectors of a record, shape (windows, dimension)."""
         db.execute(f"INSERT INTO {self.table} (seq, codes) VALUES (?, ?)", (seq, self.quantizer.encode(vectors)))
+
+    def put(self, db: apsw.Connection, given: "Mapping[int, NDArray[np.float32]]") -> None:
+        """Keep vectors for seqs that may be older than those in blocks, or have vectors already."""
+        self._write(db, self.table, given)
+        self._renew_blocks(db, given)
+        self.seal(db, added=len(given))
+
+    def stage(self, db: apsw.Connection, given: "Mapping[int, NDArray[np.float32]]") -> None:
+        """Keep vectors for seqs beside those in use."""
+        self._write(db, self._staged, given)
+
+    def _write(self, db: apsw.Connection, table: str, given: "Mapping[int, NDArray[np.float32]]") -> None:
+        rows = [(seq, self.quantizer.encode(vectors)) for seq, vectors in given.items()]
+        db.executemany(f"INSERT OR REPLACE INTO {table} (seq, codes) VALUES (?, ?)", rows)
+
+    def seal_all(self, db: apsw.Connection) -> None:
+        """Make the blocks after all vectors were exchanged for others."""
+        self.seal(db, added=BLOCK_ROWS)
+        self._count_epoch(db)
 
     def seal(self, db: apsw.Connection, *, added: int) -> None:
         """Make blocks of the vectors that are in none yet, as long as there are enough for a whole one.
@@ -78,6 +98,7 @@ class VectorIndex:
             self._write_block(db, fetch(db, f"SELECT seq, codes {behind}", (hi, BLOCK_ROWS)))
 
     def _write_block(self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]) -> None:
+        self._changing = db
         seqs, codes = self._unpack(rows)
         db.execute(
             f"INSERT INTO {self._block} (hi, seqs, bits) VALUES (?, ?, ?)",
@@ -87,18 +108,45 @@ class VectorIndex:
     def remove(self, db: apsw.Connection, seq: int) -> None:
         """Remove a record's vectors, and make the block that knows them again without them."""
         db.execute(f"DELETE FROM {self.table} WHERE seq = ?", (seq,))
-        hi = fetch_value(db, f"SELECT hi FROM {self._block} WHERE hi >= ? ORDER BY hi LIMIT 1", (seq,))
-        if hi is None:
-            return
-        below = fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block} WHERE hi < ?", (hi,))
-        rows = fetch(db, f"SELECT seq, codes FROM {self.table} WHERE seq > ? AND seq <= ? ORDER BY seq", (below, hi))
-        db.execute(f"DELETE FROM {self._block} WHERE hi = ?", (hi,))
-        if rows:
-            self._write_block(db, rows)
+        self._renew_blocks(db, [seq])
+
+    def _renew_blocks(self, db: apsw.Connection, seqs: Iterable[int]) -> None:
+        """Make the blocks again that span these seqs, from the vectors that are there now."""
+        first = f"SELECT hi FROM {self._block} WHERE hi >= ? ORDER BY hi LIMIT 1"
+        outdated = {fetch_value(db, first, (seq,)) for seq in seqs} - {None}
+        for hi in sorted(outdated):
+            below = fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block} WHERE hi < ?", (hi,))
+            within = f"FROM {self.table} WHERE seq > ? AND seq <= ? ORDER BY seq"
+            rows = fetch(db, f"SELECT seq, codes {within}", (below, hi))
+            db.execute(f"DELETE FROM {self._block} WHERE hi = ?", (hi,))
+            for start in range(0, len(rows), BLOCK_ROWS):
+                self._write_block(db, rows[start : start + BLOCK_ROWS])
+        if outdated:
+            self._count_epoch(db)
+
+    def _count_epoch(self, db: apsw.Connection) -> None:
+        """Tell those who have read the blocks that they changed otherwise than by growing."""
+        self._changing = db
         db.execute(
             "INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1",
             (self._epoch_name,),
         )
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def decode(self, codes: Sequence[bytes]) -> "list[NDArray[np.float32]]":
+        """Return the vectors of each row, shape (windows, dimension), given its codes.
+
+        They follow from the signed bytes alone, and are rounded to 24 bits, so that what is computed beside them does
+        not matter: encoded again they give the same bytes, and so the same vectors.
+        """
+        owners, joined = windows_of(codes, self.quantizer.code_bytes)
+        numbers = np.frombuffer(joined, dtype=np.int8).reshape(-1, self.quantizer.code_bytes)[:, SCALE_BYTES:]
+        turned = numbers.astype(np.float64)
+        turned /= np.maximum(np.linalg.norm(turned, axis=1, keepdims=True), 1e-12)
+        rotation = self.quantizer.rotate(np.eye(self.quantizer.dimension, dtype=np.float32))
+        vectors = ((np.rint((turned @ rotation.T) * 2**24) + 0.0) / 2**24).astype(np.float32)  # + 0.0: no -0.0
+        return np.split(vectors, np.searchsorted(owners, np.arange(1, len(codes))))
 
     # --- searching -------------------------------------------------------------------------------------------------
 
@@ -174,7 +222,10 @@ class VectorIndex:
             newer = fetch(db, f"SELECT hi, seqs, bits FROM {self._block} WHERE hi > ? ORDER BY hi", (known.hi,))
             if newer:
                 known = self._joined(known, newer)
-            self._epoch, self._blocks = epoch, known
+            if self._changing is db and db.txn_state("main") != apsw.SQLITE_TXN_WRITE:
+                self._changing = None
+            if self._changing is not db:  # else what it sees may be undone, and others take its place
+                self._epoch, self._blocks = epoch, known
             return known
 
     def _no_blocks(self) -> "_Blocks":

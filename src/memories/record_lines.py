@@ -1,0 +1,222 @@
+"""A record as a line of JSON: the same record gives the same line, and every value is checked when it is read. Pure."""
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from memories import validate
+from memories.errors import InvalidInput
+from memories.ids import ID_LENGTH, parse_id
+from memories.models import Collection, Record, Ref
+from memories.times import kept, to_iso
+from memories.validate import shown
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FORMAT, VERSION = "memories", 1
+MAX_LINE_BYTES = 16_777_216
+_REQUIRED = ("collection", "namespace", "group", "position", "text", "created_at")
+_OPTIONAL = ("ended_at", "ended_by", "key", "session", "labels", "fields", "accesses", "vectors")
+_MAX_LABELS = validate.MAX_TAGS + 2  # the role and the speaker of a turn are labels beside its tags
+_MAX_KEY = 2 * validate.MAX_KEY + 1  # with the project or the conversation that it belongs to
+_MAX_FIELDS = 100
+_ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+
+
+def header_line(model: str | None) -> str:
+    """Return the first line of an export; it names the model if the lines have vectors."""
+    return _dump({"format": FORMAT, "version": VERSION} | ({} if model is None else {"model": model}))
+
+
+def read_header(line: str) -> str | None:
+    """Return the model of the vectors that follow; None if there are none.
+
+    Raises:
+        InvalidInput: It is not the header of an export that this program can read.
+    """
+    shape = _object(line)
+    if shape.get("format") != FORMAT:
+        raise InvalidInput(f'is not the header of an export, {header_line(None)}; write one with "memory export"')
+    version = shape.get("version")
+    if version != VERSION:
+        raise InvalidInput(f'has version "{shown(str(version))}" and this program reads {VERSION}; upgrade memories')
+    return None if shape.get("model") is None else _text(shape["model"], "model", validate.MAX_KEY)
+
+
+def to_line(record: Record, vectors: "NDArray[np.float32] | None" = None) -> str:
+    """Return a record as a line, without its end; what is None, empty or 0 is left out.
+
+    Args:
+        record: The record.
+        vectors: Shape (windows, dimension), to be kept to the bit.
+    """
+    shape: dict[str, Any] = {
+        "collection": str(record.ref.collection),
+        "namespace": record.ref.namespace,
+        "group": record.ref.group,
+        "position": record.ref.position,
+        "text": record.text,
+        "created_at": to_iso(record.created_at),
+    }
+    optional = {
+        "ended_at": record.ended_at and to_iso(record.ended_at),
+        "ended_by": record.ended_by,
+        "key": record.key,
+        "session": record.session,
+        "labels": dict(sorted(record.labels.items())) or None,
+        "fields": {name: _number(value) for name, value in sorted(record.fields.items())} or None,
+        "accesses": record.accesses or None,
+        "vectors": None if vectors is None else [base64.b64encode(row.astype("<f4")).decode() for row in vectors],
+    }
+    return _dump(shape | {name: value for name, value in optional.items() if value is not None})
+
+
+def content_hash(record: Record) -> int:
+    """Return 128 bits of what a record says; how often it was read, a statistic, is no part of it."""
+    line = to_line(replace(record, accesses=0))
+    return int.from_bytes(hashlib.blake2b(line.encode("utf-8", "surrogatepass"), digest_size=16).digest())
+
+
+def is_id(group: str) -> bool:
+    """Return whether the name of a group is an id, as those of memories are."""
+    return len(group) == ID_LENGTH and bool(_ID.fullmatch(group))
+
+
+def read_line(line: str) -> Record:
+    """Return the record that a line holds, with its vectors if it has some.
+
+    Raises:
+        InvalidInput: It is not a record, or a value is not acceptable; the message says which.
+    """
+    shape = _object(line)
+    missing = [name for name in _REQUIRED if name not in shape]
+    unknown = [name for name in shape if name not in _REQUIRED and name not in _OPTIONAL]
+    if missing:
+        raise InvalidInput(f'has no "{missing[0]}"')
+    if unknown:
+        raise InvalidInput(f'has an unknown key "{shown(unknown[0])}"; a newer program may have written it')
+    ended_at = _time(shape["ended_at"], "ended_at") if "ended_at" in shape else None
+    ended_by = _text(shape["ended_by"], "ended_by", validate.MAX_KEY) if "ended_by" in shape else None
+    if ended_by is not None and ended_at is None:
+        raise InvalidInput("has ended_by and no ended_at")
+    validate.content(shape["text"])  # and kept as it is, not in its normal form: it was accepted once
+    return Record(
+        ref=_ref(shape),
+        text=shape["text"],
+        created_at=_time(shape["created_at"], "created_at"),
+        ended_at=ended_at,
+        ended_by=ended_by,
+        key=_text(shape["key"], "key", _MAX_KEY) if "key" in shape else None,
+        labels=_labels(shape.get("labels", {})),
+        fields=_fields(shape.get("fields", {})),
+        vectors=_vectors(shape["vectors"]) if "vectors" in shape else None,
+        accesses=_whole(shape.get("accesses", 0), "accesses"),
+        session=_whole(shape["session"], "session") if "session" in shape else None,
+    )
+
+
+def _ref(shape: Mapping[str, Any]) -> Ref:
+    if shape["collection"] not in tuple(Collection):
+        raise InvalidInput(f'has the collection "{shown(str(shape["collection"]))}"; use {" or ".join(Collection)}')
+    collection = Collection(shape["collection"])
+    namespace = shape["namespace"]
+    if validate.namespace(namespace) != namespace:
+        raise InvalidInput(f'has the namespace "{shown(namespace)}", which is written {validate.namespace(namespace)}')
+    group = _text(shape["group"], "group", validate.MAX_KEY)
+    position = _whole(shape["position"], "position")
+    if collection is Collection.MEMORY and (parse_id(group) != group or len(group) != ID_LENGTH):
+        raise InvalidInput(f'has the group "{shown(group)}", which is not the id of a memory')
+    if collection is Collection.MEMORY and position == 0:
+        raise InvalidInput("has position 0; the versions of a memory count from 1")
+    return Ref(collection, namespace, group, position)
+
+
+def _labels(given: object) -> dict[str, str]:
+    pairs = _mapping(given, "labels", _MAX_LABELS)
+    return {
+        _text(key, "label", validate.MAX_TAG_KEY): _text(
+            value, f'label "{shown(key)}"', validate.MAX_TAG_VALUE, least=0
+        )
+        for key, value in pairs.items()
+    }
+
+
+def _fields(given: object) -> dict[str, Any]:
+    pairs = _mapping(given, "fields", _MAX_FIELDS)
+    for name, value in pairs.items():
+        _text(name, "field", validate.MAX_KEY)
+        if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
+            raise InvalidInput(f'has the field "{shown(name)}" with a value that is no text, number, true or false')
+    return dict(pairs)
+
+
+def _mapping(given: object, name: str, most: int) -> Mapping[str, Any]:
+    if type(given) is not dict or len(given) > most:
+        raise InvalidInput(f"has {name} that are not an object of at most {most} pairs")
+    return given
+
+
+def _text(given: object, name: str, most: int, *, least: int = 1) -> str:
+    if not isinstance(given, str) or not least <= len(given) <= most or not _is_unicode(given):
+        raise InvalidInput(f"has a {name} that is not text of {least} to {most} characters")
+    return given
+
+
+def _is_unicode(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= sign <= "\udfff" for sign in text)
+
+
+def _whole(given: object, name: str) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < 2**53:
+        raise InvalidInput(f"has a {name} that is not a whole number from 0")
+    return given
+
+
+def _time(given: object, name: str) -> datetime:
+    try:
+        return kept(datetime.fromisoformat(str(given)), name)
+    except ValueError:
+        raise InvalidInput(f'has the {name} "{shown(str(given))}", which is not an ISO 8601 time') from None
+
+
+def _vectors(given: object) -> "NDArray[np.float32]":
+    import numpy as np
+
+    try:
+        if not isinstance(given, list):
+            raise TypeError
+        rows = [np.frombuffer(base64.b64decode(row, validate=True), dtype="<f4") for row in given]
+        vectors: NDArray[np.float32] = np.stack(rows).astype(np.float32)
+    except (TypeError, ValueError, binascii.Error):
+        raise InvalidInput("has vectors that are not a list of base64 texts, each as many float32 numbers") from None
+    if not np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=0.01):
+        raise InvalidInput("has a vector that is not of length 1")
+    return vectors
+
+
+def _number(value: Any) -> Any:
+    """Return a whole number as such: some stores keep only one kind of numbers."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        shape = json.loads(line)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidInput(f"is not JSON ({exc})") from exc
+    if type(shape) is not dict:
+        raise InvalidInput("is not a JSON object")
+    return shape
+
+
+def _dump(shape: Mapping[str, Any]) -> str:
+    return json.dumps(shape, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,308 @@
+"""export, import, migrate, reembed as commands."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Command = Callable[..., Any]
+Store = Callable[..., str]
+
+
+@pytest.fixture
+def filled(memory: Command, stored: Store) -> None:
+    """Memories and turns of three namespaces, with versions, a deleted one, a key, tags."""
+    first = stored("The user prefers Python", "--type", "preference", "--key", "user/language")
+    memory("update", first, "The user prefers Rust")
+    memory("delete", stored("Deploys happen on Tuesdays"))
+    stored("Ann likes tea", "--namespace", "ann")
+    stored("Bob has a secret", "--namespace", "bob", "--tag", "secret=yes")
+    memory("turns", "add", "standup", "We ship on Friday", "--speaker", "Ann")
+    memory("turns", "add", "standup", "Bob said a secret", "--namespace", "bob")
+
+
+def lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def url(folder: Path, name: str) -> str:
+    return f"sqlite:///{folder}/{name}.db"
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("filled")
+def test_export_prints_what_the_caller_reads(memory: Command) -> None:
+    header, *shared = lines(memory("export").out)
+    assert header == {"format": "memories", "version": 1}
+    assert {line["namespace"] for line in shared} == {"shared"}
+    assert [line["text"] for line in shared] == [
+        "We ship on Friday",
+        "The user prefers Python",
+        "The user prefers Rust",
+        "Deploys happen on Tuesdays",
+    ]
+    _, *anns = lines(memory("export", "-n", "ann").out)
+    assert {line["namespace"] for line in anns} == {"ann", "shared"}
+    _, *own = lines(memory("export", "-n", "ann", "--no-shared").out)
+    assert [line["text"] for line in own] == ["Ann likes tea"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_export_tells_nothing_of_other_namespaces_unless_all_are_asked_for(memory: Command) -> None:
+    for options in ([], ["-n", "ann"], ["-n", "nobody"], ["--vectors"]):
+        answer = memory("export", *options)
+        assert "bob" not in (answer.out + answer.err).lower()
+    _, *every = lines(memory("export", "--all-namespaces").out)
+    assert {line["namespace"] for line in every} == {"ann", "bob", "shared"}
+    assert len(every) == 7
+
+
+@pytest.mark.usefixtures("filled")
+def test_export_to_a_file_is_the_same_and_for_its_owner_only(memory: Command, folder: Path) -> None:
+    for output in ("json", "text"):
+        answer = memory("export", "--output", "backup.jsonl", "--format", output)
+        assert answer.code == 0
+        assert "4" in answer.out
+    assert memory("export", "-o", "backup.jsonl").json == {"exported": 4, "output": "backup.jsonl"}
+    file = folder / "backup.jsonl"
+    assert file.read_text() == memory("export").out == memory("export", "--output", "-").out
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [found.name for found in folder.iterdir()] == ["backup.jsonl"]
+
+
+def test_an_export_that_fails_leaves_the_file_before_it(memory: Command, folder: Path, home: Path) -> None:
+    (folder / "backup.jsonl").write_text("precious")
+    home.mkdir(mode=0o700, parents=True)
+    (home / "memories.db").write_bytes(b"this is a text and no database\n" * 200)
+    answer = memory("export", "--output", "backup.jsonl")
+    assert answer.code == 1
+    assert "is not a SQLite database" in answer.error
+    assert [found.read_text() for found in folder.iterdir()] == ["precious"]
+    assert memory("export", "--output", "missing/backup.jsonl").code == 1
+
+
+def test_an_export_of_nothing_is_a_header(memory: Command, home: Path) -> None:
+    assert memory("export").out == '{"format":"memories","version":1}\n'
+    assert not home.exists()
+
+
+# --- import ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("filled")
+def test_what_is_imported_is_exported_as_the_same_bytes(memory: Command, folder: Path) -> None:
+    exported = memory("export", "--all-namespaces").out
+    (folder / "backup.jsonl").write_text(exported)
+    other = ("--store", url(folder, "other"))
+    answer = memory("import", "backup.jsonl", "--all-namespaces", *other)
+    assert answer.json == {
+        "imported": 7,
+        "known": 0,
+        "conflict_count": 0,
+        "conflicts": [],
+        "without_vector": 0,
+        "dry_run": False,
+    }
+    assert memory("export", "--all-namespaces", *other).out == exported
+    assert memory("import", "-", "--all-namespaces", *other, stdin=exported).json["known"] == 7
+    found = memory("search", "which language does the user prefer", *other).json["results"]
+    assert found[0]["content"] == "The user prefers Rust"
+    assert memory("search", "secret", "-n", "bob", "--in", "all", *other).json["count"] == 2
+
+
+@pytest.mark.usefixtures("filled")
+def test_import_writes_to_the_callers_namespaces_unless_all_are_meant(memory: Command, folder: Path) -> None:
+    exported = memory("export", "--all-namespaces").out
+    other = ("--store", url(folder, "other"))
+    answer = memory("import", "-", *other, stdin=exported)
+    assert answer.code == 2
+    assert answer.error.startswith("line 2 is of namespace bob; name that one, or add --all-namespaces")
+    assert not (folder / "other.db").exists()
+    own = memory("export", "-n", "ann").out
+    assert memory("import", "-", "-n", "ann", *other, stdin=own).json["imported"] == 5
+    assert memory("import", "-", "-n", "ann", "--no-shared", *other, stdin=own).code == 2
+
+
+@pytest.mark.usefixtures("filled")
+def test_conflicts_are_told_and_change_nothing(memory: Command) -> None:
+    exported = memory("export").out
+    changed = exported.replace("We ship on Friday", "We ship on Monday")
+    for options in ([], ["--dry-run"]):
+        answer = memory("import", "-", *options, stdin=changed)
+        assert (answer.code, answer.err) == (1, "")
+        shape = json.loads(answer.out)
+        assert (shape["imported"], shape["known"], shape["conflict_count"]) == (0, 3, 1)
+        assert shape["conflicts"] == [
+            {
+                "line": 2,
+                "collection": "history",
+                "namespace": "shared",
+                "group": "standup",
+                "position": 0,
+                "reason": "another record has this address",
+            }
+        ]
+    shown = memory("import", "-", "--format", "text", stdin=changed)
+    assert "1 are in conflict" in shown.out
+    assert "line 2: history standup (0) of shared: another record has this address" in shown.out
+    assert memory("export").out == exported
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_dry_run_says_what_an_import_would_do(memory: Command, folder: Path) -> None:
+    exported = memory("export").out
+    other = ("--store", url(folder, "other"))
+    shape = memory("import", "-", "--dry-run", *other, stdin=exported).json
+    assert (shape["imported"], shape["dry_run"]) == (4, True)
+    assert not (folder / "other.db").exists()
+    assert memory("import", "-", "--dry-run", "--format", "text", *other, stdin=exported).out == (
+        "Would import 4 records; 0 were there already.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("", None),
+        ("hello\n", "line 1 is not JSON"),
+        ('{"content": "x"}\n', "line 1 is not the header of an export"),
+        ('{"format":"memories","version":1}\n{"text": "x"}\n', 'line 2 has no "collection"'),
+        (b"\xff\xfeh\0i\0", "line 1 is not UTF-8"),
+    ],
+)
+def test_what_is_no_export_is_refused_in_one_sentence(
+    memory: Command, home: Path, given: str | bytes, complaint: str | None
+) -> None:
+    answer = memory("import", "-", stdin=given)
+    assert not home.exists()
+    if complaint is None:
+        assert answer.json["imported"] == 0
+    else:
+        assert answer.code == 2
+        assert complaint in answer.error
+
+
+def test_a_file_that_is_not_there_is_refused(memory: Command, folder: Path) -> None:
+    assert memory("import", "missing.jsonl").error == "cannot read missing.jsonl: No such file or directory"
+    (folder / "inner").mkdir()
+    assert "cannot read inner: Is a directory" in memory("import", "inner").error
+
+
+@pytest.mark.usefixtures("filled")
+def test_without_an_embedder_an_import_goes_by_words(memory: Command, folder: Path) -> None:
+    exported = memory("export").out
+    other = ("--store", url(folder, "other"))
+    none = {"EMBEDDER": "none"}
+    assert memory("import", "-", *other, stdin=exported, env=none).json["without_vector"] == 4
+    assert memory("search", "Rust", *other, env=none).json["count"] == 1
+    assert memory("reembed", *other).json["embedded"] == 4
+    assert memory("status", *other).json["without_vector_count"] == 0
+
+
+# --- migrate ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("filled")
+def test_migrate_copies_everything_and_says_how_to_switch(memory: Command, folder: Path, home: Path) -> None:
+    exported, target = memory("export", "--all-namespaces").out, url(folder, "copy")
+    shape = memory("migrate", "--to", target).json
+    original = f"sqlite:///{home}/memories.db"
+    assert shape == {
+        "verified": True,
+        "records": {"history": 2, "memory": 5},
+        "namespaces": ["ann", "bob", "shared"],
+        "copied": 7,
+        "changed": 0,
+        "removed": 0,
+        "without_vector": 0,
+        "from": original,
+        "to": target,
+        "switch": f"export MEMORY_STORE={target}",
+        "go_back": f"export MEMORY_STORE={original}",
+    }
+    assert memory("export", "--all-namespaces").out == exported
+    assert memory("export", "--all-namespaces", env={"MEMORY_STORE": target}).out == exported
+    memory("create", "Something new")
+    assert memory("migrate", "--to", target).json["copied"] == 1
+    shown = memory("migrate", "--to", target, "--format", "text").out
+    assert shown.startswith("Copied and verified: 2 of history, 6 of memory; 0 new, 0 changed.\n")
+    assert f"To use the copy: export MEMORY_STORE={target}\n" in shown
+
+
+@pytest.mark.usefixtures("filled")
+def test_migrate_refuses_a_store_that_is_no_copy(memory: Command, folder: Path) -> None:
+    target = url(folder, "copy")
+    memory("create", "Something else", "--store", target)
+    answer = memory("migrate", "--to", target)
+    assert answer.code == 1
+    assert "the target is no copy of this store: it has a record of its own" in answer.error
+    assert memory("status", "--store", target).json["memory_count"] == 1
+
+
+def test_migrate_needs_a_store_to_copy_from_and_another_to_copy_to(memory: Command, folder: Path, home: Path) -> None:
+    assert "nothing to migrate" in memory("migrate", "--to", url(folder, "copy")).error
+    assert memory("migrate").code == 2
+    assert memory("migrate", "--to", f"sqlite:///{home}/memories.db").code == 2
+    assert "is not a store" in memory("migrate", "--to", "ftp://ann:s3cret@example").error
+    assert "s3cret" not in memory("migrate", "--to", "ftp://ann:s3cret@example").err
+    assert not home.exists()
+    assert list(folder.iterdir()) == []
+
+
+# --- reembed ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("filled")
+def test_reembed_changes_the_embedder(memory: Command) -> None:
+    exported = memory("export", "--all-namespaces").out
+    refused = memory("search", "language", env={"EMBEDDER": "minilm"})
+    assert refused.code == 1
+    assert "were made by fake/1" in refused.error
+    assert "change over to this one with: memory reembed" in refused.error
+    answer = memory("reembed", "--model", "minilm")
+    assert answer.json == {
+        "embedded": 7,
+        "model": "all-MiniLM-L6-v2/int8/1",
+        "model_before": "fake/1",
+        "embedder": "minilm",
+        "switch": "export EMBEDDER=minilm",
+    }
+    assert answer.err == "The store is searched by all-MiniLM-L6-v2/int8/1 now; set EMBEDDER=minilm.\n"
+    minilm = {"EMBEDDER": "minilm"}
+    found = memory("search", "Which programming language does she like?", env=minilm).json["results"]
+    assert found[0]["content"] == "The user prefers Rust"
+    assert "memory reembed" in memory("search", "language").error
+    assert memory("status", env=minilm).json["without_vector_count"] == 0
+    assert memory("export", "--all-namespaces").out.replace(',"accesses":1', "") == exported.replace(
+        ',"accesses":1', ""
+    )
+
+
+def test_reembed_makes_what_is_missing(memory: Command) -> None:
+    memory("create", "Deploys happen on Tuesdays", env={"EMBEDDER": "none"})
+    assert memory("reembed").json == {"embedded": 1, "model": "fake/1", "model_before": None, "embedder": "fake"}
+    assert memory("reembed", "--format", "text").out == "Embedded 0 records by fake/1.\n"
+
+
+@pytest.mark.parametrize("command", [["reembed", "--model", "none"], ["reembed", "--model", "word2vec"]])
+def test_reembed_refuses_what_makes_no_vectors(memory: Command, command: list[str], home: Path) -> None:
+    answer = memory(*command)
+    assert answer.code == 2
+    assert "embedder" in answer.error
+    assert not home.exists()
+
+
+def test_a_terminal_shows_how_far_it_is(terminal: Command, memory: Command, folder: Path) -> None:
+    for number in range(3):
+        memory("create", f"note {number}", "--force")
+    assert "copying" in terminal("migrate", "--to", url(folder, "copy")).out
+    memory("export", "-o", "backup.jsonl")
+    shown = terminal("import", "backup.jsonl", "--store", url(folder, "other")).out
+    assert "importing" in shown
+    assert "100%" in shown
+    assert "Imported 3 records" in shown
+    assert "embedding" in terminal("reembed", "--model", "minilm").out
