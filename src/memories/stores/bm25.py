@@ -4,7 +4,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from memories.models import SPEAKER, Collection, Record
 from memories.text import index_text
@@ -133,6 +133,7 @@ def _split() -> Callable[[str], list[str]]:
 
     def split(text: str) -> list[str]:
         data = text.encode("utf-8", "replace")
-        return tokenizer(data, apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False, include_colocated=False)
+        found = tokenizer(data, apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False, include_colocated=False)
+        return cast("list[str]", found)
 
     return split

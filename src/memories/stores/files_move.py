@@ -1,0 +1,338 @@
+"""How a namespace moves from its files to a larger store: copied, compared, marked, and its files kept.
+
+Each step can be cut short. Until the marker is there the files count, and another attempt completes the copy; from then
+on the larger store counts, in every process, and the next writer puts the files aside.
+"""
+
+import hashlib
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memories.config import Config, without_password
+from memories.embedders.base import Space
+from memories.errors import ConfigError, MemoriesError, StoreDamaged, StoreError
+from memories.models import Collection, Filter, Patch, Record
+from memories.stores.base import Store
+from memories.stores.files import FilesStore
+from memories.stores.files_derived import Named, named
+from memories.stores.files_lines import file_name, namespace_of, stem
+from memories.times import to_iso, to_millis
+
+if TYPE_CHECKING:
+    from memories.stores.files_folder import Stamp
+
+MARKED = ".moved"
+KEPT = ".before-move"
+_BEGUN = ".moving"
+_FAILED = ".failed"
+_BESIDE = "memories.db"  # what the marker says of a SQLite file in the same folder
+_PLAUSIBLE = re.compile(r"sqlite:///.|(postgres|postgresql|chroma|qdrant)://.")
+_BATCH = 500
+_PAUSE_SECONDS = 60.0  # after an attempt that failed
+_ALL = 2**31
+
+_log = logging.getLogger(__name__)
+
+
+class Marker(NamedTuple):
+    """What says that a namespace has moved.
+
+    Attributes:
+        store: The URL of the store, without a password, or the name of a SQLite file in the same folder.
+        originals: The names of the files that it had.
+    """
+
+    namespace: str
+    store: str
+    originals: tuple[str, ...]
+
+
+class Mover:
+    """Moves the namespaces of one folder, and knows which have moved."""
+
+    def __init__(self, folder: Path, space: Space | None, config: Config | None) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            folder: Where the files are.
+            space: The space that vectors are searched in.
+            config: When namespaces move, and to which store; without it none moves.
+
+        Raises:
+            ConfigError: The store is none, or one of files.
+        """
+        self._most = config.file_migrate_at if config else None
+        self._target = config.file_migrate_to if config else None
+        self._space, self._config, self._folder_path = space, config, folder
+        self.here = FilesStore(folder, space, after_commit=self._after_commit)
+        self._folder = self.here.folder
+        self._markers: dict[str, tuple[Stamp, Marker]] = {}
+        self._warned: set[str] = set()
+        if self._target is not None:
+            if self._target.startswith("files:"):
+                raise ConfigError(
+                    "file_migrate_to is a store of files itself; name a larger one, such as sqlite:///path"
+                )
+            if not _PLAUSIBLE.match(self._target):  # else its driver is loaded when it is needed
+                self._open(self._target, None).close()
+
+    # --- what has moved --------------------------------------------------------------------------------------------
+
+    def marker(self, namespace: str) -> Marker | None:
+        """Return where a namespace has moved to; None if its files count.
+
+        Raises:
+            StoreDamaged: The marker can't be read.
+        """
+        name = f"{stem(namespace)}{MARKED}"
+        stamp = self._folder.stamp(name)
+        if stamp is None:
+            return None
+        known = self._markers.get(namespace)
+        if known is None or known[0] != stamp:
+            known = self._markers[namespace] = stamp, self._read_marker(name, namespace)
+            self._warn_of_new_lines(known[1])
+        return known[1]
+
+    def _read_marker(self, name: str, namespace: str) -> Marker:
+        try:
+            found = json.loads(self._folder.read(name)[1])
+            return Marker(namespace, str(found["store"]), tuple(map(str, found["originals"])))
+        except (OSError, ValueError, TypeError, LookupError) as exc:
+            raise StoreDamaged(
+                f"{self._folder_path / name}, which says where {namespace} was moved to, can't be read ({exc}); "
+                "restore it from a backup"
+            ) from exc
+
+    def _warn_of_new_lines(self, marker: Marker) -> None:
+        for collection in Collection:
+            name = file_name(collection, marker.namespace)
+            new = (
+                name not in self._warned and self._folder.stamp(name) is not None and not self._begun(marker.namespace)
+            )
+            if new:
+                self._warned.add(name)
+                _log.warning(
+                    "%s is not read: %s was moved to %s; import its lines and put it aside",
+                    self._folder_path / name,
+                    marker.namespace,
+                    marker.store,
+                )
+
+    def markers(self) -> list[Marker]:
+        """Return all that have moved."""
+        namespaces = (
+            namespace_of(f"{name.removesuffix(MARKED)}.jsonl", Collection.MEMORY)
+            for name in self._folder.names()
+            if name.endswith(MARKED)
+        )
+        found = (self.marker(namespace) for namespace in namespaces if namespace is not None)
+        return [marker for marker in found if marker is not None]
+
+    def originals(self, marker: Marker) -> list[str]:
+        """Return the files that are kept of a namespace."""
+        names = [name for name in self._folder.names() if name.partition(KEPT)[0] in marker.originals and KEPT in name]
+        return [str(self._folder_path / name) for name in names]
+
+    def opened(self, marker: Marker) -> Store:
+        """Return the store that a namespace has moved to.
+
+        Raises:
+            StoreDamaged: It was a file and is gone.
+            StoreError: The settings no longer know its password.
+        """
+        url = self._url(marker.store)
+        kind, _, path = url.partition("://")
+        if kind == "sqlite" and not Path(path[1:]).expanduser().exists():
+            raise StoreDamaged(
+                f"{marker.namespace} was moved to {path[1:]}, which is gone; put it back, or, to go back to what was "
+                f"moved, remove {self._folder_path / stem(marker.namespace)}{MARKED} and take {KEPT} off the names of "
+                f"{', '.join(marker.originals)}"
+            )
+        return self._open(url, self._space)
+
+    def _url(self, store: str) -> str:
+        """Return the URL that a marker means, with the password from the settings."""
+        if "://" not in store:
+            return f"sqlite:///{self._folder_path / store}"
+        if self._target is not None and without_password(self._target) == store:
+            return self._target
+        if ":***@" in store:
+            raise StoreError(f"memories were moved to {store}; set FILE_MIGRATE_TO to it, with its password")
+        return store
+
+    def _open(self, url: str, space: Space | None) -> Store:
+        from memories.stores import open_store
+
+        return open_store(url, space, self._config)
+
+    # --- moving, under the lock ------------------------------------------------------------------------------------
+
+    def _after_commit(self, namespaces: set[str]) -> None:
+        """Move what has become too large. What was written is safe whatever becomes of it: failures are only told."""
+        try:
+            self._finish()
+        except MemoriesError as exc:
+            _log.warning("files of what has moved could not be put aside: %s", exc)
+        for namespace in sorted(namespaces):
+            store = without_password(self._target) if self._target else _BESIDE
+            try:
+                if self._is_due(namespace, store):
+                    self._move(namespace, store)
+            except MemoriesError as exc:
+                _log.warning("%s could not move to a larger store and stays in its files: %s", namespace, exc)
+                self._folder.put(f"{stem(namespace)}{_FAILED}", store.encode())
+
+    def _is_due(self, namespace: str, store: str) -> bool:
+        if self._most is None or sum(self.here.count(where) for where in _everything(namespace)) <= self._most:
+            return False
+        failed, where = self._folder.read_inner(f"{stem(namespace)}{_FAILED}")
+        paused = failed is not None and time.time() - failed.changed_at / 1e9 < _PAUSE_SECONDS
+        return not (paused and where == store.encode()) and self.marker(namespace) is None
+
+    def _move(self, namespace: str, store: str) -> None:
+        began = time.monotonic()
+        records = [record for where in _everything(namespace) for record in self.here.scan(where, limit=_ALL)]
+        there = self._open(self._url(store), self._moved_space())
+        try:
+            self._copy(records, there, lambda: self._begin(namespace, store))
+            digest = _digest(records)
+            if _digest(_read_back(records, there)) != digest:
+                raise StoreError(f"what {store} gives back of {namespace} is not what was copied to it")
+        finally:
+            there.close()
+        originals = [name for name in map(file_name, Collection, [namespace] * 2) if self._folder.stamp(name)]
+        marker = {
+            "namespace": namespace,
+            "store": store,
+            "moved_at": to_iso(datetime.now(UTC)),
+            "records": len(records),
+            "sha256": digest,
+            "originals": originals,
+        }
+        name = f"{stem(namespace)}{MARKED}"
+        self._folder.replace({name: f"{json.dumps(marker, ensure_ascii=False, indent=1)}\n".encode()}, {name: None})
+        self._finish()
+        _log.warning(
+            "%s has %d records and was moved to %s in %.1f s; the files are kept as %s",
+            namespace,
+            len(records),
+            store,
+            time.monotonic() - began,
+            ", ".join(f"{name}{KEPT}" for name in originals),
+        )
+
+    def _moved_space(self) -> Space | None:
+        """Return the space of the vectors that there are, which need not be the one that is searched in."""
+        stored = self.here.stored_space()
+        if stored is None or (self._space is not None and named(self._space) == stored):
+            return self._space
+        return _space_named(stored)
+
+    def _begin(self, namespace: str, store: str) -> None:
+        """Remember that copies may be in a store, so that what is forgotten meanwhile is forgotten there too."""
+        self._folder.put(f"{stem(namespace)}{_BEGUN}", json.dumps(store).encode())
+
+    def _begun(self, namespace: str) -> str | None:
+        """Return the store that copies may be in, if a move was not finished."""
+        stamp, data = self._folder.read_inner(f"{stem(namespace)}{_BEGUN}")
+        return None if stamp is None else str(json.loads(data))
+
+    def open_begun(self, namespace: str) -> Store | None:
+        """Return the store that copies of a namespace may be in though its files still count."""
+        store = self._begun(namespace)
+        return None if store is None else self._open(self._url(store), self._space)
+
+    def _copy(self, records: Sequence[Record], there: Store, begin: Callable[[], None]) -> None:
+        """Bring a store to what the files hold, whatever an attempt that was cut short has left there."""
+        missing: list[Record] = []
+        for batch in _batches(records):
+            known = {record.ref: record for record in there.read([record.ref for record in batch])}
+            missing += [record for record in batch if record.ref not in known]
+            patches = [_difference(record, known[record.ref]) for record in batch if record.ref in known]
+            there.patch([patch for patch in patches if patch is not None])
+        begin()
+        for batch in _batches(missing):
+            vectors = self.here.vectors([record.ref for record in batch])
+            there.append([_with_vectors(record, vectors.get(record.ref)) for record in batch])
+
+    def _finish(self) -> None:
+        """Put aside the files of what has moved."""
+        for begun in self._folder.inner_names():
+            if not begun.endswith(_BEGUN):
+                continue
+            namespace = namespace_of(f"{begun.removesuffix(_BEGUN)}.jsonl", Collection.MEMORY)
+            marker = None if namespace is None else self.marker(namespace)
+            if marker is None:
+                continue
+            for name in marker.originals:
+                if self._folder.stamp(name) is not None:
+                    self._folder.rename(name, self._free_name(f"{name}{KEPT}"))
+                self.here.derived.drop(name)
+            self._folder.discard([begun, f"{begun.removesuffix(_BEGUN)}{_FAILED}"])
+
+    def _free_name(self, name: str) -> str:
+        numbered = (f"{name}.{number}" for number in range(2, 1_000))
+        return next(free for free in (name, *numbered) if self._folder.stamp(free) is None)
+
+
+def _everything(namespace: str) -> list[Filter]:
+    return [Filter(collection, (namespace,), state="any") for collection in Collection]
+
+
+def _batches(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    return (records[at : at + _BATCH] for at in range(0, len(records), _BATCH))
+
+
+def _read_back(records: Sequence[Record], there: Store) -> list[Record]:
+    return [found for batch in _batches(records) for found in there.read([record.ref for record in batch])]
+
+
+def _with_vectors(record: Record, vectors: Any) -> Record:
+    return record if vectors is None else replace(record, vectors=vectors)
+
+
+def _difference(record: Record, there: Record) -> Patch | None:
+    """Return the change that makes a copy what the record is; None if it is that already.
+
+    Raises:
+        StoreError: It is no copy, but another record.
+    """
+    if _lasting(record) != _lasting(there):
+        ref = record.ref
+        raise StoreError(
+            f"there is another {ref.collection} {ref.group} {ref.position} of {ref.namespace} there already"
+        )
+    if _passing(record) == _passing(there):
+        return None
+    return Patch(record.ref, record.ended_at, record.ended_by, dict.fromkeys(there.fields) | dict(record.fields))
+
+
+def _lasting(record: Record) -> tuple[Any, ...]:
+    """Return what never changes in a record."""
+    labels = sorted(record.labels.items())
+    return (*record.ref, record.text, to_millis(record.created_at), record.key, record.session, labels)
+
+
+def _passing(record: Record) -> tuple[Any, ...]:
+    """Return what may change in a record."""
+    ended_at = None if record.ended_at is None else to_millis(record.ended_at)
+    return ended_at, record.ended_by, sorted(record.fields.items())
+
+
+def _digest(records: Sequence[Record]) -> str:
+    """Return the hash of what records say, in whatever order they come; each counts once."""
+    lines = sorted(json.dumps([_lasting(record), _passing(record)]) for record in records)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _space_named(found: Named) -> Space:
+    """Return a space that is only written in: what concerns searches is not known."""
+    return Space(found.model, found.dimension, 0.0, 0.0, 0.0, 0.0, (0.0, 0.0))

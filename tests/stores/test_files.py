@@ -1,0 +1,849 @@
+"""The files store passes the contract; and what is its own: lines that others read and write, locks, crashes."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.register_assert_rewrite("contract")
+
+from contract import (  # noqa: E402 - after its assertions are made to explain themselves
+    HISTORY,
+    MEMORY,
+    SPACE,
+    OpenStore,
+    StoreContract,
+    at,
+    by_words,
+    everything,
+    pool,
+    record,
+    search,
+    turn,
+    turns,
+)
+
+from memories.embedders.base import Space  # noqa: E402
+from memories.errors import Conflict, StoreBusy, StoreDamaged, StoreError  # noqa: E402
+from memories.models import SPEAKER, Patch, Ref  # noqa: E402
+from memories.service import Memories  # noqa: E402
+from memories.stores import files_folder  # noqa: E402
+from memories.stores.files import FilesStore  # noqa: E402
+from memories.stores.files_lines import file_name, namespace_of  # noqa: E402
+from memories.stores.files_session import Session  # noqa: E402
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+# Begins every script that runs in processes of its own. `crashing` runs an action in a process that is killed at its
+# first step on the disk, then in one that is killed at its second, and so on until it ends; each time `check` looks.
+STORE = """
+import os, signal, sys
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+from datetime import UTC, datetime
+from pathlib import Path
+from memories.embedders.fake import FakeEmbedder
+from memories.errors import MemoriesError
+from memories.models import Collection, Filter, Patch, Record, Ref
+from memories.stores.files import FilesStore
+SPACE, MEMORY, HISTORY = FakeEmbedder.space, Collection.MEMORY, Collection.HISTORY
+folder = Path(sys.argv[1])
+
+def note(group, position=1, collection=MEMORY, namespace="ann", **values):
+    text = values.pop("text", f"note {group} {position}")
+    values.setdefault("vectors", FakeEmbedder().embed(text))
+    return Record(Ref(collection, namespace, group, position), text, datetime(2026, 1, 1, tzinfo=UTC), **values)
+
+def forked(act):
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        except BaseException as exc:
+            print(f"{type(exc).__name__}: {exc}", file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+def killed_at(step, act):
+    left = step
+    def counting(name, real):
+        def call(*given, **named):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                if name == "write":
+                    real(given[0], bytes(given[1])[: len(given[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*given, **named)
+        return call
+    for name in ("write", "fsync", "replace", "rename", "unlink", "truncate", "mkdir"):
+        setattr(os, name, counting(name, getattr(os, name)))
+    act()
+
+def crashing(prepare, act, check, every=1):
+    for step in range(1, 500, every):
+        prepare()
+        ended = forked(lambda: killed_at(step, act))
+        assert ended in (0, signal.SIGKILL), ended
+        assert forked(lambda: check(ended == 0)) == 0, f"after a crash at step {step}"
+        if ended == 0:
+            print(step)
+            return
+    raise AssertionError("it never ended")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "notes"
+
+
+@pytest.fixture
+def open_store(folder: Path) -> Iterator[OpenStore]:
+    opened: list[FilesStore] = []
+
+    def open_one(space: Space | None) -> FilesStore:
+        opened.append(FilesStore(folder, space))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> FilesStore:
+    return open_store(SPACE)  # type: ignore[return-value]
+
+
+class TestFiles(StoreContract):
+    @pytest.fixture
+    def open_store(self, open_store: OpenStore) -> OpenStore:
+        return open_store
+
+
+def lines(folder: Path, name: str = "ann.jsonl") -> list[dict[str, Any]]:
+    """Return the objects of a file."""
+    return [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
+
+
+def written(folder: Path, *found: Mapping[str, Any] | str, name: str = "ann.jsonl") -> Path:
+    """Write a file as another program would, and return it."""
+    folder.mkdir(exist_ok=True)
+    file = folder / name
+    file.write_text("".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in found), encoding="utf-8")
+    return file
+
+
+def foreign(number: int, **values: Any) -> dict[str, Any]:
+    """Return a line with nothing but what the chat agent writes."""
+    return {
+        "updated_at": "2026-02-05T10:00:00.123456+00:00",
+        "created_at": "2026-02-05T10:00:00.123456+00:00",
+        "kind": "preference",
+        "content": f"fact {number}",
+        "user_id": "ann",
+        "id": f"m{number}",
+    } | values
+
+
+def all_bytes(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file())
+
+
+# --- lines -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_memory_is_a_line_that_people_and_the_chat_agent_can_read(store: FilesStore, folder: Path) -> None:
+    values: dict[str, Any] = {
+        "labels": {"type": "preference", "project": "käse"},
+        "fields": {"confidence": 0.8, "source_turn_id": "t1", "decay": "contextual"},
+    }
+    store.append([record("m", text='Ann says "grüß dich" 日本\n', key="user/greeting", **values)])
+    line = (folder / "ann.jsonl").read_text(encoding="utf-8")
+    assert line == (
+        '{"id": "m", "user_id": "ann", "content": "Ann says \\"grüß dich\\" 日本\\n", "kind": "preference", '
+        '"created_at": "2026-01-01T00:00:01.000Z", "updated_at": "2026-01-01T00:00:01.000Z", "confidence": 0.8, '
+        '"source_turn_id": "t1", "version": 1, "key": "user/greeting", "tags": {"project": "käse"}, '
+        '"fields": {"decay": "contextual"}}\n'
+    )
+
+
+def test_a_line_tells_when_its_memory_was_first_written(store: FilesStore, folder: Path) -> None:
+    first_at = int(at(1).timestamp() * 1000)
+    store.append([record("m", 2, created_at=at(9), fields={"first_at": first_at}), record("n", fields={"first_at": 5})])
+    assert [line["created_at"] for line in lines(folder)] == ["2026-01-01T00:00:01.000Z", "1970-01-01T00:00:00.005Z"]
+    assert [line["updated_at"] for line in lines(folder)] == ["2026-01-01T00:00:09.000Z", "2026-01-01T00:00:01.000Z"]
+    assert [entry.fields for entry in store.scan(pool(), limit=9)] == [{"first_at": first_at}, {"first_at": 5}]
+
+
+def test_turns_are_in_a_file_of_their_own(store: FilesStore, folder: Path) -> None:
+    store.append([turn(7, text="hello", labels={SPEAKER: "Ann"})])
+    [line] = lines(folder, "ann.turns.jsonl")
+    assert line["id"] == "talk#7"
+    assert (line["conversation_id"], line["turn_index"], line["session"], line["kind"]) == ("talk", 7, 0, "turn")
+    assert not (folder / "ann.jsonl").exists()
+
+
+@pytest.mark.parametrize("kind", ["memory", "turn", "fact", "", None])
+def test_the_tag_type_is_kept_whatever_it_is(store: FilesStore, kind: str | None) -> None:
+    labels = {"a": "b"} if kind is None else {"a": "b", "type": kind}
+    for collection in (MEMORY, HISTORY):
+        store.append([record("m", collection=collection, labels=labels)])
+        assert store.scan(pool(collection=collection), limit=1)[0].labels == labels
+
+
+def test_lines_of_the_chat_agent_are_memories(store: FilesStore, folder: Path) -> None:
+    bare = "0b1c2d3e4f5060718293a4b5c6d7e8f9"
+    written(
+        folder,
+        foreign(1, confidence=0.5, source_turn_id="t9"),
+        foreign(2, id=bare.upper(), created_at="2026-02-05 09:00:00", kind="memory"),
+    )
+    one, two = sorted(store.scan(pool(), limit=9), key=lambda entry: entry.text)
+    assert (one.ref, one.labels) == (Ref(MEMORY, "ann", "m1", 1), {"type": "preference"})
+    assert one.fields == {"confidence": 0.5, "source_turn_id": "t9"}
+    assert one.created_at == datetime(2026, 2, 5, 10, 0, 0, 123_000, tzinfo=UTC)
+    assert (two.ref.group, two.labels) == ("0b1c2d3e-4f50-6071-8293-a4b5c6d7e8f9", {})
+    assert two.fields == {"first_at": int(datetime(2026, 2, 5, 9, tzinfo=UTC).timestamp() * 1000)}
+    assert by_words(store, ["fact"]).keys() == {"m1", two.ref.group}
+    with Memories(store, namespace="ann", embedder="none") as memories:
+        assert memories.get(bare).content == "fact 2"
+        assert memories.update(bare, "another fact").version == 2
+
+
+def test_what_we_do_not_know_of_a_line_stays_when_it_changes(store: FilesStore, folder: Path) -> None:
+    written(folder, foreign(1, mood={"deep": [1, 2]}), foreign(2, note="ä"))
+    untouched = (folder / "ann.jsonl").read_text(encoding="utf-8").splitlines()[1]
+    store.patch([Patch(Ref(MEMORY, "ann", "m1", 1), at(9), "delete", {"mark": 1, "confidence": 0.25})])
+    changed, other = (folder / "ann.jsonl").read_text(encoding="utf-8").splitlines()
+    assert other == untouched
+    found = json.loads(changed)
+    assert found.items() >= (foreign(1, mood={"deep": [1, 2]}) | {"ended_by": "delete", "confidence": 0.25}).items()
+    assert (found["fields"], found["ended_at"]) == ({"mark": 1}, "2026-01-01T00:00:09.000Z")
+    store.patch([Patch(Ref(MEMORY, "ann", "m1", 1), None, None, {"mark": None, "confidence": None})])
+    [found, _] = lines(folder)
+    assert found.keys() - foreign(1).keys() == {"mood", "version"}
+
+
+def test_a_new_memory_is_one_line_more_and_a_change_is_a_change_of_its_line(store: FilesStore, folder: Path) -> None:
+    store.append([record("m1"), record("m2"), record("m3")])
+    before = (folder / "ann.jsonl").read_bytes()
+    inode = (folder / "ann.jsonl").stat().st_ino
+    store.append([record("m4")])
+    assert (folder / "ann.jsonl").read_bytes().startswith(before)
+    assert (folder / "ann.jsonl").stat().st_ino == inode
+    store.patch([Patch(Ref(MEMORY, "ann", "m2", 1), at(9), "delete", {})])
+    now = (folder / "ann.jsonl").read_bytes().splitlines()
+    assert [old == new for old, new in zip(before.splitlines(), now, strict=False)] == [True, False, True]
+
+
+def test_git_leaves_out_what_is_derived(store: FilesStore, folder: Path) -> None:
+    store.append([record("m")])
+    store.touch([Ref(MEMORY, "ann", "m", 1)])
+    assert sorted(part.name for part in folder.iterdir()) == [".memories", "ann.jsonl"]
+    assert (folder / ".memories" / ".gitignore").read_text() == "*\n"
+
+
+def test_files_are_for_their_owner_alone(store: FilesStore, folder: Path) -> None:
+    store.append([record("m"), turn(1)])
+    modes = {part.stat().st_mode & 0o077 for part in [folder, *folder.rglob("*")] if part.name != ".gitignore"}
+    assert modes == {0}
+
+
+def test_a_folder_that_everybody_may_write_is_refused(store: FilesStore, folder: Path) -> None:
+    store.append([record("m")])
+    folder.chmod(0o777)
+    with pytest.raises(StoreError, match="chmod o-w"):
+        store.append([record("n")])
+    assert store.count(pool()) == 1
+    folder.chmod(0o1777)
+    store.append([record("n")])
+
+
+def test_permissions_that_somebody_gave_a_file_stay(store: FilesStore, folder: Path) -> None:
+    store.append([record("m")])
+    (folder / "ann.jsonl").chmod(0o640)
+    store.patch([Patch(Ref(MEMORY, "ann", "m", 1), at(9), "delete", {})])
+    assert (folder / "ann.jsonl").stat().st_mode & 0o777 == 0o640
+
+
+# --- names of files --------------------------------------------------------------------------------------------------
+
+NAMES = (
+    "ann ANN Ann an%6e ann.turns ann.turns.turns ann.jsonl x.moved . .. .a a.b-c_d con CON con.x nul com1 com10".split()
+)
+NAMES += [
+    "",
+    " ",
+    "a b",
+    "a/b",
+    "../x",
+    "%",
+    "%%",
+    "%41",
+    "日本",
+    "é",
+    "e\u0301",
+    "a\nb",
+    "ann ",
+    "ann.",
+    "-",
+    "shared",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_name_of_a_file_tells_its_namespace(name: str) -> None:
+    for collection in (MEMORY, HISTORY):
+        file = file_name(collection, name)
+        assert namespace_of(file, collection) == name
+        assert namespace_of(file, HISTORY if collection is MEMORY else MEMORY) is None
+        assert "/" not in file
+        assert not file.startswith(".")
+        assert file == file.lower()
+
+
+def test_no_two_namespaces_share_a_file() -> None:
+    files = [file_name(collection, name) for name in NAMES for collection in (MEMORY, HISTORY)]
+    assert len(set(files)) == 2 * len(set(NAMES))
+
+
+def test_namespaces_of_any_name_are_kept_apart(store: FilesStore, folder: Path) -> None:
+    for name in NAMES:
+        store.append([record("m", namespace=name, text=f"of {name!r}"), turn(1, namespace=name)])
+    assert store.namespaces(MEMORY) == store.namespaces(HISTORY) == sorted(NAMES)
+    for name in NAMES:
+        assert [entry.text for entry in store.scan(pool(name), limit=9)] == [f"of {name!r}"]
+    assert {part.parent for part in folder.rglob("*")} == {folder, folder / ".memories"}
+
+
+@pytest.mark.parametrize("name", ["Ann.jsonl", "a%.jsonl", "%zz.jsonl", "%c3.jsonl", "%61.jsonl", "ann.json", ".jsonl"])
+def test_a_file_that_is_not_ours_is_not_taken_for_a_namespace(store: FilesStore, folder: Path, name: str) -> None:
+    written(folder, foreign(1), name=name)
+    assert store.namespaces(MEMORY) == store.namespaces(HISTORY) == []
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+BROKEN: dict[str, bytes] = {
+    "no JSON": b'{"id": "m1", \n',
+    "no object": b"[1, 2]\n",
+    "two in a line": (json.dumps(foreign(1)) + "," + json.dumps(foreign(2)) + "\n").encode(),
+    "a field is missing": (json.dumps({"id": "m1", "user_id": "ann", "content": "x"}) + "\n").encode(),
+    "another user": (json.dumps(foreign(1, user_id="bob")) + "\n").encode(),
+    "no time": (json.dumps(foreign(1, created_at="yesterday")) + "\n").encode(),
+    "content is no text": (json.dumps(foreign(1, content=5)) + "\n").encode(),
+    "tags are no texts": (json.dumps(foreign(1, tags={"a": 1})) + "\n").encode(),
+    "fields are no object": (json.dumps(foreign(1, fields=[1])) + "\n").encode(),
+    "half a character": (json.dumps(foreign(1, content="\ud800")) + "\n").encode(),
+    "no version": (json.dumps(foreign(1, version="one")) + "\n").encode(),
+    "too deep": b"[" * 100_000 + b"\n",
+    "not UTF-8": json.dumps(foreign(1), ensure_ascii=False).replace("fact", "fäct").encode("latin-1") + b"\n",
+}
+
+
+@pytest.mark.parametrize("grown", [False, True])
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_damaged_file_is_warned_of_reads_as_empty_and_is_not_touched(
+    store: FilesStore, folder: Path, caplog: pytest.LogCaptureFixture, what: str, grown: bool
+) -> None:
+    file = written(folder, foreign(7), foreign(8))
+    if grown:
+        assert store.count(pool()) == 2
+    data = file.read_bytes() + BROKEN[what] + json.dumps(foreign(9)).encode() + b"\n"
+    file.write_bytes(data)
+    store.append([record("b", namespace="bob")])
+    assert store.count(pool()) == 0
+    assert everything(store, pool("ann", "bob"))[0].ref.namespace == "bob"
+    assert search(store, "fact") == {}
+    [warning] = caplog.records
+    assert warning.levelname == "WARNING"
+    assert f"{file}:3 " in warning.getMessage()
+    assert "fact" not in warning.getMessage()
+    ref = Ref(MEMORY, "ann", "m7", 1)
+    for write in (
+        lambda: store.append([record("n")]),
+        lambda: store.patch([Patch(ref, at(9), "delete", {})]),
+        lambda: store.remove([ref]),
+        lambda: store.append([record("c", namespace="bob"), record("n")]),
+    ):
+        with pytest.raises(StoreDamaged, match=r"ann\.jsonl:3 can't be read"):
+            write()
+    store.touch([ref])
+    assert file.read_bytes() == data
+    assert [entry.ref.group for entry in everything(store, pool("bob"))] == ["b"]
+    assert store.append([turn(1)]) is None  # its other file is well
+    written(folder, foreign(7))
+    assert store.count(pool()) == 1
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_what_is_no_plain_file_is_not_touched(
+    store: FilesStore, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    folder.mkdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text(json.dumps(foreign(1)) + "\n")
+    place = folder / "ann.jsonl"
+    {"folder": place.mkdir, "link": lambda: place.symlink_to(elsewhere), "pipe": lambda: os.mkfifo(place)}[kind]()
+    assert store.count(pool()) == 0
+    assert len(caplog.records) == 1
+    with pytest.raises(StoreDamaged, match=r"ann\.jsonl"):
+        store.append([record("m")])
+    assert elsewhere.read_text() == json.dumps(foreign(1)) + "\n"
+
+
+def test_a_line_that_a_crash_cut_off_is_ignored_and_goes_with_the_next_write(store: FilesStore, folder: Path) -> None:
+    store.append([record("m1"), record("m2")])
+    whole = (folder / "ann.jsonl").read_bytes()
+    torn = whole.splitlines(keepends=True)[0].replace(b'"m1"', b'"m3"').replace(b"note", "nöte".encode())
+    for size in range(1, len(torn) - 2):
+        (folder / "ann.jsonl").write_bytes(whole + torn[:size])
+        assert [entry.ref.group for entry in FilesStore(folder, SPACE).scan(pool(), limit=9)] == ["m1", "m2"]
+    store.append([record("m4")])
+    assert (folder / "ann.jsonl").read_bytes().startswith(whole)
+    assert [line["id"] for line in lines(folder)] == ["m1", "m2", "m4"]
+
+
+def test_a_last_line_without_its_end_counts_if_it_is_whole(store: FilesStore, folder: Path) -> None:
+    """Editors leave it so, and some programs."""
+    file = written(folder, foreign(1), foreign(2))
+    file.write_bytes(file.read_bytes()[:-1])
+    assert store.count(pool()) == 2
+    store.append([record("m3")])
+    assert [line["id"] for line in lines(folder)] == ["m1", "m2", "m3"]
+
+
+def test_empty_lines_and_windows_line_ends_are_no_damage(store: FilesStore, folder: Path) -> None:
+    written(folder, json.dumps(foreign(1)) + "\r", "", "  ", foreign(2))
+    assert store.count(pool()) == 2
+
+
+# --- other programs --------------------------------------------------------------------------------------------------
+
+
+def test_what_another_program_adds_is_seen_at_once(store: FilesStore, folder: Path) -> None:
+    file = written(folder, foreign(1))
+    assert store.count(pool()) == 1
+    with file.open("a") as opened:
+        opened.write(json.dumps(foreign(2)) + "\n")
+    assert store.count(pool()) == 2
+    written(folder, foreign(3))
+    assert [entry.ref.group for entry in store.scan(pool(), limit=9)] == ["m3"]
+    file.unlink()
+    assert store.count(pool()) == 0
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_nothing_is_written_over_what_another_program_wrote_meanwhile(
+    store: FilesStore, folder: Path, count: int
+) -> None:
+    file = written(folder, foreign(1))
+    with pytest.raises(StoreBusy, match=r"ann\.jsonl was changed by another program"), store.transaction():
+        store.append([record(f"n{number}") for number in range(count)])
+        with file.open("a") as opened:
+            opened.write(json.dumps(foreign(2)) + "\n")
+    assert [line["id"] for line in lines(folder)] == ["m1", "m2"]
+    assert not list((folder / ".memories").glob("*.new"))
+    store.append([record("n")])
+    assert [line["id"] for line in lines(folder)] == ["m1", "m2", "n"]
+
+
+def test_what_a_merge_brings_twice_is_there_once_or_kept_twice(store: FilesStore, folder: Path) -> None:
+    """Two branches each wrote a second version, and one of them ended the first; all lines were kept."""
+    store.append([record("m", key="k", labels={"a": "1"}), record("other")])
+    one, other = lines(folder)
+    ended = one | {"ended_at": "2026-01-01T00:00:05.000Z", "ended_by": "update"}
+    mine = one | {"version": 2, "content": "mine", "updated_at": "2026-01-01T00:00:05.000Z"}
+    theirs = mine | {"content": "theirs", "updated_at": "2026-01-01T00:00:06.000Z"}
+    written(folder, one, ended, mine, theirs, other, other)
+    found = [(entry.ref.position, entry.text, entry.ended_by) for entry in everything(store, pool(group="m"))]
+    assert found == [(1, "note m 1", "update"), (2, "mine", "update"), (3, "theirs", None)]
+    assert store.count(pool(state="any")) == 4
+    with pytest.raises(Conflict):
+        store.append([record("m", 3)])
+    store.append([record("m", 4, text="last")])
+    assert [entry.text for entry in everything(FilesStore(folder, None), pool(group="m"))] == [
+        "note m 1",
+        "mine",
+        "theirs",
+        "last",
+    ]
+    store.patch([Patch(Ref(MEMORY, "ann", "m", 3), at(9), "update", {})])
+    versions = [(line["content"], line["version"]) for line in lines(folder) if line["id"] == "m"]
+    assert versions == [("note m 1", 1), ("mine", 2), ("theirs", 3), ("last", 4)]
+
+
+def test_a_line_that_was_edited_by_hand_has_no_vector_until_one_is_made(store: FilesStore, folder: Path) -> None:
+    store.append([record("m", text="red apple"), record("n", text="pear")])
+    (folder / "ann.jsonl").write_text((folder / "ann.jsonl").read_text().replace("red apple", "green apple"))
+    assert store.info(pool()).without_vector_count == 1
+    found = search(store, "green apple")["m"]
+    assert (found.similarity, found.words > 0) == (None, True)
+    [entry] = store.unstaged(SPACE, MEMORY, limit=9)
+    store.stage(SPACE, {entry.ref: np.eye(1, SPACE.dimension, dtype=np.float32)})
+    assert store.info(pool()).without_vector_count == 0
+
+
+def test_without_the_derived_files_no_memory_is_lost(open_store: OpenStore, folder: Path) -> None:
+    store = open_store(SPACE)
+    store.append([record("m"), turn(1)])
+    store.touch([Ref(MEMORY, "ann", "m", 1)])
+    shutil.rmtree(folder / ".memories")
+    for again in (store, open_store(SPACE)):
+        assert [entry.accesses for entry in again.scan(pool(), limit=9)] == [0]
+        assert again.count(turns()) == 1
+        assert (again.info(pool()).model, again.info(pool()).without_vector_count) == (None, 1)
+    store.append([record("n")])
+    assert open_store(SPACE).info(pool()).without_vector_count == 1
+
+
+def test_a_torn_or_damaged_file_of_vectors_loses_only_vectors(open_store: OpenStore, folder: Path) -> None:
+    store = open_store(SPACE)
+    for number in range(4):
+        store.append([record(f"m{number}")])
+    [file] = (folder / ".memories").glob("ann.jsonl.*.vectors")
+    data = file.read_bytes()
+    file.write_bytes(data[:-1])
+    assert open_store(SPACE).info(pool()).without_vector_count == 1
+    open_store(SPACE).append([record("m4")])
+    again = open_store(SPACE)
+    assert again.info(pool()).without_vector_count == 1
+    assert search(again, "note m4 1")["m4"].similarity == pytest.approx(1.0, abs=0.01)
+    file.write_bytes(data[:200] + b"\xff" + data[201:])
+    assert open_store(SPACE).info(pool()).without_vector_count >= 3
+    file.write_bytes(b"")
+    assert open_store(SPACE).info(pool()).without_vector_count == 5
+    open_store(SPACE).append([record("m5")])
+    assert open_store(SPACE).info(pool()).without_vector_count == 5
+
+
+def test_vectors_that_another_process_wrote_anew_are_read_anew(open_store: OpenStore) -> None:
+    reader, writer = open_store(SPACE), open_store(SPACE)
+    writer.append([record("m0"), record("m1", text="apple")])
+    assert search(reader, "apple")["m1"].similarity == pytest.approx(1.0, abs=0.01)
+    writer.remove([Ref(MEMORY, "ann", "m0", 1)])
+    for number in range(2, 9):
+        writer.append([record(f"m{number}")])
+    assert reader.info(pool()).without_vector_count == 0
+    assert search(reader, "note m8 1")["m8"].similarity == pytest.approx(1.0, abs=0.01)
+
+
+def test_what_is_acknowledged_was_flushed(store: FilesStore, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (flushed.append(os.fstat(fd).st_ino), real(fd)))
+    store.append([record("m1")])
+    [vectors] = (folder / ".memories").glob("*.vectors")
+    assert {part.stat().st_ino for part in (folder, folder / "ann.jsonl", vectors, folder.parent)} <= set(flushed)
+    for write in (
+        lambda: store.append([record("m2")]),
+        lambda: store.append([record("m3"), record("m4")]),
+        lambda: store.patch([Patch(Ref(MEMORY, "ann", "m3", 1), at(9), "delete", {})]),
+    ):
+        flushed.clear()
+        write()
+        assert (folder / "ann.jsonl").stat().st_ino in flushed
+
+
+def test_damaged_spaces_are_told_of(store: FilesStore, folder: Path) -> None:
+    store.append([record("m")])
+    (folder / ".memories" / "spaces.json").write_text("{")
+    with pytest.raises(StoreDamaged, match="memory reembed"):
+        search(FilesStore(folder, SPACE), "note")
+    assert FilesStore(folder, SPACE).count(pool()) == 1
+
+
+def test_counts_of_reads_do_not_grow_without_end(store: FilesStore, folder: Path) -> None:
+    store.append([record("m"), record("n")])
+    for _ in range(1_500):
+        store.touch([Ref(MEMORY, "ann", "m", 1)])
+    assert [entry.accesses for entry in FilesStore(folder, None).scan(pool(), limit=9)] == [1_500, 0]
+    [file] = (folder / ".memories").glob("*.accesses")
+    assert len(file.read_bytes().splitlines()) < 1_100
+
+
+# --- erasing ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_byte_of_what_was_removed_is_left(store: FilesStore, folder: Path) -> None:
+    store.append([record("keep"), record("gone", text="a zanzibar secret", labels={"who": "xylophone"})])
+    store.append([turn(1, text="a zanzibar secret"), turn(2)])
+    (folder / ".memories" / "ann.jsonl.0000.new").write_text("a zanzibar secret")  # what a crash has left
+    refs = [Ref(MEMORY, "ann", "gone", 1), Ref(HISTORY, "ann", "talk", 1)]
+    store.touch(refs)
+    store.stage(Space("other/1", 8, 0, 0, 0, 0, (0, 0)), {ref: np.eye(1, 8, dtype=np.float32) for ref in refs})
+    codes = [vectors.astype("<f2").tobytes() for vectors in store.vectors(refs).values()]
+    assert len(codes) == 2
+    assert all(code in all_bytes(folder) for code in codes)
+    assert store.remove(refs) == ()
+    left = all_bytes(folder)
+    for secret in (b"zanzibar", b"xylophone", b"gone", *codes, np.eye(1, 8).astype("<f2").tobytes()):
+        assert secret not in left
+    assert not store.info(pool()).erasing
+    assert store.info(pool()).without_vector_count == 0
+
+
+def test_a_removal_that_was_cut_short_is_finished_by_the_next(run_python: RunPython, folder: Path) -> None:
+    script = """
+import shutil
+def prepare():
+    shutil.rmtree(folder, ignore_errors=True)
+    store = FilesStore(folder, SPACE)
+    store.append([note("gone", text="zanzibar"), note("keep"), note("turn", collection=HISTORY, text="zanzibar")])
+    store.touch([Ref(MEMORY, "ann", "gone", 1)])
+refs = [Ref(MEMORY, "ann", "gone", 1), Ref(HISTORY, "ann", "turn", 1)]
+vector = FakeEmbedder().embed("zanzibar").astype("<f2").tobytes()
+def bytes_left():
+    return b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+def check(ended):
+    store = FilesStore(folder, SPACE)
+    left = store.read(refs)
+    assert len(left) in ((0,) if ended else (0, 2)), left
+    assert (vector in bytes_left() or b"zanzibar" in bytes_left()) <= (bool(left) or store.info(where).erasing)
+    store.remove([record.ref for record in left])
+    assert not store.info(where).erasing
+    assert vector not in bytes_left() and b"zanzibar" not in bytes_left() and b"gone" not in bytes_left()
+    assert store.count(where) == 1 and store.info(where).without_vector_count == 0
+where = Filter(MEMORY, ("ann",), state="any")
+crashing(prepare, lambda: FilesStore(folder, SPACE).remove(refs), check)
+"""
+    assert int(run_python(STORE + script, folder).stdout) > 15
+
+
+# --- crashes, threads and processes ----------------------------------------------------------------------------------
+
+
+def test_a_crash_at_any_step_of_a_transaction_leaves_all_of_it_or_nothing(run_python: RunPython, folder: Path) -> None:
+    """It changes two namespaces and both collections, over what an earlier transaction of that kind has left."""
+    script = """
+import shutil
+def change(store, name):
+    with store.transaction():
+        store.append([note(name), note(name, collection=HISTORY), note(name, namespace="bob"), note(name, 2)])
+        store.patch([Patch(Ref(MEMORY, "ann", "base", 1), datetime(2026, 1, 2, tzinfo=UTC), name, {"by": name})])
+def prepare():
+    shutil.rmtree(folder, ignore_errors=True)
+    store = FilesStore(folder, SPACE)
+    store.append([note("base"), note("base", namespace="bob")])
+    change(store, "first")
+wheres = [Filter(MEMORY, ("ann",), state="any"), Filter(HISTORY, ("ann",)), Filter(MEMORY, ("bob",))]
+def seen(store):
+    found = [[(r.ref.group, r.ref.position) for r in store.scan(where, limit=99)] for where in wheres]
+    return found, store.scan(wheres[0], limit=1)[0].ended_by
+before = [("base", 1), ("first", 1), ("first", 2)], [("first", 1)], [("base", 1), ("first", 1)]
+after = before[0] + [("second", 1), ("second", 2)], before[1] + [("second", 1)], before[2] + [("second", 1)]
+def check(ended):
+    store = FilesStore(folder, SPACE)
+    found = seen(store)
+    assert found in (([*after], "second"),) + (() if ended else (([*before], "first"),)), found
+    assert store.candidates(wheres[0], vector=FakeEmbedder().embed("note")[0], terms=["note"], k=9)
+    change(store, "third")
+    now = seen(FilesStore(folder, SPACE))
+    assert now == ([found[0][0] + [("third", 1), ("third", 2)], *(f + [("third", 1)] for f in found[0][1:])], "third")
+    for where in wheres:
+        assert store.info(where).without_vector_count == 0
+crashing(prepare, lambda: change(FilesStore(folder, SPACE), "second"), check)
+"""
+    assert int(run_python(STORE + script, folder).stdout) > 20
+
+
+def test_a_crash_at_any_step_of_an_append_loses_nothing_that_was_there(run_python: RunPython, folder: Path) -> None:
+    script = """
+import shutil
+where = Filter(MEMORY, ("ann",))
+def prepare():
+    shutil.rmtree(folder, ignore_errors=True)
+    FilesStore(folder, SPACE).append([note("m0"), note("m1")])
+def check(ended):
+    store = FilesStore(folder, SPACE)
+    count = store.count(where)
+    assert count == 3 if ended else count in (2, 3)
+    store.append([note("m9")])
+    assert FilesStore(folder, SPACE).count(where) == count + 1
+    assert store.info(where).without_vector_count == 0
+crashing(prepare, lambda: FilesStore(folder, SPACE).append([note("m2")]), check)
+prepare = lambda: shutil.rmtree(folder, ignore_errors=True)
+def check(ended):
+    store = FilesStore(folder, SPACE)
+    assert store.count(where) == 1 if ended else store.count(where) in (0, 1)
+    store.append([note("m9")])
+    assert store.info(where).without_vector_count == 0
+crashing(prepare, lambda: FilesStore(folder, SPACE).append([note("m0")]), check)
+"""
+    first, second = run_python(STORE + script, folder).stdout.split()
+    assert int(first) > 4
+    assert int(second) > 8
+
+
+def test_what_was_acknowledged_before_a_kill_is_there(folder: Path, clean_environment: Mapping[str, str]) -> None:
+    script = (
+        STORE
+        + """
+store = FilesStore(folder, SPACE)
+for number in range(10_000):
+    records = [note(f"{sys.argv[2]}-{number}")] + [note(f"{sys.argv[2]}-{number}", 2)] * (number % 3 == 0)
+    store.append(records)
+    print(number, flush=True)
+"""
+    )
+    acknowledged: dict[str, int] = {}
+    for worker in "abc":
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, str(folder), worker],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=dict(clean_environment),
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            acknowledged[worker] = int(line)
+            if acknowledged[worker] == 40:
+                process.kill()
+        process.stdout.close()
+        process.wait()
+    found = [(entry.ref.group, entry.ref.position) for entry in FilesStore(folder, SPACE).scan(pool(), limit=9999)]
+    for worker, last in acknowledged.items():
+        assert last >= 40
+        for number in range(last + 1):
+            assert found.count((f"{worker}-{number}", 1)) == 1
+            assert found.count((f"{worker}-{number}", 2)) == (number % 3 == 0)
+
+
+def test_several_processes_write_and_read_at_once(folder: Path, clean_environment: Mapping[str, str]) -> None:
+    """Each adds, changes and counts; readers never see half of a transaction over two namespaces."""
+    script = (
+        STORE
+        + """
+store, who = FilesStore(folder, SPACE), sys.argv[2]
+both = Filter(MEMORY, ("ann", "bob"), state="any")
+for number in range(25):
+    with store.transaction():
+        name = f"{who}-{number:02}"
+        place = store.count(Filter(HISTORY, ("ann",)))
+        store.append([note(name), note(name, namespace="bob"), note("talk", place, collection=HISTORY)])
+        if number:
+            store.patch([Patch(Ref(MEMORY, "ann", f"{who}-00", 1), None, None, {"number": number})])
+    groups = [record.ref.group for record in store.scan(both, limit=9999)]
+    assert all(groups.count(group) == 2 for group in groups), groups
+"""
+    )
+    running = [
+        subprocess.Popen([sys.executable, "-c", script, str(folder), who], env=dict(clean_environment))
+        for who in "abcd"
+    ]
+    assert [process.wait(100) for process in running] == [0] * 4
+    store = FilesStore(folder, SPACE)
+    assert store.count(pool()) == store.count(pool("bob")) == 100
+    assert [entry.ref.position for entry in store.scan(turns(), limit=999)] == list(range(100))
+    assert [store.scan(pool(group=f"{who}-00"), limit=1)[0].fields for who in "abcd"] == [{"number": 24}] * 4
+    assert store.info(pool("ann", "bob")).without_vector_count == 0
+
+
+def test_a_reader_of_two_files_sees_both_before_or_both_after_a_transaction(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One ends between its looks at the first file and at the second."""
+    writer, reader = open_store(SPACE), open_store(SPACE)
+    writer.append([record("base"), record("base", namespace="bob")])
+    real = Session.file
+
+    def between(self: Session, *place: Any) -> Any:
+        found = real(self, *place)
+        monkeypatch.setattr(Session, "file", real)
+        writer.append([record("new"), record("new", namespace="bob")])
+        return found
+
+    monkeypatch.setattr(Session, "file", between)
+    assert reader.count(pool("ann", "bob")) == 4
+
+
+def test_who_waits_too_long_for_the_lock_is_told(
+    store: FilesStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_folder, "BUSY_SECONDS", 0.05)
+    store.append([record("m")])
+    with (folder / ".memories" / "lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(StoreBusy, match="kept busy"):
+            store.append([record("n")])
+        store.touch([Ref(MEMORY, "ann", "m", 1)])
+        assert [entry.accesses for entry in store.scan(pool(), limit=9)] == [0]
+    store.append([record("n")])
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(run_python: RunPython, folder: Path) -> None:
+    script = """
+import resource
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = FilesStore(folder, None)
+store.append([note("m", vectors=None)])
+before = (folder / "ann.jsonl").read_bytes()
+resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 100, -1))
+long = "long text " * 50
+for records in ([note("n", text=long, vectors=None)], [note("n", text=long, vectors=None), note("o", vectors=None)]):
+    try:
+        store.append(records)
+    except MemoriesError as exc:
+        print(exc)
+    assert (folder / "ann.jsonl").read_bytes() == before
+    assert store.count(Filter(MEMORY, ("ann",))) == 1
+assert not list((folder / ".memories").glob("*.new"))
+"""
+    messages = run_python(STORE + script, folder).stdout.splitlines()
+    assert len(messages) == 2
+    assert all("cannot use" in message and str(folder) in message for message in messages)
+
+
+def test_a_child_that_was_forked_inside_a_transaction_can_not_use_it(run_python: RunPython, folder: Path) -> None:
+    script = """
+store = FilesStore(folder, SPACE)
+with store.transaction():
+    store.append([note("m")])
+    def use():
+        try:
+            store.append([note("n")])
+        except MemoriesError as exc:
+            assert "forked" in str(exc)
+        else:
+            raise AssertionError
+    assert forked(use) == 0
+assert forked(lambda: store.append([note("n")])) == 0
+print(store.count(Filter(MEMORY, ("ann",))))
+"""
+    assert run_python(STORE + script, folder).stdout == "2\n"
+
+
+def test_what_needs_no_vectors_does_not_load_numpy(run_python: RunPython, folder: Path, store: FilesStore) -> None:
+    store.append([record("m"), turn(1)])
+    script = """
+import sys
+from pathlib import Path
+from memories.models import Collection, Filter, Patch, Ref
+from memories.stores import open_store
+store = open_store(f"files:///{sys.argv[1]}", None)
+where = Filter(Collection.MEMORY, ("ann",))
+[record] = store.scan(where, limit=9)
+store.info(where), store.labels(where, None), store.groups(where, limit=9), store.read([record.ref])
+store.patch([Patch(record.ref, None, None, {"a": 1})])
+store.touch([record.ref])
+print([name for name in ("numpy", "apsw") if name in sys.modules])
+"""
+    assert run_python(script, folder).stdout == "[]\n"
+
+
+def test_removing_inside_a_transaction_is_refused(store: FilesStore) -> None:
+    store.append([record("m")])
+    with pytest.raises(StoreError, match="transaction"), store.transaction():
+        store.remove([Ref(MEMORY, "ann", "m", 1)])
+    assert store.count(pool()) == 1

@@ -1,0 +1,934 @@
+"""The PostgreSQL store passes the contract; and what is its own, against a real server."""
+
+import itertools
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from postgres_server import Node, free_port
+
+pytest.register_assert_rewrite("contract")
+
+from contract import (  # noqa: E402 - after its assertions are made to explain themselves
+    HISTORY,
+    MEMORY,
+    OTHER,
+    SPACE,
+    OpenStore,
+    StoreContract,
+    at,
+    by_words,
+    embed,
+    embed_other,
+    everything,
+    pool,
+    record,
+    search,
+    stage_all,
+    turn,
+    unit_vectors,
+)
+
+from memories.embedders.base import Space  # noqa: E402
+from memories.errors import (  # noqa: E402
+    ConfigError,
+    Conflict,
+    MemoriesError,
+    SchemaTooNew,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+)
+from memories.models import Patch, Query, Ref  # noqa: E402
+from memories.stores import (  # noqa: E402
+    bm25,
+    postgres_errors,
+    postgres_schema,
+    postgres_server,
+    postgres_spaces,
+    postgres_vectors,
+    postgres_words,
+)
+from memories.stores.postgres import PostgresStore  # noqa: E402
+from memories.stores.postgres_session import Session  # noqa: E402
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Node]:
+    node = Node()
+    try:
+        yield node.initialise().start()
+    finally:
+        node.stop()
+
+
+@pytest.fixture
+def schema() -> str:
+    return f"store_{next(_numbers)}"
+
+
+@pytest.fixture
+def url(server: Node, schema: str) -> Iterator[str]:
+    """The URL of a store that does not exist yet; of few partitions, which are made sooner."""
+    yield server.url(options=f"schema={schema}&partitions=2")
+    server.sql(f"SET client_min_messages = error; DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+@pytest.fixture
+def open_store(url: str) -> Iterator[OpenStore]:
+    opened: list[PostgresStore] = []
+
+    def open_one(space: Space | None) -> PostgresStore:
+        opened.append(PostgresStore(url, space))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> PostgresStore:
+    return open_store(SPACE)  # type: ignore[return-value]
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., PostgresStore]]:
+    """Open stores by their URL, and close them."""
+    stores: list[PostgresStore] = []
+
+    def open_one(url: str, space: Space | None = SPACE) -> PostgresStore:
+        stores.append(PostgresStore(url, space))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        store.close()
+
+
+class TestPostgres(StoreContract):
+    @pytest.fixture
+    def open_store(self, open_store: OpenStore) -> OpenStore:
+        return open_store
+
+
+@pytest.mark.slow
+class TestPostgresByIndex(StoreContract):
+    """The same through the ways that are taken where there are many records: HNSW, and only the rarest words."""
+
+    @pytest.fixture
+    def open_store(self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> OpenStore:
+        monkeypatch.setattr(postgres_vectors, "EXACT_ROWS", 0)
+        monkeypatch.setattr(postgres_words, "_RANK_ALL", 0)
+        return open_store
+
+
+# --- what can be wrong with a server ---------------------------------------------------------------------------------
+
+
+def refusal(store: PostgresStore) -> str:
+    """Return what a store says that can't be read; it is one sentence without a password."""
+    with pytest.raises(StoreError) as caught:
+        store.count(pool())
+    assert type(caught.value) is StoreError
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "secret" not in message
+    return message
+
+
+def test_a_wrong_password_is_refused_and_never_shown(server: Node, opened: Callable[..., PostgresStore]) -> None:
+    server.sql("CREATE ROLE guarded LOGIN PASSWORD 'right'")
+    try:
+        for written in ("secret", "secret%2F%3A", ""):
+            url = server.url(user=f"guarded:{written}")
+            assert "***" in refusal(opened(url)) or not written
+        assert "check both" in refusal(opened(server.url(user="guarded:secret")))
+        assert "check both" in refusal(opened(server.url(user="guarded", options="password=secret")))
+        assert "wants a password" in refusal(opened(server.url(user="guarded")))
+        store = opened(server.url(user="guarded:right"))
+        assert store.count(pool()) == 0
+        assert "right" not in store.info(pool()).url
+    finally:
+        server.sql("DROP ROLE guarded")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"host": "no-such-host.invalid"}, "host is not known"),
+        ({"port": 0}, "nothing listens"),
+        ({"database": "missing"}, "no such database"),
+        ({"user": "nobody-known"}, "no such user"),
+        ({"user": "nobody-known:secret"}, "no such user"),
+    ],
+    ids=str,
+)
+def test_each_thing_that_is_wrong_with_an_address_has_its_sentence(
+    server: Node, opened: Callable[..., PostgresStore], change: dict[str, Any], expected: str
+) -> None:
+    parts = {"user": "postgres", "host": "127.0.0.1", "port": server.port, "database": "postgres", **change}
+    parts["port"] = parts["port"] or free_port()
+    store = opened("postgresql://{user}@{host}:{port}/{database}?connect_timeout=5".format(**parts))
+    assert expected in refusal(store)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:secret@h/d?schema=Bad-Name",
+        "postgresql://me:secret@h/d?schema=pg_catalog",
+        "postgresql://me:secret@h/d?partitions=0",
+        "postgresql://me:secret@h/d?partitions=many",
+        "postgresql://me:secret@[h/d",
+    ],
+)
+def test_a_url_that_is_not_acceptable_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        PostgresStore(url, None)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", ["nonsense=secret", "sslmode=secret"])
+def test_an_option_that_libpq_does_not_know_is_refused_when_it_connects(server: Node, options: str) -> None:
+    with pytest.raises((ConfigError, StoreError)) as caught:
+        PostgresStore(server.url(user="postgres:secret", options=options), None).count(pool())
+    assert "postgres:secret" not in str(caught.value)
+
+
+def test_an_older_server_is_refused(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_server, "OLDEST", 990_000)
+    assert "99 or newer" in refusal(store)
+
+
+def test_a_database_of_another_encoding_is_refused(server: Node, opened: Callable[..., PostgresStore]) -> None:
+    server.sql("CREATE DATABASE ascii ENCODING 'SQL_ASCII' TEMPLATE template0")
+    store = opened(server.url("ascii"))
+    assert "SQL_ASCII" in refusal(store)
+    store.close()
+    server.sql("DROP DATABASE ascii WITH (FORCE)")
+
+
+def test_a_server_without_fsync_is_only_read(
+    server: Node, store: PostgresStore, opened: Callable[..., PostgresStore], url: str
+) -> None:
+    store.append([record("m")])
+    server.sql("ALTER SYSTEM SET fsync = off")
+    server.sql("SELECT pg_reload_conf()")
+    try:
+        deadline = time.monotonic() + 10
+        while server.sql("SHOW fsync") != [("off",)] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        late = opened(url)
+        assert late.count(pool()) == 1
+        with pytest.raises(StoreError, match="fsync is off"):
+            late.append([record("n")])
+        late.touch([Ref(MEMORY, "ann", "m", 1)])
+        assert late.count(pool()) == 1
+    finally:
+        server.sql("ALTER SYSTEM RESET fsync")
+        server.sql("SELECT pg_reload_conf()")
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")])
+def test_a_commit_waits_for_the_disk_whatever_the_role_prefers(
+    server: Node, store: PostgresStore, setting: str, expected: str
+) -> None:
+    server.sql(f"ALTER ROLE postgres SET synchronous_commit = {setting}")
+    try:
+        with store._server.write() as db:
+            assert db.value("SHOW synchronous_commit") == expected
+    finally:
+        server.sql("ALTER ROLE postgres RESET synchronous_commit")
+
+
+@pytest.fixture
+def guest(server: Node) -> Iterator[Node]:
+    """A server with a role that owns a schema in a database where it may make nothing else."""
+    server.sql("CREATE ROLE guest LOGIN")
+    server.sql("CREATE DATABASE plain")
+    server.sql("CREATE SCHEMA mine AUTHORIZATION guest", database="plain")
+    yield server
+    server.sql("DROP DATABASE plain WITH (FORCE)")
+    server.sql("DROP ROLE guest")
+
+
+def test_a_user_who_may_not_create_a_schema_is_told(guest: Node, opened: Callable[..., PostgresStore]) -> None:
+    store = opened(guest.url("plain", user="guest", options="schema=other"), None)
+    assert store.count(pool()) == 0
+    with pytest.raises(StoreError, match="may not do this"):
+        store.append([record("m", vectors=None)])
+
+
+def test_without_the_extension_words_work_and_vectors_say_who_adds_it(
+    guest: Node, opened: Callable[..., PostgresStore]
+) -> None:
+    store = opened(guest.url("plain", user="guest", options="schema=mine"))
+    store.append([record("m", text="apple", vectors=None)])
+    assert set(search(store, "apple")) == {"m"}
+    with pytest.raises(StoreError, match="must run CREATE EXTENSION vector"):
+        store.append([record("n", text="apple")])
+    assert store.count(pool()) == 1
+    guest.sql("CREATE EXTENSION vector", database="plain")
+    store.append([record("n", text="apple")])
+    assert search(store, "apple")["n"].similarity == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize(("name", "oldest", "expected"), [("nothing", (0, 8), "install it"), ("vector", (9, 0), "0.8")])
+def test_a_server_with_no_pgvector_or_an_old_one_is_told_apart(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, name: str, oldest: tuple[int, int], expected: str
+) -> None:
+    monkeypatch.setattr(postgres_spaces, "_EXTENSION", postgres_spaces._EXTENSION.replace("vector", name))
+    monkeypatch.setattr(postgres_spaces, "_OLDEST", oldest)
+    with pytest.raises(StoreError, match=expected):
+        store.append([record("m")])
+    assert store.count(pool()) == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        *((code, StoreError) for code in ("53100", "53200", "25006", "42883")),
+        *((code, StoreBusy) for code in ("57014", "40P01", "40001", "55P03")),
+        *((code, StoreDamaged) for code in ("XX001", "XX002")),
+        ("57P01", postgres_errors.Interrupted),
+        ("23505", Conflict),
+    ],
+)
+def test_each_code_of_the_server_is_an_error_of_ours(code: str, kind: type[MemoriesError]) -> None:
+    from psycopg import errors
+
+    translation = postgres_errors.translation(errors.lookup(code)("it failed\nDETAIL: more"), "postgresql://h/d")
+    assert type(translation) is kind
+    assert "\n" not in str(translation)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"], ids=ascii)
+def test_a_text_that_postgresql_cannot_hold_is_refused(store: PostgresStore, text: str) -> None:
+    store.append([record("m")])
+    with pytest.raises(StoreError, match="can't hold"):
+        store.append([record("n", text=text, vectors=None)])
+    assert store.count(pool()) == 1
+
+
+# --- connections -----------------------------------------------------------------------------------------------------
+
+
+def end_sessions(server: Node) -> None:
+    """End the sessions of stores on the server, as an administrator or a restart would."""
+    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'memories'")
+
+
+def test_a_connection_that_was_closed_meanwhile_is_opened_again(
+    server: Node, store: PostgresStore, schema: str
+) -> None:
+    store.append([record("m")])
+    end_sessions(server)
+    assert store.count(pool()) == 1
+    end_sessions(server)
+    store.append([record("n")])
+    end_sessions(server)
+    with store.transaction():
+        assert store.count(pool()) == 2
+
+
+def test_a_read_that_loses_its_connection_is_repeated_once(
+    server: Node, store: PostgresStore, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.append([record("m", text="apple")])
+    plain, losses = Session.rows, iter([True, False, True, True])
+
+    def rows(self: Session, sql: str, values: Any = (), *, binary: bool = False) -> Any:
+        if "record r" in sql and next(losses, False):
+            end_sessions(server)
+        return plain(self, sql, values, binary=binary)
+
+    monkeypatch.setattr(Session, "rows", rows)
+    assert [entry.text for entry in store.scan(pool(), limit=5)] == ["apple"]
+    with pytest.raises(StoreError, match="lost"):
+        store.scan(pool(), limit=5)
+    assert store.count(pool()) == 1
+
+
+def test_a_transaction_that_loses_its_connection_wrote_nothing(server: Node, store: PostgresStore, schema: str) -> None:
+    store.append([record("m")])
+    with pytest.raises(StoreError, match="nothing was written"), store.transaction():
+        store.append([record("n")])
+        end_sessions(server)
+        store.append([record("o")])
+    assert {entry.ref.group for entry in everything(store, pool())} == {"m"}
+    store.append([record("p")])
+
+
+def test_a_failure_that_was_swallowed_inside_a_transaction_is_told_at_its_end(store: PostgresStore) -> None:
+    """The server then takes a commit for a rollback, and says so only in passing."""
+    store.append([record("m")])
+    with pytest.raises(StoreError, match="nothing was written"), store.transaction():
+        store.append([record("n")])
+        with pytest.raises(StoreError), store._server.read() as db:
+            db.rows("SELECT 1 / 0")
+    assert store.count(pool()) == 1
+    with store.transaction():
+        with pytest.raises(StoreError), store._server.write() as db:
+            db.rows("SELECT 1 / 0")
+        store.append([record("n")])
+    assert store.count(pool()) == 2
+
+
+def test_a_store_that_is_closed_while_it_is_read_leaves_no_connection_open(server: Node, store: PostgresStore) -> None:
+    with store._server.read():
+        store.close()
+    assert store._server._idle == []
+
+
+def test_without_its_driver_the_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="memories\\[postgres\\]"):
+        PostgresStore("postgresql://h/d", None)
+
+
+@pytest.mark.parametrize(("by", "expected"), [("terminate", "may be stored or not"), ("cancel", "not on its replicas")])
+def test_a_commit_in_doubt_says_so_and_is_not_repeated(
+    server: Node, store: PostgresStore, by: str, expected: str
+) -> None:
+    """The server waits for a replica that is not there, and then the session, or its waiting, is ended."""
+    store.append([record("m")])
+    server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nowhere'")
+    server.sql("SELECT pg_reload_conf()")
+    caught: list[BaseException] = []
+
+    written: list[str] = []
+
+    def write() -> None:
+        try:
+            for number in range(10_000):  # the server takes a moment until it waits
+                written.append(f"n{number}")
+                store.append([record(written[-1])])
+        except MemoriesError as exc:
+            caught.append(exc)
+
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'memories'"
+    try:
+        thread = threading.Thread(target=write)
+        thread.start()
+        deadline = time.monotonic() + 20
+        while server.sql(waiting) != [(1,)] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        server.sql(f"SELECT pg_{by}_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+        thread.join(20)
+        assert not thread.is_alive()
+    finally:
+        server.sql("ALTER SYSTEM RESET synchronous_standby_names")
+        server.sql("SELECT pg_reload_conf()")
+    assert [type(error) for error in caught] == [StoreError]
+    assert expected in str(caught[0])
+    assert {entry.ref.group for entry in everything(store, pool())} == {"m", *written}
+
+
+def test_more_threads_than_connections_wait_for_each_other(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.append([record("m")])
+    found: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(store.count(pool())))
+        for _ in range(3 * postgres_server.MAX_CONNECTIONS)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert found == [1] * len(threads)
+    assert len(store._server._idle) <= postgres_server.MAX_CONNECTIONS
+
+
+def test_a_forked_process_has_connections_of_its_own(url: str, run_python: RunPython) -> None:
+    script = """
+import os, sys
+from datetime import UTC, datetime
+from memories.models import Collection, Filter, Record, Ref
+from memories.stores.postgres import PostgresStore
+store = PostgresStore(sys.argv[1], None)
+mine = Filter(Collection.MEMORY, ("ann",))
+def add(group):
+    store.append([Record(Ref(Collection.MEMORY, "ann", group, 1), "text", datetime.now(UTC))])
+add("parent")
+for number in range(3):
+    child = os.fork()
+    if not child:
+        add(f"child{number}")
+        store.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+add("again")
+print(store.count(mine))
+store.close()
+"""
+    assert run_python(script, url).stdout.split() == ["5"]
+
+
+def test_many_processes_make_the_store_at_once(url: str, opened: Callable[..., PostgresStore]) -> None:
+    script = """
+import sys
+from datetime import UTC, datetime
+from memories.embedders.fake import FakeEmbedder
+from memories.models import Collection, Record, Ref
+from memories.stores.postgres import PostgresStore
+store = PostgresStore(sys.argv[1], FakeEmbedder.space)
+sys.stdin.readline()
+for number in range(5):
+    ref = Ref(Collection.MEMORY, f"ns{int(sys.argv[2]) % 3}", f"{sys.argv[2]}-{number}", 1)
+    store.append([Record(ref, "text", datetime.now(UTC), vectors=FakeEmbedder().embed("text"))])
+store.close()
+"""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script, url, str(number)], stdin=subprocess.PIPE, text=True)
+        for number in range(6)
+    ]
+    for process in processes:
+        process.communicate("go\n", timeout=60)
+    assert [process.returncode for process in processes] == [0] * 6
+    assert opened(url).count(pool("ns0", "ns1", "ns2")) == 30
+
+
+# --- locks -----------------------------------------------------------------------------------------------------------
+
+
+def test_writers_of_different_namespaces_do_not_wait_for_each_other(store: PostgresStore) -> None:
+    store.append([record("m"), record("m", namespace="bob")])
+    done = threading.Event()
+
+    def write() -> None:
+        store.append([record("n", namespace="bob")])
+        done.set()
+
+    with store.transaction():
+        store.append([record("n")])
+        thread = threading.Thread(target=write)
+        thread.start()
+        assert done.wait(20)
+    thread.join(20)
+
+
+def test_a_writer_who_waits_too_long_is_told(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_server, "BUSY_SECONDS", 0.3)
+    first, second = open_store(SPACE), open_store(SPACE)
+    first.append([record("m")])
+    failures: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            second.append([record("o")])
+        except MemoriesError as exc:
+            failures.append(exc)
+
+    with first.transaction():
+        assert first.count(pool()) == 1  # what is read inside is not written by others either
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join(20)
+    assert [type(failure) for failure in failures] == [StoreBusy]
+    assert first.count(pool()) == 1
+
+
+def test_two_transactions_that_wait_for_each_other_end_with_an_error(open_store: OpenStore) -> None:
+    one, two = open_store(SPACE), open_store(SPACE)
+    one.append([record("m"), record("m", namespace="bob")])
+    met = threading.Barrier(2, timeout=20)
+    failures: list[BaseException] = []
+
+    def write(store: Any, first: str, second: str) -> None:
+        try:
+            with store.transaction():
+                store.append([record(f"by-{first}", namespace=first)])
+                met.wait()
+                store.append([record(f"by-{first}", namespace=second)])
+        except MemoriesError as exc:
+            failures.append(exc)
+
+    threads = [
+        threading.Thread(target=write, args=arguments) for arguments in ((one, "ann", "bob"), (two, "bob", "ann"))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert [type(failure) for failure in failures] == [StoreBusy]
+    assert one.count(pool("ann", "bob")) == 4
+
+
+def test_a_counted_access_does_not_wait_for_a_writer(open_store: OpenStore) -> None:
+    writer, reader = open_store(SPACE), open_store(SPACE)
+    writer.append([record("m")])
+    ref = Ref(MEMORY, "ann", "m", 1)
+    with writer.transaction():
+        writer.touch([ref])
+        started = time.monotonic()
+        thread = threading.Thread(target=reader.touch, args=([ref],))
+        thread.start()
+        thread.join(20)
+        assert time.monotonic() - started < 5
+    assert reader.scan(pool(), limit=1)[0].accesses in (1, 2)
+
+
+# --- the schema ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def newer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Make this program a newer one, whose schema has one step more."""
+
+    def upgrade() -> None:
+        more = (*postgres_schema.MIGRATIONS, lambda _: "CREATE TABLE added (x int); INSERT INTO added VALUES (1)")
+        monkeypatch.setattr(postgres_schema, "MIGRATIONS", more)
+
+    return upgrade
+
+
+@pytest.mark.parametrize("by", ["reading", "writing"])
+def test_an_older_schema_is_brought_up_to_date_once(
+    open_store: OpenStore, server: Node, schema: str, newer: Callable[[], None], by: str
+) -> None:
+    open_store(SPACE).append([record("m", text="apple")])
+    newer()
+    later = open_store(SPACE)
+    for number in range(2):
+        if by == "reading":
+            assert later.count(pool()) == 1
+        else:
+            later.append([record(f"n{number}")])
+    assert later.info(pool()).schema_version == 2
+    assert server.sql(f"SELECT x FROM {schema}.added") == [(1,)]
+    assert search(later, "apple")["m"].similarity == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_step_that_fails_leaves_the_schema_as_it_was(
+    open_store: OpenStore, server: Node, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_store(SPACE).append([record("m")])
+    known = postgres_schema.MIGRATIONS
+    monkeypatch.setattr(postgres_schema, "MIGRATIONS", (*known, lambda _: "CREATE TABLE added (x int); SELECT 1 / 0"))
+    with pytest.raises(StoreError):
+        open_store(SPACE).append([record("n")])
+    assert server.sql("SELECT to_regclass(%s)", (f"{schema}.added",)) == [(None,)]
+    monkeypatch.setattr(postgres_schema, "MIGRATIONS", known)
+    assert open_store(SPACE).count(pool()) == 1
+
+
+def test_a_newer_schema_is_refused_and_left_as_it_is(
+    open_store: OpenStore, newer: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early = open_store(SPACE)
+    early.append([record("m")])
+    with monkeypatch.context() as later:
+        later.setattr(
+            postgres_schema, "MIGRATIONS", (*postgres_schema.MIGRATIONS, lambda _: "CREATE TABLE added (x int)")
+        )
+        open_store(SPACE).append([record("n")])
+    for old in (early, open_store(SPACE)):
+        with pytest.raises(SchemaTooNew, match="schema 2"):
+            old.count(pool())
+        with pytest.raises(SchemaTooNew):
+            old.append([record("o")])
+        with pytest.raises(SchemaTooNew):
+            old.remove([Ref(MEMORY, "ann", "m", 1)])
+    newer()
+    assert open_store(SPACE).count(pool()) == 2
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 7])
+def test_a_store_may_have_another_number_of_partitions(
+    url: str, opened: Callable[..., PostgresStore], server: Node, schema: str, partitions: int
+) -> None:
+    store = opened(f"{url}&partitions={partitions}")
+    names = [f"ns{number}" for number in range(12)]
+    store.append([record("m", namespace=name, text=f"apple of {name}", key="k") for name in names])
+    with pytest.raises(Conflict):
+        store.append([record("n", namespace="ns3", key="k")])
+    store.patch([Patch(Ref(MEMORY, name, "m", 1), at(5), "delete", {"x": 1}) for name in names[:6]])
+    store.remove([Ref(MEMORY, "ns7", "m", 1)])
+    other = opened(url)  # the number is the store's, whatever the URL says later
+    assert other.count(pool(*names)) == 5
+    assert {found.record.ref.namespace for found in other.candidates(
+        pool(*names), vector=embed("apple of ns8")[0], terms=["apple"], k=20
+    )} == {"ns6", "ns8", "ns9", "ns10", "ns11"}  # fmt: skip
+    found = server.sql("SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass(%s)", (f"{schema}.record",))
+    assert found == [(0 if partitions == 1 else partitions,)]
+
+
+def test_a_search_looks_only_into_the_partition_of_its_namespace(store: PostgresStore) -> None:
+    store.append([record("m", namespace=f"ns{number}") for number in range(8)])
+    plan = "EXPLAIN SELECT seq FROM record WHERE namespace = %s"
+    with store._server.read() as db:
+        touched = {line for (line,) in db.rows(plan, ("ns1",)) if " on record_p" in line}
+    assert len(touched) == 1
+
+
+# --- words and vectors of many ---------------------------------------------------------------------------------------
+
+WORDS = "apple banana cherry date elder fig grape hazel iris juniper kiwi lemon mango".split()
+
+
+@pytest.fixture
+def texts(store: PostgresStore) -> list[str]:
+    """Texts of 400 memories that are in the store, some of another namespace."""
+    drawn = np.random.default_rng(5)
+    chosen = [
+        " ".join(drawn.choice(WORDS, size=int(drawn.integers(1, 25)), p=np.arange(1, 14) / 91)) for _ in range(400)
+    ]
+    store.append([record(f"m{number:03}", text=text, vectors=None) for number, text in enumerate(chosen)])
+    store.append([record(f"b{number}", namespace="bob", text="apple kiwi", vectors=None) for number in range(50)])
+    return chosen
+
+
+@pytest.mark.parametrize("terms", [["apple"], ["apple", "kiwi"], ["mango lemon", "app*", "fig"], ["nothing", "*"]])
+def test_word_scores_are_those_of_bm25(store: PostgresStore, texts: list[str], terms: list[str]) -> None:
+    expected = bm25.score([bm25.tokens(text) for text in texts], terms).scores
+    found = by_words(store, terms, k=400)
+    assert found == pytest.approx({f"m{number:03}": score for number, score in enumerate(expected) if score > 0})
+
+
+@pytest.mark.parametrize("terms", [["apple"], ["mango"], ["apple", "mango"], ["mango lemon"]])
+@pytest.mark.parametrize("conditions", [{}, {"since": at(0)}, {"group": "m1", "prefix": True}])
+def test_of_very_many_records_the_best_by_the_rarest_words_come(
+    store: PostgresStore,
+    texts: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    terms: list[str],
+    conditions: dict[str, Any],
+) -> None:
+    where, rarest = pool(**conditions), min(terms, key=lambda term: sum(term in text for text in texts))
+    every = by_words(store, [rarest], where, k=400)
+    monkeypatch.setattr(postgres_words, "_RANK_ALL", 10)
+    monkeypatch.setattr(postgres_words, "_RANK_AT_MOST", 40)
+    found = by_words(store, terms, where, k=8)
+    assert len(found) == 8
+    assert found.keys() <= every.keys()
+    if terms == [rarest]:  # the very best, with the scores that they have among all
+        assert found == pytest.approx({group: every[group] for group in found})
+        assert sorted(found.values()) == pytest.approx(sorted(every.values())[-8:])
+
+
+def test_a_text_with_more_words_than_an_index_takes_is_kept_and_found(store: PostgresStore) -> None:
+    many = " ".join(f"word{number}x" for number in range(90_000))
+    store.append([record("many", text=many, vectors=None), record("long", text="y" * 300_000, vectors=None)])
+    assert {entry.ref.group: entry.text for entry in everything(store, pool())} == {"many": many, "long": "y" * 300_000}
+    assert set(by_words(store, ["word17x"])) == {"many"}
+    assert set(by_words(store, ["y" * 300_000])) == {"long"}
+    assert by_words(store, ["y" * 299_999]) == {}
+
+
+def clustered(count: int, seed: int) -> Any:
+    """Return unit vectors around a few centres, as those of texts are, shape (count, dimension)."""
+    drawn = np.random.default_rng(seed)
+    centres = np.random.default_rng(0).standard_normal((20, SPACE.dimension))
+    made = centres[drawn.integers(0, 20, count)] + 0.7 * drawn.standard_normal((count, SPACE.dimension))
+    return (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize("conditions", [{}, {"labels": {"half": "0"}}, {"since": at(0)}], ids=str)
+def test_the_index_finds_nearly_all_of_the_ten_best(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, conditions: dict[str, Any]
+) -> None:
+    vectors, queries = clustered(3_000, 1), clustered(60, 2)
+    store.append(
+        [
+            record(f"{number:05}", text="x", vectors=vectors[[number]], labels={"half": str(number % 2)})
+            for number in range(3_000)
+        ]
+    )
+    store.append([record(f"b{number}", namespace="bob", text="x", vectors=queries[[number]]) for number in range(60)])
+    monkeypatch.setattr(postgres_vectors, "EXACT_ROWS", 10)
+    rows = np.arange(0, 3_000, 2 if "labels" in conditions else 1)
+    share = []
+    for query in queries:
+        best = {f"{rows[at]:05}" for at in np.argsort(-(vectors[rows] @ query))[:10]}
+        found = store.candidates(pool(**conditions), vector=query, terms=[], k=50)
+        assert len(found) == 50
+        nearest = sorted(found, key=lambda candidate: -(candidate.similarity or 0))[:10]
+        share.append(len(best & {candidate.record.ref.group for candidate in nearest}) / 10)
+    assert np.mean(share) >= 0.99
+
+
+def test_what_ended_is_not_in_the_way_of_what_is_live(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_vectors, "EXACT_ROWS", 10)
+    near, other = unit_vectors(2)
+    store.append([record(f"m{number:03}", text="x", vectors=near[np.newaxis]) for number in range(600)])
+    store.append([record("live", text="x", vectors=other[np.newaxis])])
+    store.patch([Patch(Ref(MEMORY, "ann", f"m{number:03}", 1), at(9), "delete", {}) for number in range(600)])
+    store.append([record(f"n{number}", text="x", vectors=-near[np.newaxis]) for number in range(20)])
+    (found,) = store.candidates(pool(), vector=near, terms=[], k=1)
+    assert found.record.ref.group == "live"
+    store.patch([Patch(Ref(MEMORY, "ann", "m007", 1), None, None, {})])
+    (found,) = store.candidates(pool(), vector=near, terms=[], k=1)
+    assert found.record.ref.group == "m007"
+
+
+def test_a_vector_of_many_dimensions_is_kept_and_found(opened: Callable[..., PostgresStore], url: str) -> None:
+    for dimension in (3_600, 4_100):  # too wide for a page, and for the index
+        store = opened(url.replace("store_", f"store_d{dimension}_"), replace(SPACE, dimension=dimension))
+        vectors = np.random.default_rng(3).standard_normal((3, dimension)).astype(np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        store.append([record(f"m{number}", text="x", vectors=vectors[[number]]) for number in range(3)])
+        (found,) = store.candidates(pool(), vector=vectors[1], terms=[], k=1)
+        assert (found.record.ref.group, round(found.similarity or 0, 2)) == ("m1", 1.0)
+
+
+def test_among_many_turns_matches_bring_those_beside_the_best_and_those_of_the_day(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from memories.stores import postgres_matches
+
+    monkeypatch.setattr(postgres_matches, "_FEW", 20)
+    store.append([turn(number, text=f"word{number}", created_at=at(1000 * number)) for number in range(200)])
+    matches = store.matches(
+        pool(collection=HISTORY), Query(embed("word50")[0], ["word50"], 3, [(at(149_500), at(152_500))])
+    )
+    found = set(matches.position.tolist())
+    assert {48, 49, 50, 51, 52, 150, 151, 152} <= found
+    assert len(found) < 40
+    assert not np.isnan(matches.similarity).any()
+    assert matches.searched == 200
+
+
+# --- removal ---------------------------------------------------------------------------------------------------------
+
+
+def on_disk(server: Node, needle: bytes) -> list[str]:
+    """Return the files of tables, indexes and statistics that hold some bytes, once all is written out."""
+    server.sql("CHECKPOINT")
+    files = (file for file in (server.data / "base").rglob("*") if file.is_file())
+    return [file.name for file in files if needle in file.read_bytes()]
+
+
+def test_no_byte_of_what_is_removed_is_in_the_files_of_tables(server: Node, store: PostgresStore) -> None:
+    ref = Ref(MEMORY, "ann", "gone", 1)
+    text = "zanzibarian secrecy " + "quixoticness " * 3
+    vector = unit_vectors(1, seed=77)
+    store.append([record(f"m{number}", text=f"plain note {number}") for number in range(40)])
+    store.append([record("gone", text=text, vectors=vector, labels={"colour": "ultramarinish"})])
+    store.append([turn(1, text="a quixoticness that is kept")])
+    code = vector.astype("<f2").tobytes()
+    needles = (b"zanzibarian", b"zanzibarian", b"secrecy quix", b"ultramarinish", code)
+    server.sql("ANALYZE")
+    assert all(on_disk(server, needle) for needle in needles)
+    stage_all(store)
+    staged = embed_other(text).astype("<f2").tobytes()
+    assert on_disk(server, staged)
+    assert store.remove([ref]) == ()
+    server.sql("VACUUM (FULL) pg_statistic")  # of the labels alone; texts and words are never sampled
+    for needle in (*needles, staged):
+        assert on_disk(server, needle) == []
+    assert on_disk(server, b"quixot")
+    assert not store.info(pool()).erasing
+    store.switch(OTHER)
+
+
+def test_words_are_never_in_the_statistics(server: Node, store: PostgresStore, schema: str) -> None:
+    store.append([record(f"m{number}", text="zanzibarian zanzibarian") for number in range(200)])
+    server.sql("ANALYZE")
+    assert server.sql("SELECT count(*) > 5 FROM pg_stats WHERE schemaname = %s", (schema,)) == [(True,)]
+    rows = server.sql("SELECT s::text FROM pg_stats s WHERE schemaname = %s", (schema,))
+    assert not [row for row in rows if "zanzibar" in row[0]]
+
+
+def test_while_somebody_can_still_see_what_was_removed_the_erasure_is_not_done(
+    server: Node, store: PostgresStore, schema: str
+) -> None:
+    import psycopg
+
+    store.append([record(f"m{number}") for number in range(5)])
+    with psycopg.connect(server.url()) as reader:
+        reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT 1 FROM pg_class")
+        with pytest.raises(StoreBusy, match="older transaction"):
+            store.remove([Ref(MEMORY, "ann", "m3", 1)])
+        assert store.count(pool()) == 4
+        assert store.info(pool()).erasing
+        with pytest.raises(StoreBusy):
+            store.remove([])
+    assert store.remove([]) == ()
+    assert not store.info(pool()).erasing
+    store.append([record("m3")])
+
+
+def test_only_the_owner_of_the_tables_can_erase(
+    server: Node, store: PostgresStore, opened: Callable[..., PostgresStore], schema: str
+) -> None:
+    store.append([record("m"), record("n")])
+    server.sql("CREATE ROLE helper LOGIN")
+    server.sql(f"GRANT USAGE ON SCHEMA {schema} TO helper")
+    server.sql(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO helper")
+    server.sql(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO helper")
+    helper = opened(server.url(user="helper", options=f"schema={schema}"))
+    try:
+        helper.append([record("o")])
+        with pytest.raises(StoreError, match="only the owner"):
+            helper.remove([Ref(MEMORY, "ann", "m", 1)])
+        assert helper.info(pool()).erasing
+        assert store.remove([]) == ()
+        assert not helper.info(pool()).erasing
+        assert helper.count(pool()) == 2
+    finally:
+        helper.close()
+        server.sql("DROP OWNED BY helper")
+        server.sql("DROP ROLE helper")
+
+
+# --- what a command pays for -----------------------------------------------------------------------------------------
+
+
+def test_reading_by_words_loads_no_numpy(url: str, run_python: RunPython) -> None:
+    script = """
+import sys
+from datetime import UTC, datetime
+import memories.stores.postgres
+assert "psycopg" not in sys.modules
+from memories.models import Collection, Filter, Record, Ref
+store = memories.stores.postgres.PostgresStore(sys.argv[1], None)
+assert "psycopg" not in sys.modules
+where = Filter(Collection.MEMORY, ("ann",))
+store.append([Record(Ref(Collection.MEMORY, "ann", "m", 1), "apple", datetime.now(UTC))])
+assert len(store.candidates(where, vector=None, terms=["apple"], k=5)) == 1
+assert store.scan(where, limit=5) and store.info(where).schema_version == 1
+store.close()
+assert "numpy" not in sys.modules
+"""
+    run_python(script, url)
+
+
+def test_what_was_acknowledged_to_a_process_that_is_killed_is_there(
+    url: str, opened: Callable[..., PostgresStore]
+) -> None:
+    script = """
+import sys
+from datetime import UTC, datetime
+from memories.models import Collection, Record, Ref
+from memories.stores.postgres import PostgresStore
+store = PostgresStore(sys.argv[1], None)
+number = 0
+while True:
+    store.append([Record(Ref(Collection.MEMORY, "ann", f"{number:05}", 1), "text", datetime.now(UTC))])
+    print(number, flush=True)
+    number += 1
+"""
+    process = subprocess.Popen([sys.executable, "-c", script, url], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    acknowledged = [int(process.stdout.readline()) for _ in range(20)]
+    process.kill()
+    rest, _ = process.communicate(timeout=20)
+    acknowledged += [int(line) for line in rest.splitlines() if line]
+    store = opened(url, None)
+    found = {int(entry.ref.group) for entry in everything(store, pool())}
+    assert found >= set(acknowledged)
+    assert len(found) <= len(acknowledged) + 1
