@@ -40,7 +40,7 @@ class Store(Protocol):
 
         It ends with success or undoes everything. Transactions nest; the outermost one counts, and a write that fails
         inside undoes its own part even where the failure is caught. A backend without
-        transactions says so, and what it can't keep the service heals when it reads: (none yet).
+        transactions says so, and what it can't keep the service heals when it reads: see `RemoteStore`.
 
         Raises:
             StoreBusy: Another process held the store for too long.
