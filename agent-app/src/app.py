@@ -60,8 +60,8 @@ def _remember(  # a line's names are its arguments
     memory: AgentMemory,
     conversation_id: str,
     remember: str,
-    type: str,
-    confidence: float,  # noqa: A002
+    type: str,  # noqa: A002
+    confidence: float,
 ) -> dict[str, Any]:
     stored = memory.remember(remember, type, confidence, conversation_id=conversation_id, source="chat")
     return {"conversation_id": conversation_id, "id": stored, "stored": stored is not None}
