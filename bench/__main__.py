@@ -7,7 +7,7 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the command, and comparable between machines
 
-from bench import calibration, cold, conversation, duplicates, floor, report, search, turns
+from bench import calibration, cold, conversation, duplicates, floor, report, search, stores, turns
 from bench.retrieval import measure, systems
 from bench.retrieval.datasets import DataError
 
@@ -16,6 +16,7 @@ _WHAT = {
     "search": ("warm search",),
     "turns": ("turns",),
     "conversation": ("conversation",),
+    "stores": ("stores",),
     "speed": ("cold commands", "warm search", "turns", "conversation"),
     "locomo": ("LoCoMo",),
     "floor": ("noise floor",),
@@ -32,6 +33,7 @@ _WHAT = {
         "duplicates",
     ),
 }
+_OF_LOCOMO = ("LoCoMo", "noise floor", "calibration")  # what needs its conversations
 _LOCOMO = Path("../shared/data/locomo-dev.json")
 _BEAM = Path("../shared/data/beam-100k-dev")
 
@@ -42,28 +44,37 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # a long run shows its tables as they come
     print(f"Measured {report.environment()}.")
     for part in _WHAT[given.what]:
-        match part:
-            case "cold commands" if _present(given.texts, part):
-                cold.run(cold.Options(given.texts, given.cold_memories, given.rounds))
-            case "warm search" if _present(given.texts, part):
-                search.run(search.Options(given.texts, given.sizes, given.queries, given.timed, given.peers))
-            case "turns" if _present(given.texts, part):
-                turns.run(given.texts, max(given.sizes), given.timed)
-            case "conversation" if _present(given.texts, part):
-                conversation.run(given.texts, max(given.sizes))
-            case "LoCoMo" if _present(given.locomo, part):
-                _locomo(given.locomo, chroma=given.peers)
-            case "noise floor" if _present(given.locomo, part):
-                report.heading("Noise floor")
-                floor.run(given.locomo)
-            case "calibration" if _present(given.locomo, part):
-                files = {"locomo": given.locomo} | ({"beam": given.beam} if given.beam.is_dir() else {})
-                calibration.run(files)
-            case "duplicates":
-                report.heading("Duplicates and corrections")
-                print("```")  # plain text, in columns
-                duplicates.main()
-                print("```")
+        data = {"duplicates": None, **dict.fromkeys(_OF_LOCOMO, given.locomo)}.get(part, given.texts)
+        if data is None or _present(data, part):
+            _measure(part, given)
+
+
+def _measure(part: str, given: argparse.Namespace) -> None:
+    match part:
+        case "cold commands":
+            cold.run(cold.Options(given.texts, given.cold_memories, given.rounds))
+        case "warm search":
+            queries, timed = given.queries or search.QUERIES, given.timed or search.TIMED
+            search.run(search.Options(given.texts, given.sizes, queries, timed, given.peers))
+        case "turns":
+            turns.run(given.texts, max(given.sizes), given.timed or search.TIMED)
+        case "conversation":
+            conversation.run(given.texts, max(given.sizes))
+        case "stores":
+            queries, timed = given.queries or stores.QUERIES, given.timed or stores.TIMED
+            stores.run(stores.Options(given.texts, given.sizes, given.stores, queries, timed))
+        case "LoCoMo":
+            _locomo(given.locomo, chroma=given.peers)
+        case "noise floor":
+            report.heading("Noise floor")
+            floor.run(given.locomo)
+        case "calibration":
+            _calibration(given.locomo, given.beam)
+        case "duplicates":
+            report.heading("Duplicates and corrections")
+            print("```")  # plain text, in columns
+            duplicates.main()
+            print("```")
 
 
 def _locomo(file: Path, *, chroma: bool) -> None:
@@ -74,6 +85,10 @@ def _locomo(file: Path, *, chroma: bool) -> None:
             measure.run(measure.Options("locomo", file, chosen, one_store=one_store))
         except DataError as exc:
             _parser().exit(2, f"python -m bench: {exc}\n")
+
+
+def _calibration(locomo: Path, beam: Path) -> None:
+    calibration.run({"locomo": locomo} | ({"beam": beam} if beam.is_dir() else {}))
 
 
 def _present(file: Path, part: str) -> bool:
@@ -88,17 +103,27 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--texts", type=Path, default=Path("../shared/data/texts.txt"), help="real texts, one a line")
     parser.add_argument("--locomo", type=Path, default=_LOCOMO, help="LoCoMo conversations as published, JSON")
     parser.add_argument("--beam", type=Path, default=_BEAM, help="chats of BEAM, a folder")
-    parser.add_argument("--sizes", type=_sizes, default=search.SIZES, help="memories in warm search: 10000,100000")
-    parser.add_argument("--queries", type=int, default=search.QUERIES, help="held-out texts that recall is measured by")
-    parser.add_argument("--timed", type=int, default=search.TIMED, help="how many of them time is measured by")
+    parser.add_argument(
+        "--sizes", type=_sizes, default=search.SIZES, help="memories in warm search, stores: 10000,100000"
+    )
+    parser.add_argument("--queries", type=int, help="held-out texts that recall is measured by: 1500, stores: 500")
+    parser.add_argument("--timed", type=int, help="how many of them time is measured by: 500, stores: 100")
     parser.add_argument("--cold-memories", type=int, default=cold.MEMORIES, help="memories under the cold commands")
     parser.add_argument("--rounds", type=int, default=20, help="how often each cold command runs")
+    parser.add_argument("--stores", type=_stores, help="stores to measure, such as sqlite,chroma; all otherwise")
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="leave out Chroma and sqlite-vec")
     return parser
 
 
 def _sizes(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in text.split(","))
+
+
+def _stores(text: str) -> tuple[str, ...]:
+    kinds = tuple(text.split(","))
+    if not set(kinds) <= set(stores.KINDS):
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(stores.KINDS)}")
+    return kinds
 
 
 if __name__ == "__main__":
