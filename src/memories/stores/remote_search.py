@@ -1,5 +1,6 @@
 """Searching a document server: the best by vector and by words under a filter, and what stands beside turns."""
 
+import functools
 import heapq
 import math
 from collections import Counter
@@ -89,11 +90,18 @@ class Search:
         self._known: dict[Ref, Stored | None] = {}
         self._words: dict[Ref, list[str]] = {}
         self._meant = view.places(where) if is_narrow(where) else None
-        self._totals = {part: view.driver.count(part) for part in self._parts}
-        self._total = sum(self._totals.values())
         self._soon: Sequence[Ref] = ()  # what is wanted too, and read in one request with the next
         self._laid = [record.ref for record in view.changes.meant(where)]
         self._load(self._laid)
+
+    @functools.cached_property
+    def _totals(self) -> dict[Part, int]:
+        """How many records each part has; asked only where it matters."""
+        return {part: self._view.driver.count(part) for part in self._parts}
+
+    @property
+    def _total(self) -> int:
+        return sum(self._totals.values())
 
     def candidates(self, vector: "Vector | None", terms: Sequence[str], k: int) -> list[Candidate]:
         """See `Store.candidates`."""
