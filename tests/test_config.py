@@ -129,3 +129,17 @@ def test_the_folder_of_what_can_be_lost(tmp_path: Path, monkeypatch: pytest.Monk
     assert cache_folder() == tmp_path / ".cache" / "memories"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
     assert cache_folder() == tmp_path / "elsewhere" / "memories"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ann:secret@h/d?sslmode=require", "postgresql://ann:***@h/d?sslmode=require"),
+        ("postgresql://h/d?a=1&password=secret&b=2", "postgresql://h/d?a=1&password=***&b=2"),
+        ("postgresql://h/d?sslPassword=secret#x", "postgresql://h/d?sslPassword=***#x"),
+        ("qdrant://:secret@h?api_key=secret", "qdrant://:***@h?api_key=***"),
+        ("sqlite:////home/ann/m.db", "sqlite:////home/ann/m.db"),
+    ],
+)
+def test_no_password_of_a_url_is_shown(url: str, shown: str) -> None:
+    assert without_password(url) == shown

@@ -37,7 +37,7 @@ from memories.embedders.known import MODELS, known, windows
 from memories.embedders.minilm import MiniLM
 from memories.embedders.remote import MAX_REQUEST_BYTES, MAX_WINDOWS, RESTS_SECONDS, HTTPEmbedder
 from memories.embedders.transport import FIRST_PAUSE_SECONDS, MAX_ANSWER_BYTES, MAX_KNOCKS, MAX_TRIES, Transport
-from memories.errors import ConfigError, EmbedderError
+from memories.errors import ConfigError, EmbedderError, EmbedderMismatch
 
 KEY = "sk-very-secret-0123456789"
 FAKE = FakeEmbedder()
@@ -943,3 +943,17 @@ print(sorted(sys.modules.keys() & {"numpy", "ssl", "http.client", "logging"}))
     command = [sys.executable, "-W", "error", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_a_service_that_is_down_does_not_hide_that_the_store_is_another_models(server: Server, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/m.db"
+    with Memories(store, embedder="fake") as memories:
+        memories.create("made with the embedder for tests")
+    server.next += [status(401)] * 100
+    for fallback in ("none", "local"):
+        with Memories(store, embedder=opened(server, embedder_fallback=fallback)) as memories:
+            with pytest.raises(EmbedderMismatch, match="memory reembed"):
+                memories.search("made")
+            with pytest.raises(EmbedderMismatch if fallback == "local" else EmbedderError):
+                memories.create("something else")
+            assert memories.status().memory_count == 1

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from memories import MCPError
+from memories import MCPError, load_config
 from memories.file_lock import locked
-from memories.retry_queue import RetryQueue
+from memories.retry_queue import RetryQueue, files_of
 
 Step = Callable[[], object]
 
@@ -235,7 +235,7 @@ def test_who_adds_waits_for_another_process_that_changes_the_file(
     script = """
 import sys
 from pathlib import Path
-from memories.retry_queue import RetryQueue
+from memories.retry_queue import RetryQueue, files_of
 print("ready", flush=True)
 RetryQueue(Path(sys.argv[1]), "c").add({"n": 1, "c": "a"})
 """
@@ -357,3 +357,23 @@ def test_who_discards_while_somebody_drains_takes_nothing_of_others(tmp_path: Pa
 def test_nothing_to_discard_makes_no_file(tmp_path: Path) -> None:
     assert RetryQueue(tmp_path / "none" / "q.jsonl").discard("a") == 0
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("store", "other", "same"),
+    [
+        ("postgresql://ann:old@h:5432/d", "postgresql://bob:new@H:5432/d?sslmode=require", True),
+        ("postgresql://h/d", "postgresql://h/e", False),
+        ("postgresql://h/d", "postgresql://h/d?schema=x", False),
+        ("chroma://h:8000", "chroma://:key@h:8000/memories", True),
+        ("chroma://h:8000/a", "chroma://h:8000/b", False),
+        ("files:///a", "files:///b", False),
+    ],
+)
+def test_a_queue_belongs_to_a_place_and_not_to_who_logs_in(tmp_path: Path, store: str, other: str, same: bool) -> None:
+    first, second = (load_config({"home": str(tmp_path), "store": url}, environment={}) for url in (store, other))
+    assert (files_of(first, "ann") == files_of(second, "ann")) is same
+    assert files_of(first, "ann") != files_of(first, "bob")
+    named = load_config({"home": str(tmp_path), "store": "chroma://h"}, environment={"COLLECTION_NAME": "other"})
+    plain = load_config({"home": str(tmp_path), "store": "chroma://h"}, environment={})
+    assert files_of(named, "ann") != files_of(plain, "ann")

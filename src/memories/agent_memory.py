@@ -5,6 +5,7 @@ import time
 import unicodedata
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any, Self
 
 from memories import logs
@@ -172,6 +173,18 @@ class AgentMemory:
     def prompt(self, conversation_id: str, latest_user_text: str) -> str:
         """Return the context for a message as text for a prompt."""
         return self.builder.format_for_prompt(self.context(conversation_id, latest_user_text))
+
+    def close(self) -> None:
+        """Release what the gateway holds."""
+        self.gateway.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def health(self) -> dict[str, Any]:
         """Return how the memory is, for a health check. It reads a little, stores nothing, and never raises.

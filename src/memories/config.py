@@ -283,8 +283,9 @@ def _first(setting: Setting, layers: list[tuple[str, Mapping[str, Any]]]) -> tup
 
 
 def without_password(url: str) -> str:
-    """Return a URL as it may be shown: three stars in place of its password."""
-    return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
+    """Return a URL as it may be shown: three stars in place of its password, also of one among its options."""
+    shown = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
+    return re.sub(r"(?i)([?&][^=&#]*(?:password|key|token|secret)[^=&#]*=)[^&#]*", r"\1***", shown)
 
 
 def _working_folder() -> Path | None:

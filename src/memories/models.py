@@ -154,7 +154,7 @@ class Status:
     embedder: str
     store_model: str | None
     schema_version: int | None
-    size_bytes: int
+    size_bytes: int | None
     erasing: bool
 
 
@@ -248,7 +248,8 @@ class Candidate:
         record: The record, without its vectors.
         similarity: The cosine of its best window and the query, -1 to 1; None if there was no query vector or the
             record has no vector.
-        words: How well its words match, BM25, larger is better; 0.0 if no term matches.
+        words: How well its words match, BM25, larger is better; 0.0 if no term matches, or, in some stores, if it is
+            not among the best by words.
     """
 
     record: Record
@@ -327,12 +328,15 @@ class StoreInfo(NamedTuple):
         schema_version: None where it has none yet.
         model: What made its vectors; None where it has none.
         without_vector_count: Records that only words can find.
+        size_bytes: What it needs on the disk; None where it can't know.
         erasing: A removal was cut short: bytes of what was removed may still be in its files.
+        collection: What its part of a server is called, where it has such a name.
     """
 
     url: str
     schema_version: int | None
     model: str | None
-    size_bytes: int
+    size_bytes: int | None
     without_vector_count: int
     erasing: bool
+    collection: str | None = None

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
+from urllib.parse import parse_qs, urlsplit
 
 from memories.config import Config
 from memories.errors import SystemFault
@@ -41,13 +42,17 @@ class Drained(NamedTuple):
 def files_of(config: Config, namespace: str) -> tuple[Path, str]:
     """Return where files beside the store of the settings are kept, and how the names of a namespace's begin.
 
-    It is the folder of the store if that is one file, else the home.
+    It is the folder of the store if that is one file, else the home. A server is known by its address and by what of it
+    is meant; who logs in, and how, may change while something waits.
     """
     kind, _, rest = config.store.partition("://")
     if kind == "sqlite":
         file = Path(rest[1:]).expanduser().absolute()
         return file.parent, f"{file.name}.{namespace}"
-    return config.home, f"{hashlib.blake2b(config.store.encode(), digest_size=8).hexdigest()}.{namespace}"
+    parts = urlsplit(config.store)
+    schema = parse_qs(parts.query).get("schema", [""])[-1]
+    place = (kind, parts.netloc.rpartition("@")[2].lower(), parts.path.strip("/") or config.collection_name, schema)
+    return config.home, f"{hashlib.blake2b(repr(place).encode(), digest_size=8).hexdigest()}.{namespace}"
 
 
 class RetryQueue:

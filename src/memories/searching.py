@@ -22,7 +22,7 @@ from memories.ranking import (
     rank,
     uncalibrated,
 )
-from memories.stores.base import Store
+from memories.stores.base import Store, refuse_other_model
 from memories.text import STOP_WORDS, covered
 
 if TYPE_CHECKING:
@@ -264,6 +264,8 @@ def run(store: Store, embedder: "Embedder | None", search: Search, now: datetime
     try:
         return _run(store, embedder, search, now)
     except EmbedderUnavailable as exc:
+        if embedder is not None:
+            refuse_other_model(store, embedder.space, search.where)
         if not exc.words_instead or search.min_similarity:
             raise
         return replace(_run(store, None, search, now), note=f"found by words alone: {exc}")

@@ -453,7 +453,7 @@ class Memories:
         info, said = self._store.info(where), self._store.info(history)
         return Status(
             store=info.url,
-            collection=self.config.collection_name,
+            collection=info.collection or self.config.collection_name,
             namespace=self.namespace,
             namespaces_read=self._readable,
             memory_count=self._store.count(where),

@@ -11,7 +11,7 @@ from memories.embedders.base import embed_to_store
 from memories.errors import InvalidInput, RequestError
 from memories.ids import new_id
 from memories.models import Candidate, Collection, DecayPolicy, Draft, Filter, Memory, Record
-from memories.stores.base import Store
+from memories.stores.base import Store, refuse_other_model
 from memories.text import query_terms
 from memories.times import kept
 
@@ -103,6 +103,8 @@ class Writer:
         outcomes: list[Outcome] = []
         for batch in _batches(checked, BATCH if self.force else BATCH_COMPARED):
             made = embed_to_store(self.embedder, [draft.content for draft in batch])
+            if made.note and self.embedder is not None:
+                refuse_other_model(self.store, self.embedder.space, Filter(Collection.MEMORY, (self.namespace,)))
             with self.store.transaction():
                 written = [self._write(draft, vectors) for draft, vectors in zip(batch, made.vectors, strict=True)]
             outcomes += [replace(each, note=made.note if each.stored else "") for each in written]

@@ -155,3 +155,24 @@ def test_passwords_are_not_shown_in_errors(memory: Command) -> None:
 def test_the_working_folder_may_be_gone(memory: Command, folder: Path) -> None:
     folder.rmdir()
     assert memory("status").json["status"] == "healthy"
+
+
+def test_status_of_a_store_of_another_model_is_unhealthy(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory("create", "made with the embedder for tests")
+    monkeypatch.setenv("EMBEDDER", "minilm")
+    shown = memory("status")
+    assert shown.code == 1
+    shape = json.loads(shown.out)
+    assert (shape["status"], shape["memory_count"], shape["store_model"]) == ("unhealthy", 1, "fake/1")
+    assert "memory reembed" in shape["error"]
+    assert memory("status", "--format", "text").out.count("memory reembed") == 1
+    monkeypatch.setenv("EMBEDDER", "none")
+    assert json.loads(memory("status").out)["status"] == "healthy"
+
+
+def test_status_of_a_chroma_server_that_is_not_there_reads_as_specified(memory: Command) -> None:
+    shown = memory("status", "--store", "chroma://:secret@localhost:1")
+    shape = json.loads(shown.err)
+    assert (shown.code, shown.out, shape["status"], shape["chromadb_host"]) == (1, "", "unhealthy", "localhost:1")
+    assert shape["error"] == "Cannot connect to ChromaDB at localhost:1. Is Docker running?"
+    assert "secret" not in shown.err

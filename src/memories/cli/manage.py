@@ -19,11 +19,13 @@ def status(run: Session) -> int:
         found = run.memories.status()
     except SystemFault as exc:
         message = str(exc)
-        answer = {"status": "unhealthy", "store": without_password(run.config.store), "error": message}
+        store = without_password(run.config.store)
+        answer = {"status": "unhealthy", "store": store, "error": message}
+        answer |= {"chromadb_host": host} if (host := shapes.chroma_host(store)) else {}
         emit(answer, lambda: f"unhealthy: {message}", stream=sys.stderr)
         return 1
     run.show(shapes.status(found), lambda: shapes.texts().status(found))
-    return 0
+    return 1 if shapes.trouble(found) else 0
 
 
 @click.command(epilog="Example: memory config --format text")

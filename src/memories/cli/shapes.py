@@ -39,7 +39,7 @@ def memory(found: Memory) -> dict[str, Any]:
         "project": tags.get("project", ""),
         "type": tags.get("type", ""),
         "global": tags.get("global", "").lower() == "true",
-        "tags": dict(tags),
+        "tags": dict(sorted(tags.items())),
         "namespace": found.namespace,
         "decay_policy": str(found.decay_policy),
         "confidence": found.confidence,
@@ -97,7 +97,7 @@ def turn(said: "Turn") -> dict[str, Any]:
         "turn_index": said.index,
         "role": said.role,
         "speaker": said.speaker,
-        "tags": dict(said.tags),
+        "tags": dict(sorted(said.tags.items())),
         "namespace": said.namespace,
         "created_at": to_iso(said.created_at),
     }
@@ -196,8 +196,9 @@ def tags(key: str | None, counts: Mapping[str, int]) -> dict[str, Any]:
 
 def status(found: Status) -> dict[str, Any]:
     """Return the state of a memory that answered."""
-    return {
-        "status": "healthy",
+    problem = trouble(found)
+    shape = {
+        "status": "unhealthy" if problem else "healthy",
         "store": found.store,
         "collection": found.collection,
         "memory_count": found.memory_count,
@@ -210,7 +211,25 @@ def status(found: Status) -> dict[str, Any]:
         "store_model": found.store_model,
         "schema_version": found.schema_version,
         "size_bytes": found.size_bytes,
-    } | ({"unfinished_erasure": True} if found.erasing else {})
+    }
+    optional = {"unfinished_erasure": found.erasing or None, "chromadb_host": chroma_host(found.store)}
+    return shape | {name: value for name, value in {**optional, "error": problem}.items() if value}
+
+
+def trouble(found: Status) -> str:
+    """Return what is wrong with a memory that answered, or nothing."""
+    if found.store_model is None or found.embedder in ("none", found.store_model):
+        return ""
+    return (
+        f"the store's vectors were made by {found.store_model} and the embedder is {found.embedder}; set EMBEDDER to "
+        "the one it was made with, or run: memory reembed"
+    )
+
+
+def chroma_host(store: str) -> str:
+    """Return host and port of a Chroma server, as its specification wants them; nothing for other stores."""
+    kind, _, rest = store.partition("://")
+    return rest.partition("/")[0].partition("?")[0].rpartition("@")[2] if kind == "chroma" else ""
 
 
 def config(found: Config) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from memories.cli.session import colored
-from memories.cli.shapes import HINT_DUPLICATE, HINT_SAME
+from memories.cli.shapes import HINT_DUPLICATE, HINT_SAME, trouble
 from memories.config import SETTINGS, Config, without_password
 from memories.models import History, Memory, Page, Status
 from memories.times import describe_age, to_iso
@@ -142,14 +142,14 @@ def tags(key: str | None, counts: Mapping[str, int]) -> str:
 def status(found: Status) -> str:
     """Return the state of a memory that answered."""
     rows = [
-        ("status", _paint(_GREEN, "healthy")),
+        ("status", f"unhealthy: {safe(problem)}" if (problem := trouble(found)) else _paint(_GREEN, "healthy")),
         ("store", safe(found.store) + ("" if found.schema_version else " (not there yet; the first memory makes it)")),
         ("memories", f"{found.memory_count} in {', '.join(found.namespaces_read)}"),
         ("turns", str(found.turn_count) if found.turn_count else ""),
         ("deleted", str(found.deleted_count)),
         ("no vector", f"{found.without_vector_count} (found by words only)" if found.without_vector_count else ""),
         ("embedder", found.embedder),
-        ("size", f"{found.size_bytes / 1e6:.1f} MB"),
+        ("size", "" if found.size_bytes is None else f"{found.size_bytes / 1e6:.1f} MB"),
         ("erasing", "bytes of a forgotten memory are still there; forget it again" if found.erasing else ""),
     ]
     return _table((name, value) for name, value in rows if value)

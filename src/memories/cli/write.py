@@ -99,7 +99,7 @@ def forget(run: Session, memory_id: str, yes: bool) -> None:
     run.show(shapes.forgotten(forgotten), lambda: f"Forgotten for good: {forgotten.id}")
     if forgotten.also_in:
         note(
-            f"Snapshots from before an upgrade may still hold it; remove them yourself: {', '.join(forgotten.also_in)}"
+            f"What may still hold it, from before an upgrade or a move, or in a server: {', '.join(forgotten.also_in)}"
         )
 
 

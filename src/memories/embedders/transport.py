@@ -28,6 +28,7 @@ MAX_KNOCKS = 3  # where nobody listens
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 20.0
 _IDLE = 4  # connections that are kept for the next request
+_LEAST_KEY = 8  # characters; a shorter one is no key, and would be found in any sentence
 _SAID = 200  # characters of what a service said, in a message
 _STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
 
@@ -222,8 +223,8 @@ class Transport:
 
     def _quoted(self, said: str) -> str:
         """Return text of others for a message: without the key, on one line, short, without a full stop."""
-        key = self.service.key
-        line = " ".join((said.replace(key.reveal(), "***") if key else said).split())
+        key = self.service.key.reveal() if self.service.key else ""
+        line = " ".join((said.replace(key, "***") if len(key) >= _LEAST_KEY else said).split())
         line = "".join(sign for sign in line if sign.isprintable()).rstrip(".")
         return line if len(line) <= _SAID else f"{line[:_SAID]}…"
 

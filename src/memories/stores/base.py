@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from memories.embedders.base import Space
+from memories.errors import EmbedderMismatch
 from memories.models import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, StoreInfo
 
 if TYPE_CHECKING:
@@ -219,3 +220,17 @@ class Store(Protocol):
     def close(self) -> None:
         """Release what is held. The store must not be used afterwards."""
         ...
+
+
+def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
+    """Raise if the vectors of a store are not of this space: where no vector could be made, nothing else tells.
+
+    Raises:
+        EmbedderMismatch: They are of another one.
+    """
+    model = store.info(where).model
+    if model is not None and model != space.model:
+        raise EmbedderMismatch(
+            f"this store's vectors were made by {model} and the embedder is {space.model}; set EMBEDDER to the one it "
+            "was made with, or run: memory reembed"
+        )
