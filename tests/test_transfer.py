@@ -15,12 +15,13 @@ import pytest
 from memories import Memories, reembedding, transfer
 from memories.embedders.base import Space
 from memories.embedders.fake import FakeEmbedder
-from memories.errors import Conflict, EmbedderMismatch, InvalidInput, RequestError, StoreBusy, StoreError
+from memories.errors import Conflict, EmbedderMismatch, InvalidInput, RequestError, StoreBusy, StoreDamaged, StoreError
 from memories.ids import new_id
 from memories.migrating import migrate
 from memories.models import Collection, Filter, Patch, Record, Ref
 from memories.reembedding import reembed
-from memories.stores import sqlite_file
+from memories.stores import open_store, sqlite_file
+from memories.stores.base import Store
 from memories.stores.sqlite import SQLiteStore
 from memories.transfer import export, import_, places
 
@@ -652,6 +653,49 @@ def test_only_the_last_of_a_copy_makes_writers_wait(
     assert waits == [False] * 4 + [True] * 4
 
 
+# --- what can't be read ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torn(tmp_path: Path) -> Iterator[Store]:
+    """A files store; git has left a line in the file of one of its namespaces."""
+    store = open_store(f"files:///{tmp_path}/notes", FakeEmbedder.space)
+    store.append([record(IDS[0])])
+    store.append([record(IDS[1], namespace="bob"), turn(0, namespace="bob")])
+    with (tmp_path / "notes" / "ann.jsonl").open("a") as file:
+        file.write("<<<<<<< HEAD\n")
+    yield store
+    store.close()
+
+
+def test_what_can_not_be_read_is_never_left_out(torn: Store, opened: Open, tmp_path: Path) -> None:
+    copy, told = opened("copy"), []
+    for move in (
+        lambda: export(torn, lambda _: None, namespaces=None, progress=quiet),
+        lambda: export(torn, lambda _: None, namespaces=["ann"], with_vectors=True, progress=quiet),
+        lambda: migrate(torn, copy, FakeEmbedder(), progress=lambda *_: told.append("copying")),
+        lambda: reembed(torn, Other(), progress=lambda *_: told.append("embedding")),
+        lambda: take_in(torn, [HEADER, line_of()], namespaces=["ann"]),  # type: ignore[arg-type]
+        lambda: take_in(torn, [HEADER, line_of()], namespaces=["ann"], dry_run=True),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(StoreDamaged, match=r"ann\.jsonl:2 can't be read"):
+            move()
+    assert told == []
+    assert not (tmp_path / "copy.db").exists()
+    assert export(torn, lambda _: None, namespaces=["bob"], progress=quiet) == 2
+
+
+def test_what_is_damaged_while_it_is_copied_is_no_verified_copy(torn: Store, opened: Open, tmp_path: Path) -> None:
+    file = tmp_path / "notes" / "ann.jsonl"
+    damaged, well = file.read_text(), file.read_text().replace("<<<<<<< HEAD\n", "")
+    file.write_text(well)
+    tell = on("copying", lambda: file.write_text(damaged))
+    with pytest.raises(StoreDamaged, match=r"ann\.jsonl:2"):
+        migrate(torn, opened("copy"), FakeEmbedder(), progress=tell)
+    file.write_text(well)
+    assert len(migrate(torn, opened("copy"), FakeEmbedder(), progress=quiet).contents) == 3
+
+
 # --- reembed ---------------------------------------------------------------------------------------------------------
 
 
@@ -756,6 +800,44 @@ def test_a_store_without_transactions_is_asked_again(full: SQLiteStore, opened: 
 
     assert reembed(opened("one", kind=Loose), Other(), progress=quiet).embedded == 17
     assert opened("one", Other.space).unstaged(Other.space, MEMORY, limit=9) == []
+
+
+def test_nobody_waits_for_an_embedder(full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody writes whenever it embeds, until only the last is left, which is embedded while they wait."""
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.05)
+    rival, waits, left = opened(), [], list(range(100, 100 + 50))
+
+    class Watched(Other):
+        embed_query = Other.embed
+
+        def embed_many(self, texts: Sequence[str]) -> Any:
+            try:
+                rival.append([turn(left.pop())])
+                waits.append(0)
+            except StoreBusy:
+                waits.append(len(texts))
+            return [self.embed(text) for text in texts]
+
+    assert reembed(opened("one", None), Watched(), progress=quiet).model == "other/1"
+    assert waits[:2] == [0, 0]
+    assert waits.count(0) >= reembedding.PATIENCE
+    assert [count for count in waits if count] == [1]
+    assert opened("one", Other.space).unstaged(Other.space, HISTORY, limit=9) == []
+
+
+def test_who_writes_faster_than_it_embeds_is_told(full: SQLiteStore, opened: Open) -> None:
+    rival, positions = opened(), iter(range(100, 100_000))
+
+    class Slow(Other):
+        embed_query = Other.embed
+
+        def embed_many(self, texts: Sequence[str]) -> Any:
+            rival.append([turn(next(positions)) for _ in range(reembedding.FEW + 1)])
+            return [self.embed(text) for text in texts]
+
+    with pytest.raises(StoreError, match="run it again when there is less to do"):
+        reembed(full, Slow(), progress=quiet)
+    assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
 
 
 def test_others_who_write_all_the_time_are_told(full: SQLiteStore, opened: Open) -> None:

@@ -6,14 +6,15 @@ It can be stopped at any moment and run again: what was copied is recognized and
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from memories.embedders.base import Embedder
 from memories.errors import Conflict, RequestError, StoreError
-from memories.models import Patch, Record, Ref
+from memories.models import Record, Ref
 from memories.record_lines import content_hash
 from memories.stores.base import Store
-from memories.transfer import PAGE, Place, Progress, pages, places, total, with_vectors
+from memories.stores.comparing import change, in_turn, lasting, passing
+from memories.transfer import PAGE, Place, Progress, pages, places, refuse_damaged, total, with_vectors
 
 FEW = 100  # so few records may be left for when other writers wait
 MAX_PASSES = 20
@@ -61,10 +62,12 @@ def migrate(source: Store, target: Store, embedder: Embedder | None, *, progress
     Raises:
         RequestError: There is nothing to copy, or the target has records that the original has not.
         StoreError: The copy is not the same as the original.
+        StoreDamaged: Some of the original can't be read.
     """
     among = set(places(source))
     if not among:
         raise RequestError("the store has no records, so there is nothing to migrate")
+    refuse_damaged(source, among)
     mover = _Mover(source, target, embedder, source.info(min(among).everything()).model)
     for place in among:
         mover.refuse_others(place)
@@ -191,22 +194,17 @@ class _Mover:
         missing = [record for record in page if record.ref not in there]
         pairs = [(record, there[record.ref]) for record in page if record.ref in there]
         for record, other in pairs:
-            if _lasting(record) != _lasting(other):
+            if lasting(record) != lasting(other):
                 raise RequestError(_is_no_copy(record.ref))
         return missing, [(record, other) for record, other in pairs if _outdated(record, other)]
 
     def _change(self, pairs: Sequence[tuple[Record, Record]]) -> None:
-        """Bring what was copied before up to date: records that ended come first, for they give their keys up."""
-        changed = [(record, other) for record, other in pairs if _passing(record) != _passing(other)]
-        for live in (False, True):
-            patches = [
-                Patch(record.ref, record.ended_at, record.ended_by, dict.fromkeys(other.fields) | dict(record.fields))
-                for record, other in changed
-                if (record.ended_at is None) is live
-            ]
-            for start in range(0, len(patches), PAGE):
-                self._target.patch(patches[start : start + PAGE])
-        self.result.changed += len(changed)
+        """Bring what was copied before up to date."""
+        patches = [patch for patch in (change(record, other) for record, other in pairs) if patch is not None]
+        for some in in_turn(patches):
+            for start in range(0, len(some), PAGE):
+                self._target.patch(some[start : start + PAGE])
+        self.result.changed += len(patches)
         for number in range(MAX_TOUCHES):  # a statistic: more than so many reads meanwhile are not worth the time
             behind = [record.ref for record, other in pairs if record.accesses > other.accesses + number]
             if not behind:
@@ -227,18 +225,8 @@ class _Mover:
             yield from set(refs) - {record.ref for record in self._source.read(refs)}
 
 
-def _lasting(record: Record) -> tuple[Any, ...]:
-    """Return what never changes in a record."""
-    return record.text, record.created_at, record.key, dict(record.labels), record.session
-
-
-def _passing(record: Record) -> tuple[Any, ...]:
-    """Return what may change in a record, but for the statistic of its accesses."""
-    return record.ended_at, record.ended_by, dict(record.fields)
-
-
 def _outdated(record: Record, other: Record) -> bool:
-    return _passing(record) != _passing(other) or record.accesses > other.accesses
+    return passing(record) != passing(other) or record.accesses > other.accesses
 
 
 def _is_no_copy(ref: Ref) -> str:

@@ -610,7 +610,7 @@ class Memories:
         with self._store.transaction():
             for record in records:
                 if versions.decay_policy(record) is DecayPolicy.REINFORCEABLE:
-                    where = self._where(group=record.ref.group)
+                    where = Filter(Collection.MEMORY, (record.ref.namespace,), group=record.ref.group)
                     self._store.patch([Patch(live.ref, None, None, reset) for live in self._store.scan(where, limit=1)])
 
     def _count_access(self, records: Sequence[Record]) -> None:

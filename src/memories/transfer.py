@@ -45,6 +45,16 @@ def places(store: Store, namespaces: Sequence[str] | None = None) -> list[Place]
     return [place for place in found if namespaces is None or place.namespace in namespaces]
 
 
+def refuse_damaged(store: Store, among: Iterable[Place]) -> None:
+    """Raise if some of these places can't be read: a store may read what is damaged as empty, but not in a transaction.
+
+    Raises:
+        StoreDamaged: One can't.
+    """
+    with store.transaction():
+        total(store, among)
+
+
 def total(store: Store, among: Iterable[Place]) -> int:
     """Return how many records these places have."""
     return sum(store.count(place.everything()) for place in among)
@@ -98,6 +108,9 @@ def export(
 
     Returns:
         How many records.
+
+    Raises:
+        StoreDamaged: Some of them can't be read.
     """
     if not places(store, namespaces):
         write(header_line(None) + "\n")
@@ -238,11 +251,13 @@ class _Importer:
         self._embedder = embedder
         self._dry_run = dry_run
         self._blocked: set[Ref] = set()
+        self._looked_at: set[Place] = set()
 
     def store_batch(self, batch: Sequence[_Line]) -> None:
         """Store the new records of a batch, those of each memory or conversation together or not at all."""
         new = self._new(batch)
         if self._dry_run:
+            self._refuse_damaged({Place(line.record.ref.collection, line.record.ref.namespace) for line in batch})
             taken = {line.record.ref for line in new if self._key_is_taken(line.record)}
             self._count(new, {_owner(ref) for ref in taken})
             return
@@ -252,6 +267,12 @@ class _Importer:
             new = [ready[line.record.ref] for line in new]
             refused = self._append(new)
         self._count(new, refused)
+
+    def _refuse_damaged(self, among: set[Place]) -> None:
+        """Raise where writing would; a dry run may not open a transaction, which makes a store."""
+        for place in among - self._looked_at:
+            self._store.info(place.everything())
+        self._looked_at |= among
 
     def _new(self, batch: Sequence[_Line]) -> list[_Line]:
         """Return what is not there yet; count what is, and note what is there with another content."""

@@ -243,6 +243,41 @@ def test_migrate_refuses_a_store_that_is_no_copy(memory: Command, folder: Path) 
     assert memory("status", "--store", target).json["memory_count"] == 1
 
 
+def test_a_password_is_not_shown_and_no_command_is_given_that_would_not_work(memory: Command, folder: Path) -> None:
+    secret = f"sqlite:///{folder}/one.db?password=s3cret"
+    memory("create", "Something", "--store", secret)
+    there = memory("migrate", "--store", secret, "--to", url(folder, "copy"))
+    assert there.json["switch"] == f"export MEMORY_STORE={url(folder, 'copy')}"
+    assert there.json["go_back"] == "set MEMORY_STORE back to the URL that you had (its password is not shown)"
+    back = memory("migrate", "--store", url(folder, "copy"), "--to", secret.replace("one", "two"))
+    assert back.json["switch"] == "set MEMORY_STORE to the URL that you gave (its password is not shown)"
+    assert back.json["go_back"] == f"export MEMORY_STORE={url(folder, 'copy')}"
+    assert "s3cret" not in there.out + there.err + back.out + back.err
+
+
+def test_a_line_that_can_not_be_read_ends_every_move(memory: Command, folder: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("MEMORY_STORE", f"files:///{folder}/notes")
+    memory("create", "Deploys happen on Tuesdays")
+    assert memory("export", "-o", "backup.jsonl").json["exported"] == 1
+    backup = (folder / "backup.jsonl").read_bytes()
+    with (folder / "notes" / "shared.jsonl").open("a") as file:
+        file.write("<<<<<<< HEAD\n")
+    for command in (
+        ["export", "--all-namespaces", "--output", "backup.jsonl"],
+        ["export"],
+        ["migrate", "--to", url(folder, "copy")],
+        ["reembed"],
+        ["status"],
+    ):
+        answer = memory(*command)
+        assert answer.code == 1
+        assert answer.out == ""
+        assert "shared.jsonl:2 can't be read: it is no JSON" in json.loads(answer.err.splitlines()[-1])["error"]
+    assert (folder / "backup.jsonl").read_bytes() == backup
+    assert not (folder / "copy.db").exists()
+    assert memory("search", "deploys").json["results"] == []
+
+
 def test_migrate_needs_a_store_to_copy_from_and_another_to_copy_to(memory: Command, folder: Path, home: Path) -> None:
     assert "nothing to migrate" in memory("migrate", "--to", url(folder, "copy")).error
     assert memory("migrate").code == 2

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
 
 from memories.embedders.base import Space  # noqa: E402
 from memories.errors import Conflict, StoreBusy, StoreDamaged, StoreError  # noqa: E402
-from memories.models import SPEAKER, Patch, Ref  # noqa: E402
+from memories.models import SPEAKER, Patch, Query, Ref  # noqa: E402
 from memories.service import Memories  # noqa: E402
 from memories.stores import files_folder  # noqa: E402
 from memories.stores.files import FilesStore  # noqa: E402
@@ -387,20 +388,90 @@ def test_a_damaged_file_is_warned_of_reads_as_empty_and_is_not_touched(
     assert store.count(pool()) == 1
 
 
+READS: dict[str, Callable[[FilesStore], object]] = {
+    "scan": lambda store: store.scan(pool("bob", "ann"), limit=9),
+    "groups": lambda store: store.groups(pool(), limit=9),
+    "count": lambda store: store.count(pool()),
+    "labels": lambda store: store.labels(pool(), None),
+    "values": lambda store: store.values(MEMORY, ["ann"], "type"),
+    "read": lambda store: store.read([Ref(MEMORY, "ann", "m1", 1)]),
+    "vectors": lambda store: store.vectors([Ref(MEMORY, "ann", "m1", 1)]),
+    "candidates": lambda store: store.candidates(pool(), vector=None, terms=["fact"], k=5),
+    "matches": lambda store: store.matches(pool(), Query(None, ["fact"], k=5)),
+    "unstaged": lambda store: store.unstaged(SPACE, MEMORY, limit=9),
+    "switch": lambda store: store.switch(replace(SPACE, model="other/1")),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_is_damaged_does_not_read_as_empty_in_a_transaction(store: FilesStore, folder: Path, name: str) -> None:
+    store.append([record("b", namespace="bob")])
+    file = written(folder, foreign(1), "<<<<<<< HEAD", foreign(2))
+    with (
+        pytest.raises(StoreDamaged, match=rf"{file}:2 can't be read: it is no JSON .*; mend the line"),
+        store.transaction(),
+    ):
+        READS[name](store)
+    if name != "switch":
+        READS[name](store)
+    with store.transaction():
+        assert store.count(pool("bob")) == 1
+        assert store.namespaces(MEMORY) == ["ann", "bob"]
+    assert store.namespaces(MEMORY) == ["ann", "bob"]
+
+
+def test_what_is_damaged_is_not_said_to_be_well(store: FilesStore, folder: Path) -> None:
+    store.append([turn(1)])
+    written(folder, foreign(1), "<<<<<<< HEAD")
+    with pytest.raises(StoreDamaged, match=r"ann\.jsonl:2"):
+        store.info(pool("bob", "ann"))
+    with pytest.raises(StoreDamaged, match=r"ann\.jsonl:2"), store.transaction():
+        store.info(pool())
+    assert store.info(turns()).without_vector_count == 0
+    assert store.info(pool("bob")).erasing is False
+    with pytest.raises(StoreDamaged), Memories(store=store, namespace="ann", embedder="none") as memories:
+        memories.status()
+
+
+def test_what_a_transaction_adds_to_a_new_namespace_is_seen_inside(store: FilesStore) -> None:
+    with store.transaction():
+        store.append([record("n", namespace="new")])
+        assert store.namespaces(MEMORY) == ["new"]
+        assert store.namespaces(HISTORY) == store.namespaces(MEMORY)[1:]
+
+
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
-def test_what_is_no_plain_file_is_not_touched(
-    store: FilesStore, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
-    folder.mkdir()
+def test_what_is_no_plain_file_is_not_touched(store: FilesStore, folder: Path, tmp_path: Path, kind: str) -> None:
+    store.append([record("b", namespace="bob")])
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text(json.dumps(foreign(1)) + "\n")
     place = folder / "ann.jsonl"
     {"folder": place.mkdir, "link": lambda: place.symlink_to(elsewhere), "pipe": lambda: os.mkfifo(place)}[kind]()
-    assert store.count(pool()) == 0
-    assert len(caplog.records) == 1
-    with pytest.raises(StoreDamaged, match=r"ann\.jsonl"):
-        store.append([record("m")])
+    for act in (lambda: store.count(pool()), lambda: store.namespaces(MEMORY), lambda: store.append([record("m")])):
+        with pytest.raises(StoreError, match=rf"cannot read {place}: .*; make it a plain file that you may read"):
+            act()
+    assert store.count(pool("bob")) == 1
     assert elsewhere.read_text() == json.dumps(foreign(1)) + "\n"
+
+
+def test_what_the_system_does_not_let_us_read_is_no_empty_file(
+    store: FilesStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(folder, foreign(1))
+    real = os.open
+
+    def opening(path: Any, *given: Any, **named: Any) -> int:
+        if Path(path) == file:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *given, **named)
+
+    monkeypatch.setattr(os, "open", opening)
+    with pytest.raises(
+        StoreError, match=r"cannot read .*ann\.jsonl: Permission denied; make it a plain file that you may"
+    ):
+        store.count(pool())
+    monkeypatch.undo()
+    assert store.count(pool()) == 1
 
 
 def test_a_line_that_a_crash_cut_off_is_ignored_and_goes_with_the_next_write(store: FilesStore, folder: Path) -> None:

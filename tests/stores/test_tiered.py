@@ -573,6 +573,19 @@ def test_a_copy_that_is_not_what_was_copied_does_not_count(
     assert [found for found in content(store, "ann") if found.ref.group != "one-more"] == before
 
 
+def test_a_store_that_keeps_one_kind_of_numbers_keeps_copies(
+    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = SQLiteStore.read
+
+    def reading(self: SQLiteStore, refs: Sequence[Ref]) -> list[Record]:
+        return [replace(found, fields={**found.fields, "n": float(found.fields["n"])}) for found in real(self, refs)]
+
+    monkeypatch.setattr(SQLiteStore, "read", reading)
+    open_with(3).append([record(group, fields={"n": 5}) for group in "abcd"])
+    assert "ann.moved" in names(folder)
+
+
 def test_vectors_of_another_space_do_not_move(
     open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -654,10 +667,19 @@ def test_what_is_removed_after_the_move_names_the_files_that_were_kept(open_with
     assert "käse".encode() not in all_bytes(folder)
 
 
+SECRETS = {
+    "postgresql://ann:s3cret@db.example.com/memories": "postgresql://ann:***@db.example.com/memories",
+    "postgresql://ann@db.example.com/memories?password=s3cret&sslmode=require": (
+        "postgresql://ann@db.example.com/memories?password=***&sslmode=require"
+    ),
+    "qdrant://db.example.com/memories?api_key=s3cret": "qdrant://db.example.com/memories?api_key=***",
+}
+
+
+@pytest.mark.parametrize("url", SECRETS)
 def test_no_password_is_written_or_shown(
-    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, url: str
 ) -> None:
-    url = "postgresql://ann:s3cret@db.example.com/memories"
     asked: list[str] = []
     real = stores.open_store
 
@@ -667,13 +689,147 @@ def test_no_password_is_written_or_shown(
 
     monkeypatch.setattr(stores, "open_store", opening)
     before = fill(open_with(3, url))
-    assert json.loads((folder / "ann.moved").read_text())["store"] == "postgresql://ann:***@db.example.com/memories"
+    assert json.loads((folder / "ann.moved").read_text())["store"] == SECRETS[url]
     assert b"s3cret" not in all_bytes(folder)
     assert "s3cret" not in caplog.text
     assert content(open_with(3, url), "ann") == before
     assert set(asked) - {url} == {f"files:///{folder}"}
     with pytest.raises(StoreError, match="set FILE_MIGRATE_TO to it, with its password"):
         open_with(3).count(pool())
+
+
+@pytest.fixture
+def begun(open_with: OpenWith, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Cut a move short when all is copied and nothing is compared."""
+
+    def begin(*groups: str, to: str | None = None) -> None:
+        store = open_with(len(groups) - 1, to)
+        with monkeypatch.context() as patched:
+            patched.setattr(files_move, "_read_back", _interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.append([record(group) for group in groups])
+
+    return begin
+
+
+def _interrupted(*_given: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def without_line(folder: Path, group: str) -> None:
+    """Take a line out, as somebody with an editor would."""
+    file = folder / "ann.jsonl"
+    file.write_text("".join(f"{line}\n" for line in file.read_text().splitlines() if f'"{group}"' not in line))
+
+
+def test_a_line_taken_out_after_a_move_was_cut_short_is_not_live_again(
+    open_with: OpenWith, folder: Path, begun: Callable[..., None]
+) -> None:
+    folder.mkdir()
+    there = SQLiteStore(folder / "memories.db", SPACE)
+    there.append([record("theirs")])
+    begun("a", "zanzibar", "c", "d")
+    assert there.count(pool()) == 5
+    without_line(folder, "zanzibar")
+    open_with(3).append([record("e")])
+    assert "ann.moved" in names(folder)
+    assert [entry.ref.group for entry in everything(open_with(3), pool())] == ["a", "c", "d", "e", "theirs"]
+    assert not list((folder / ".memories").glob("*.moving"))
+    there.close()
+    assert b"zanzibar" not in all_bytes(folder)
+
+
+def test_copies_that_a_move_cut_short_left_elsewhere_are_taken_back(
+    open_with: OpenWith, folder: Path, begun: Callable[..., None]
+) -> None:
+    begun("a", "b", "c", "d", to=f"sqlite:///{folder / 'first.db'}")
+    first = SQLiteStore(folder / "first.db", SPACE)
+    assert first.count(pool()) == 4
+    open_with(3, f"sqlite:///{folder / 'second.db'}").append([record("e")])
+    assert first.count(pool()) == 0
+    first.close()
+    assert SQLiteStore(folder / "second.db", SPACE).count(pool()) == 5
+
+
+def test_what_is_not_known_of_a_move_that_was_begun_is_told(
+    open_with: OpenWith, folder: Path, begun: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    begun("a", "b", "c", "d")
+    (folder / ".memories" / "ann.moving").write_text('"memories.db"')
+    store = open_with(3)
+    store.append([record("e")])
+    assert "ann.moving, which says where copies of ann may be, can't be read" in caplog.text
+    assert store.count(pool()) == 5
+    with pytest.raises(StoreDamaged, match="remove those copies and then that file"):
+        store.remove([Ref(MEMORY, "ann", "a", 1)])
+
+
+def test_others_who_write_to_the_copy_are_noticed(
+    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = SQLiteStore.append
+
+    def appending(self: SQLiteStore, records: Sequence[Record]) -> None:
+        real(self, [*records, record("theirs")])
+
+    monkeypatch.setattr(SQLiteStore, "append", appending)
+    before = fill(open_with(3))
+    assert "memories.db has 5 records of it, not 4: others write to it too" in caplog.records[-1].getMessage()
+    assert content(open_with(None), "ann") == before
+
+
+def test_changes_after_a_move_was_cut_short_may_pass_a_key_on(
+    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = open_with(3)
+    first.append([record("a", key="k", ended_at=at(1), ended_by="delete"), record("b", key="k"), record("c")])
+    with monkeypatch.context() as patched:
+        patched.setattr(files_move, "_read_back", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            first.append([record("d")])
+    store = open_with(None)
+    store.patch([Patch(Ref(MEMORY, "ann", "b", 1), at(2), "delete", {})])
+    store.patch([Patch(Ref(MEMORY, "ann", "a", 1), None, None, {})])
+    open_with(3).append([record("e")])
+    assert "ann.moved" in names(folder)
+    assert open_with(3).scan(replace(pool(), key="k"), limit=9)[0].ref.group == "a"
+
+
+def test_what_is_damaged_does_not_move(open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_with(3)
+    store.append([record("a"), record("b")])
+    with (folder / "ann.jsonl").open("a") as file:
+        file.write("<<<<<<< HEAD\n")
+    store.append([turn(number) for number in range(5)])
+    assert "ann could not move to a larger store and stays in its files: " in caplog.records[-1].getMessage()
+    assert "ann.jsonl:3 can't be read" in caplog.records[-1].getMessage()
+    assert {"ann.jsonl", "ann.turns.jsonl"} <= names(folder)
+    assert "ann.moved" not in names(folder)
+    with pytest.raises(StoreDamaged, match=r"ann\.jsonl:3"):
+        store.info(pool())
+    assert store.namespaces(MEMORY) == ["ann"]
+
+
+def test_lines_that_an_editor_adds_while_it_moves_are_not_put_aside(
+    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = files_move._read_back
+
+    def editing(*given: Any) -> list[Record]:
+        with (folder / "ann.jsonl").open("a") as file:
+            file.write(json.dumps(foreign(77)) + "\n")
+        return real(*given)
+
+    store = open_with(3)
+    with monkeypatch.context() as patched:
+        patched.setattr(files_move, "_read_back", editing)
+        store.append([record(group) for group in "abcd"])
+    assert "was changed by another program" in caplog.records[-1].getMessage()
+    assert "ann.moved" not in names(folder)
+    monkeypatch.setattr(files_move, "_PAUSE_SECONDS", 0.0)
+    store.append([record("e")])
+    assert "ann.moved" in names(folder)
+    assert [entry.ref.group for entry in everything(store, pool())] == ["a", "b", "c", "d", "e", "m77"]
 
 
 @pytest.mark.parametrize("target", ["files:///tmp/other", "nonsense", "sqlite://", "mysql://host/db"])

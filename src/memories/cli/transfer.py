@@ -110,8 +110,6 @@ def migrate(target: str, store: str | None, output: str | None) -> None:
 
     It may be stopped and run again, and the original may be used meanwhile. Then set MEMORY_STORE to the copy.
     """
-    import shlex
-
     from memories.embedders import open_embedder
     from memories.migrating import migrate as run
 
@@ -128,8 +126,8 @@ def migrate(target: str, store: str | None, output: str | None) -> None:
     answer = _migrated(done) | {
         "from": without_password(config.store),
         "to": without_password(target),
-        "switch": f"export MEMORY_STORE={shlex.quote(without_password(target))}",
-        "go_back": f"export MEMORY_STORE={shlex.quote(without_password(config.store))}",
+        "switch": _setting(target, "set MEMORY_STORE to the URL that you gave"),
+        "go_back": _setting(config.store, "set MEMORY_STORE back to the URL that you had"),
     }
     emit(answer, lambda: _migrated_text(answer))
 
@@ -289,6 +287,15 @@ def _migrated(done: "Migrated") -> dict[str, Any]:
         "removed": done.removed,
         "without_vector": done.without_vector,
     }
+
+
+def _setting(url: str, otherwise: str) -> str:
+    """Return the command that sets a store; words instead if its URL has a password, which is never shown."""
+    import shlex
+
+    if without_password(url) != url:
+        return f"{otherwise} (its password is not shown)"
+    return f"export MEMORY_STORE={shlex.quote(url)}"
 
 
 def _migrated_text(answer: dict[str, Any]) -> str:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* N* Co So M*")  # as in the schema
-_K1, _B = 1.2, 0.75  # those of FTS5
-_LEAST_IDF = 1e-6
+K1, B = 1.2, 0.75  # those of FTS5
+LEAST_IDF = 1e-6
 _lock = threading.Lock()
 
 
@@ -106,8 +106,8 @@ def score(documents: Sequence[Sequence[str]], terms: Sequence[str], corpus: Corp
         often = np.array([occurrences(document, parsed) for document in documents], dtype=np.float64)
         holds[row] = often > 0
         having = corpus.holders.get(term, 0) if corpus else int(holds[row].sum())
-        idf = max(math.log((total - having + 0.5) / (having + 0.5)) if total >= having else 0.0, _LEAST_IDF)
-        scores += idf * often * (_K1 + 1) / (often + _K1 * (1 - _B + _B * lengths / mean))
+        idf = max(math.log((total - having + 0.5) / (having + 0.5)) if total >= having else 0.0, LEAST_IDF)
+        scores += idf * often * (K1 + 1) / (often + K1 * (1 - B + B * lengths / mean))
     return Words(scores, list(terms), holds)
 
 

@@ -44,8 +44,8 @@ class FilesStore:
     - The lines are the truth. They may be edited, merged and committed with other programs: what a merge brings twice
       is kept twice, as two versions. Such a program does not lock: if it has written since the file was read,
       `StoreBusy` refuses to write over it.
-    - A file with a line that is none is left as it is: it is warned of, reads as empty, and `StoreDamaged` refuses to
-      write to it.
+    - A file with a line that is none is left as it is: it is warned of and reads as empty. `StoreDamaged` refuses to
+      write to it, to read it in a transaction, and to say anything of it in `info`; `namespaces` names it.
     - Vectors, the name of their space, and the counts of reads are in the folder `.memories`, which git leaves out.
       Without it no memory is lost; `reembed` makes the vectors again.
     - What was removed is gone from the folder, but not from commits that were made of it.
@@ -85,7 +85,7 @@ class FilesStore:
         with self._session.writing() as work:
             for (collection, namespace), some in by_file(records, lambda record: record.ref).items():
                 name = file_name(collection, namespace)
-                work.pools[name] = self._session.writable(work, collection, namespace).plus(map(_as_kept, some))
+                work.pools[name] = self._session.intact(work, collection, namespace).plus(map(_as_kept, some))
                 work.reads += tuple((record.ref, record.accesses) for record in some if record.accesses)
                 embedded = {(r.ref.group, r.ref.position): r.vectors for r in some if r.vectors is not None}
                 if embedded:
@@ -95,7 +95,7 @@ class FilesStore:
         """See `Store.patch`."""
         with self._session.writing() as work:
             for (collection, namespace), some in by_file(patches, lambda patch: patch.ref).items():
-                pool = self._session.writable(work, collection, namespace).patched(some)
+                pool = self._session.intact(work, collection, namespace).patched(some)
                 work.pools[file_name(collection, namespace)] = pool
 
     def touch(self, refs: Sequence[Ref]) -> None:
@@ -122,7 +122,7 @@ class FilesStore:
         with self.folder.locked():
             work = Work()
             for (collection, namespace), some in by_file(refs, lambda ref: ref).items():
-                pool = self._session.writable(work, collection, namespace)
+                pool = self._session.intact(work, collection, namespace)
                 work.pools[file_name(collection, namespace)] = pool.minus((ref.group, ref.position) for ref in some)
             changed = {name: pool for name, pool in work.pools.items() if pool.changed}
             unfinished = self.derived.erasing
@@ -210,6 +210,7 @@ class FilesStore:
 
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""
+        self._session.refuse_damaged(where.collection, where.namespaces)
         spaces = self._session.spaces
         return StoreInfo(
             url=f"files:///{self.folder.path}",
@@ -224,8 +225,7 @@ class FilesStore:
 
     def namespaces(self, collection: Collection) -> list[str]:
         """See `Store.namespaces`."""
-        names = sorted(namespace for among, namespace in self._session.all_files().values() if among is collection)
-        return [namespace for namespace in names if self._session.pools(collection, [namespace])[0].entries]
+        return self._session.namespaces(collection)
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -286,6 +286,18 @@ class FilesStore:
                 if self.unstaged(space, collection, limit=1):
                     raise Conflict(f"not all records have vectors of {space.model} yet; make them and switch again")
             work.spaces = Spaces(named(space))
+
+    def whole(self, namespace: str) -> list[Record]:
+        """Return all records of a namespace, ended ones included.
+
+        Raises:
+            StoreDamaged: A file of it can't be read.
+        """
+        for collection in Collection:
+            self._session.refuse_damaged(collection, [namespace])
+        return self._counted(
+            [entry for each in Collection for entry in self._meant(Filter(each, (namespace,), state="any"))]
+        )
 
     def stored_space(self) -> Named | None:
         """Return the space of the vectors in use."""

@@ -4,12 +4,13 @@ Each step can be cut short. Until the marker is there the files count, and anoth
 on the larger store counts, in every process, and the next writer puts the files aside.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,12 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memories.config import Config, without_password
 from memories.embedders.base import Space
 from memories.errors import ConfigError, MemoriesError, StoreDamaged, StoreError
-from memories.models import Collection, Filter, Patch, Record
+from memories.models import Collection, Filter, Patch, Record, Ref
 from memories.stores.base import Store
+from memories.stores.comparing import change, in_turn, lasting, passing
 from memories.stores.files import FilesStore
 from memories.stores.files_derived import Named, named
 from memories.stores.files_lines import file_name, namespace_of, stem
-from memories.times import to_iso, to_millis
+from memories.times import to_iso
 
 if TYPE_CHECKING:
     from memories.stores.files_folder import Stamp
@@ -34,9 +36,9 @@ _BEGUN = ".moving"
 _FAILED = ".failed"
 _BESIDE = "memories.db"  # what the marker says of a SQLite file in the same folder
 _PLAUSIBLE = re.compile(r"sqlite:///.|(postgres|postgresql|chroma|qdrant)://.")
+_MASKED = re.compile(r":\*\*\*@|[?&][^=&#]*=\*\*\*(?=[&#]|$)")  # what `without_password` puts in place of a password
 _BATCH = 500
 _PAUSE_SECONDS = 60.0  # after an attempt that failed
-_ALL = 2**31
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +54,13 @@ class Marker(NamedTuple):
     namespace: str
     store: str
     originals: tuple[str, ...]
+
+
+class _Begun(NamedTuple):
+    """A move that was begun: in which store, and which records were not there before."""
+
+    store: str
+    copies: frozenset[Ref]
 
 
 class Mover:
@@ -162,9 +171,9 @@ class Mover:
         """Return the URL that a marker means, with the password from the settings."""
         if "://" not in store:
             return f"sqlite:///{self._folder_path / store}"
-        if self._target is not None and without_password(self._target) == store:
+        if self._target is not None and without_password(self._target) == without_password(store):
             return self._target
-        if ":***@" in store:
+        if _MASKED.search(store):
             raise StoreError(f"memories were moved to {store}; set FILE_MIGRATE_TO to it, with its password")
         return store
 
@@ -191,7 +200,7 @@ class Mover:
                 self._folder.put(f"{stem(namespace)}{_FAILED}", store.encode())
 
     def _is_due(self, namespace: str, store: str) -> bool:
-        if self._most is None or sum(self.here.count(where) for where in _everything(namespace)) <= self._most:
+        if self._most is None or _count(namespace, self.here) <= self._most:
             return False
         failed, where = self._folder.read_inner(f"{stem(namespace)}{_FAILED}")
         paused = failed is not None and time.time() - failed.changed_at / 1e9 < _PAUSE_SECONDS
@@ -199,16 +208,15 @@ class Mover:
 
     def _move(self, namespace: str, store: str) -> None:
         began = time.monotonic()
-        records = [record for where in _everything(namespace) for record in self.here.scan(where, limit=_ALL)]
-        there = self._open(self._url(store), self._moved_space())
-        try:
-            self._copy(records, there, lambda: self._begin(namespace, store))
+        stamps = {name: self._folder.stamp(name) for name in (file_name(each, namespace) for each in Collection)}
+        records = self.here.whole(namespace)
+        self._take_back(namespace, store, records)
+        with contextlib.closing(self._open(self._url(store), self._moved_space())) as there:
+            self._copy(namespace, store, records, there)
             digest = _digest(records)
             if _digest(_read_back(records, there)) != digest:
                 raise StoreError(f"what {store} gives back of {namespace} is not what was copied to it")
-        finally:
-            there.close()
-        originals = [name for name in map(file_name, Collection, [namespace] * 2) if self._folder.stamp(name)]
+        originals = [name for name, stamp in stamps.items() if stamp is not None]
         marker = {
             "namespace": namespace,
             "store": store,
@@ -218,7 +226,8 @@ class Mover:
             "originals": originals,
         }
         name = f"{stem(namespace)}{MARKED}"
-        self._folder.replace({name: f"{json.dumps(marker, ensure_ascii=False, indent=1)}\n".encode()}, {name: None})
+        data = f"{json.dumps(marker, ensure_ascii=False, indent=1)}\n".encode()
+        self._folder.replace({name: data}, {name: None, **stamps})  # not if an editor has written to them meanwhile
         self._finish()
         _log.warning(
             "%s has %d records and was moved to %s in %.1f s; the files are kept as %s",
@@ -236,32 +245,73 @@ class Mover:
             return self._space
         return _space_named(stored)
 
-    def _begin(self, namespace: str, store: str) -> None:
-        """Remember that copies may be in a store, so that what is forgotten meanwhile is forgotten there too."""
-        self._folder.put(f"{stem(namespace)}{_BEGUN}", json.dumps(store).encode())
+    def _begin(self, namespace: str, begun: _Begun) -> None:
+        """Remember which copies may be in a store, so that what is gone meanwhile goes there too."""
+        copies = sorted((ref.collection, ref.group, ref.position) for ref in begun.copies)
+        data = json.dumps({"store": begun.store, "copies": copies}).encode()
+        self._folder.put(f"{stem(namespace)}{_BEGUN}", data)
 
-    def _begun(self, namespace: str) -> str | None:
-        """Return the store that copies may be in, if a move was not finished."""
-        stamp, data = self._folder.read_inner(f"{stem(namespace)}{_BEGUN}")
-        return None if stamp is None else str(json.loads(data))
+    def _begun(self, namespace: str) -> _Begun | None:
+        """Return what is known of a move that was not finished.
+
+        Raises:
+            StoreDamaged: It can't be read.
+        """
+        name = f"{stem(namespace)}{_BEGUN}"
+        stamp, data = self._folder.read_inner(name)
+        if stamp is None:
+            return None
+        try:
+            found = json.loads(data)
+            copies = (Ref(Collection(each), namespace, group, position) for each, group, position in found["copies"])
+            return _Begun(str(found["store"]), frozenset(copies))
+        except (ValueError, TypeError, LookupError) as exc:
+            raise StoreDamaged(
+                f"{self._folder.inner / name}, which says where copies of {namespace} may be, can't be read ({exc}); "
+                "remove those copies and then that file"
+            ) from exc
 
     def open_begun(self, namespace: str) -> Store | None:
         """Return the store that copies of a namespace may be in though its files still count."""
-        store = self._begun(namespace)
-        return None if store is None else self._open(self._url(store), self._space)
+        begun = self._begun(namespace)
+        return None if begun is None else self._open(self._url(begun.store), self._space)
 
-    def _copy(self, records: Sequence[Record], there: Store, begin: Callable[[], None]) -> None:
-        """Bring a store to what the files hold, whatever an attempt that was cut short has left there."""
+    def _take_back(self, namespace: str, store: str, records: Sequence[Record]) -> None:
+        """Remove copies that a move cut short has left and that no longer belong where they are."""
+        begun = self._begun(namespace)
+        if begun is None:
+            return
+        there = {record.ref for record in records} if begun.store == store else set()
+        gone = sorted(begun.copies - there)
+        if gone:
+            with contextlib.closing(self._open(self._url(begun.store), self._space)) as copies:
+                copies.remove(gone)
+
+    def _copy(self, namespace: str, store: str, records: Sequence[Record], there: Store) -> None:
+        """Bring a store to what the files hold, whatever an attempt that was cut short has left there.
+
+        Raises:
+            StoreError: It has other records at these addresses, or got some of somebody else meanwhile.
+        """
+        before = _count(namespace, there)
         missing: list[Record] = []
+        patches: list[Patch] = []
         for batch in _batches(records):
             known = {record.ref: record for record in there.read([record.ref for record in batch])}
             missing += [record for record in batch if record.ref not in known]
-            patches = [_difference(record, known[record.ref]) for record in batch if record.ref in known]
-            there.patch([patch for patch in patches if patch is not None])
-        begin()
+            changes = [_difference(record, known[record.ref]) for record in batch if record.ref in known]
+            patches += [patch for patch in changes if patch is not None]
+        for some in in_turn(patches):
+            there.patch(some)
+        begun = self._begun(namespace)
+        copies = begun.copies & {record.ref for record in records} if begun and begun.store == store else frozenset()
+        self._begin(namespace, _Begun(store, copies | {record.ref for record in missing}))
         for batch in _batches(missing):
             vectors = self.here.vectors([record.ref for record in batch])
             there.append([_with_vectors(record, vectors.get(record.ref)) for record in batch])
+        after = _count(namespace, there)
+        if after != before + len(missing):
+            raise StoreError(f"{store} has {after} records of it, not {before + len(missing)}: others write to it too")
 
     def _finish(self) -> None:
         """Put aside the files of what has moved."""
@@ -283,8 +333,8 @@ class Mover:
         return next(free for free in (name, *numbered) if self._folder.stamp(free) is None)
 
 
-def _everything(namespace: str) -> list[Filter]:
-    return [Filter(collection, (namespace,), state="any") for collection in Collection]
+def _count(namespace: str, store: Store) -> int:
+    return sum(store.count(Filter(collection, (namespace,), state="any")) for collection in Collection)
 
 
 def _batches(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
@@ -305,31 +355,17 @@ def _difference(record: Record, there: Record) -> Patch | None:
     Raises:
         StoreError: It is no copy, but another record.
     """
-    if _lasting(record) != _lasting(there):
+    if lasting(record) != lasting(there):
         ref = record.ref
         raise StoreError(
             f"there is another {ref.collection} {ref.group} {ref.position} of {ref.namespace} there already"
         )
-    if _passing(record) == _passing(there):
-        return None
-    return Patch(record.ref, record.ended_at, record.ended_by, dict.fromkeys(there.fields) | dict(record.fields))
-
-
-def _lasting(record: Record) -> tuple[Any, ...]:
-    """Return what never changes in a record."""
-    labels = sorted(record.labels.items())
-    return (*record.ref, record.text, to_millis(record.created_at), record.key, record.session, labels)
-
-
-def _passing(record: Record) -> tuple[Any, ...]:
-    """Return what may change in a record."""
-    ended_at = None if record.ended_at is None else to_millis(record.ended_at)
-    return ended_at, record.ended_by, sorted(record.fields.items())
+    return change(record, there)
 
 
 def _digest(records: Sequence[Record]) -> str:
     """Return the hash of what records say, in whatever order they come; each counts once."""
-    lines = sorted(json.dumps([_lasting(record), _passing(record)]) for record in records)
+    lines = sorted(json.dumps([lasting(record), passing(record)]) for record in records)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

@@ -62,11 +62,11 @@ class Damage(NamedTuple):
     """Why a file can't be read.
 
     Attributes:
-        line: The number of the line; None if it is the whole file.
+        line: The number of the line.
         reason: What is wrong with it.
     """
 
-    line: int | None
+    line: int
     reason: str
 
 

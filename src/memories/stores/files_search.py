@@ -13,8 +13,6 @@ from memories.stores.files_pool import WORDS, Entry, Pool
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_K1, _B, _LEAST_IDF = 1.2, 0.75, 1e-6  # those of FTS5, as in `bm25`
-
 
 class _Texts(NamedTuple):
     """The words of all records, one after the other.
@@ -96,11 +94,11 @@ def _bm25(often: "NDArray[np.int64]", lengths: "NDArray[np.int64]") -> "NDArray[
     total = len(lengths)
     scores = np.zeros(total)
     mean = max(float(lengths.mean()) if total else 0.0, 1e-9)
-    norm = _K1 * (1 - _B + _B * lengths / mean)
+    norm = bm25.K1 * (1 - bm25.B + bm25.B * lengths / mean)
     for counts in often:
         having = int((counts > 0).sum())
-        idf = max(math.log((total - having + 0.5) / (having + 0.5)), _LEAST_IDF)
-        scores += idf * counts * (_K1 + 1) / (counts + norm)
+        idf = max(math.log((total - having + 0.5) / (having + 0.5)), bm25.LEAST_IDF)
+        scores += idf * counts * (bm25.K1 + 1) / (counts + norm)
     return scores
 
 

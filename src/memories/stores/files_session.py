@@ -185,11 +185,18 @@ class Session:
         }
 
     def pools(self, collection: Collection, namespaces: Iterable[str]) -> list[Pool]:
-        """Return the records of these namespaces as they were at one moment."""
+        """Return the records of these namespaces as they were at one moment.
+
+        A file that is damaged reads as empty, but not in a transaction: what is decided there would be wrong for good.
+
+        Raises:
+            StoreDamaged: The file of one can't be read, in a transaction.
+            StoreError: The system does not let us read one.
+        """
         wanted = [(file_name(collection, namespace), namespace) for namespace in dict.fromkeys(namespaces)]
         work = self.work
         if work is not None:
-            return [self._working(work, name, collection, namespace) for name, namespace in wanted]
+            return [self.intact(work, collection, namespace) for _, namespace in wanted]
         for _ in self.folder.tries():
             state = self.folder.state()
             found = [self.file(name, collection, namespace).pool for name, namespace in wanted]
@@ -203,37 +210,71 @@ class Session:
             work.places[name] = collection, namespace
         return work.pools.get(name, work.loaded[name].pool)
 
-    def writable(self, work: Work, collection: Collection, namespace: str) -> Pool:
-        """Return records that are going to be changed.
+    def intact(self, work: Work, collection: Collection, namespace: str) -> Pool:
+        """Return the records of a namespace as a transaction has them.
 
         Raises:
             StoreDamaged: Their file can't be read.
         """
         name = file_name(collection, namespace)
-        pool = self._working(work, name, collection, namespace)
+        return self._refused(name, self._working(work, name, collection, namespace))
+
+    def refuse_damaged(self, collection: Collection, namespaces: Iterable[str]) -> None:
+        """Raise if the file of one of these namespaces can't be read.
+
+        Raises:
+            StoreDamaged: It can't.
+        """
+        for namespace in namespaces:
+            name = file_name(collection, namespace)
+            self._refused(name, self.file(name, collection, namespace).pool)
+
+    def namespaces(self, collection: Collection) -> list[str]:
+        """Return the namespaces that have records, or a file that can't be read, in order."""
+        work = self.work
+        files = self.all_files() | (work.places if work is not None else {})
+        found: list[str] = []
+        for name, (among, namespace) in files.items():
+            if among is not collection:
+                continue
+            if work is None:
+                pool = self.file(name, among, namespace).pool
+            else:
+                pool = self._working(work, name, among, namespace)
+            if pool.entries or pool.damage is not None:
+                found.append(namespace)
+        return sorted(found)
+
+    def _refused(self, name: str, pool: Pool) -> Pool:
         if pool.damage is not None:
-            where, reason = self._place(name, pool.damage), pool.damage.reason
-            raise StoreDamaged(f"{where} can't be read: {reason}; nothing was written; mend the line or put it aside")
+            where, reason = f"{self.folder.path / name}:{pool.damage.line}", pool.damage.reason
+            raise StoreDamaged(f"{where} can't be read: {reason}; it was left as it is; mend the line or put it aside")
         return pool
 
-    def _place(self, name: str, damage: Damage) -> str:
-        file = self.folder.path / name
-        return str(file) if damage.line is None else f"{file}:{damage.line}"
-
     def file(self, name: str, collection: Collection, namespace: str) -> _Loaded:
-        """Return a file as it is now; it is read only if it has changed."""
+        """Return a file as it is now; it is read only if it has changed.
+
+        Raises:
+            StoreError: The system does not let us read it.
+        """
         last = self._files.get(name)
         stamp = self.folder.stamp(name)
         if last is not None and last.stamp == stamp:
             return last
         try:
             read, data = self.folder.read(name)
-            loaded = _loaded(read, data, collection, namespace, last)
         except OSError as exc:
-            loaded = _Loaded(stamp, b"", False, Pool({}, damage=Damage(None, exc.strerror or str(exc))))
-        if loaded.pool.damage is not None:
-            where, reason = self._place(name, loaded.pool.damage), loaded.pool.damage.reason
-            _log.warning("%s can't be read: %s; it was left as it is, and reads as empty", where, reason)
+            file, reason = self.folder.path / name, exc.strerror or exc
+            raise StoreError(
+                f"cannot read {file}: {reason}; make it a plain file that you may read, or put it aside"
+            ) from exc
+        loaded = _loaded(read, data, collection, namespace, last)
+        damage = loaded.pool.damage
+        if damage is not None:
+            file = self.folder.path / name
+            _log.warning(
+                "%s:%d can't be read: %s; it was left as it is, and reads as empty", file, damage.line, damage.reason
+            )
         for old in list(self._files)[: max(0, len(self._files) - _KEPT_FILES)]:
             self._files.pop(old, None)
         self._files[name] = loaded
@@ -256,7 +297,7 @@ def _loaded(stamp: Stamp | None, data: bytes, collection: Collection, namespace:
         damage = Damage(data.count(b"\n", 0, start + exc.start) + 1, "it is not UTF-8")
         return _Loaded(stamp, data, False, Pool({}, damage=damage))
     if pool.damage is not None and start:
-        number = (pool.damage.line or 1) + data.count(b"\n", 0, start)
+        number = pool.damage.line + data.count(b"\n", 0, start)
         return _Loaded(stamp, data, False, Pool({}, damage=Damage(number, pool.damage.reason)))
     if end < len(data) and pool.damage is None:
         with contextlib.suppress(UnicodeDecodeError):

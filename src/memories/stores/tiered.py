@@ -186,9 +186,11 @@ class TieredStore:
         """See `Store.info`."""
         own = self._here.info(replace(where, namespaces=()))
         parts = self._asked(where, lambda store, some: store.info(some))
+        sizes = [own.size_bytes, *(part.size_bytes for part in parts if part.url != own.url)]
+        known = [size for size in sizes if size is not None]
         return own._replace(
             model=next((part.model for part in parts if part.model is not None), own.model),
-            size_bytes=own.size_bytes + sum(part.size_bytes for part in parts if part.url != own.url),
+            size_bytes=sum(known) if len(known) == len(sizes) else None,
             without_vector_count=sum(part.without_vector_count for part in parts),
             erasing=own.erasing or any(part.erasing for part in parts),
         )
