@@ -1,6 +1,8 @@
 """The PostgreSQL store passes the contract; and what is its own, against a real server."""
 
 import itertools
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -40,6 +42,7 @@ from memories.embedders.base import Space  # noqa: E402
 from memories.errors import (  # noqa: E402
     ConfigError,
     Conflict,
+    EmbedderMismatch,
     MemoriesError,
     SchemaTooNew,
     StoreBusy,
@@ -50,6 +53,7 @@ from memories.errors import (  # noqa: E402
 from memories.models import Patch, Query, Ref  # noqa: E402
 from memories.stores import (  # noqa: E402
     bm25,
+    postgres_erasure,
     postgres_errors,
     postgres_schema,
     postgres_server,
@@ -322,6 +326,139 @@ def test_a_text_that_postgresql_cannot_hold_is_refused(store: PostgresStore, tex
     assert store.count(pool()) == 1
 
 
+@pytest.mark.parametrize("unfit", ["a\0b", "a\ud800b", float("nan"), -float("inf"), {"in": ["a\0b"]}], ids=ascii)
+@pytest.mark.parametrize("by", ["append", "patch"])
+def test_a_field_that_postgresql_cannot_hold_is_refused(store: PostgresStore, unfit: Any, by: str) -> None:
+    store.append([record("m")])
+    with pytest.raises(StoreError, match="can't hold") as caught:
+        if by == "append":
+            store.append([record("n", fields={"x": 1}), record("o", fields={"x": unfit})])
+        else:
+            store.patch([Patch(Ref(MEMORY, "ann", "m", 1), at(1), "delete", {"x": unfit})])
+    assert "\n" not in str(caught.value)
+    assert [(entry.ref.group, entry.ended_at, entry.fields) for entry in everything(store, pool())] == [("m", None, {})]
+
+
+def test_a_label_with_a_nul_is_refused(store: PostgresStore) -> None:
+    with pytest.raises(StoreError, match="NUL"):
+        store.append([record("m", labels={"a\0": "b"})])
+    assert store.count(pool()) == 0
+
+
+def test_numbers_come_back_as_what_they_were(store: PostgresStore) -> None:
+    large = [1e15, 1e16, 1e20, -1.5e300, 123456789012345680.0]
+    fields = {
+        **{f"f{number}": value for number, value in enumerate([*large, 0.1, 1e-7, 5e-324, 2.0])},
+        "whole": 10**20,
+        "deep": {"in": [1e22, {"at": -1e16}], "none": None},
+        "true": True,
+        "text": "1e20",
+        "written": '"\\u00001.0" and \\',
+    }
+    store.append([record("m", fields=fields), record("n")])
+    store.patch([Patch(Ref(MEMORY, "ann", "n", 1), None, None, {**fields, "absent": None})])
+    store.patch([Patch(Ref(MEMORY, "ann", "m", 1), None, None, {"whole": None})])
+    found = {entry.ref.group: entry.fields for entry in everything(store, pool())}
+    assert repr(sorted(found["n"].items())) == repr(sorted(fields.items()))
+    del fields["whole"]
+    assert repr(sorted(found["m"].items())) == repr(sorted(fields.items()))
+
+
+def test_a_role_that_prefers_other_transactions_can_write(server: Node, opened: Callable[..., PostgresStore]) -> None:
+    server.sql("CREATE ROLE careful LOGIN SUPERUSER")
+    server.sql("ALTER ROLE careful SET default_transaction_read_only = on")
+    server.sql("ALTER ROLE careful SET default_transaction_isolation = 'serializable'")
+    store = opened(server.url(user="careful", options="schema=careful&partitions=1"))
+    try:
+        store.append([record("m"), record("n")])
+        store.patch([Patch(Ref(MEMORY, "ann", "m", 1), at(1), "delete", {})])
+        assert store.remove([Ref(MEMORY, "ann", "m", 1)]) == ()
+        with store._server.write() as db:
+            assert db.value("SHOW transaction_isolation") == "read committed"
+        assert store.count(pool(state="any")) == 1
+    finally:
+        store.close()
+        server.sql("SET client_min_messages = error; DROP SCHEMA IF EXISTS careful CASCADE")
+        server.sql("DROP ROLE careful")
+
+
+# --- a server that has stopped ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stop_sessions(server: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Stop the processes that serve stores, as a machine that hangs would, with deadlines that a test can wait for."""
+    monkeypatch.setattr(postgres_server, "READ_SECONDS", 0.5)
+    monkeypatch.setattr(postgres_server, "WRITE_SECONDS", 1.0)
+    stopped: list[int] = []
+
+    def stop() -> None:
+        rows = server.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'memories'")
+        assert rows
+        for (pid,) in rows:
+            os.kill(pid, signal.SIGSTOP)
+            stopped.append(pid)
+
+    yield stop
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("by", ["count", "append", "a long text", "transaction", "remove"])
+def test_a_server_that_stops_is_waited_for_no_longer_than_the_deadline(
+    store: PostgresStore, stop_sessions: Callable[[], None], by: str
+) -> None:
+    def inside() -> None:
+        with store.transaction():
+            store.append([record("n")])
+            stop_sessions()
+            store.append([record("o", text="long " * 4_000_000 if by == "a long text" else "short", vectors=None)])
+
+    store.append([record("m")])
+    ask: dict[str, Callable[[], object]] = {
+        "count": lambda: store.count(pool()),
+        "append": lambda: store.append([record("n")]),
+        "remove": lambda: store.remove([]),
+    }
+    if by in ask:
+        stop_sessions()
+    started = time.monotonic()
+    with pytest.raises(StoreUnreachable, match=r"has not answered for \d seconds|was lost") as caught:
+        ask.get(by, inside)()
+    assert time.monotonic() - started < 20
+    assert "\n" not in str(caught.value)
+    assert {entry.ref.group for entry in everything(store, pool())} == {"m"}  # by a new connection
+
+
+def test_a_server_that_stops_during_the_commit_leaves_it_in_doubt(
+    store: PostgresStore, stop_sessions: Callable[[], None]
+) -> None:
+    store.append([record("m")])
+    with pytest.raises(StoreUnreachable, match="may be stored or not"), store.transaction():
+        store.append([record("n")])
+        stop_sessions()
+    assert store.count(pool()) == 1
+
+
+def test_an_erasure_may_take_longer_than_the_deadline(
+    server: Node, store: PostgresStore, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    store.append([record("m"), record("n")])
+    monkeypatch.setattr(postgres_server, "WRITE_SECONDS", 0.5)
+    with psycopg.connect(server.url()) as reader:
+        for number in range(2):
+            reader.execute(f"LOCK TABLE {schema}.record_p{number} IN ACCESS SHARE MODE")
+        timer = threading.Timer(2, reader.rollback)
+        timer.start()
+        started = time.monotonic()
+        assert store.remove([Ref(MEMORY, "ann", "m", 1)]) == ()
+        assert time.monotonic() - started > 1
+        timer.join()
+    assert not store.info(pool()).erasing
+
+
 # --- connections -----------------------------------------------------------------------------------------------------
 
 
@@ -394,13 +531,44 @@ def test_a_store_that_is_closed_while_it_is_read_leaves_no_connection_open(serve
 
 def test_without_its_driver_the_store_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="memories\\[postgres\\]"):
+    with pytest.raises(ConfigError, match="pip install 'psycopg\\[binary\\]'"):
         PostgresStore("postgresql://h/d", None)
 
 
-@pytest.mark.parametrize(("by", "expected"), [("terminate", "may be stored or not"), ("cancel", "not on its replicas")])
+def test_a_driver_that_cannot_be_loaded_is_told_in_one_sentence(run_python: RunPython) -> None:
+    script = """
+import os
+os.environ["PSYCOPG_IMPL"] = "missing"  # it then finds no libpq either
+from memories.errors import ConfigError
+from memories.models import Collection, Filter, Ref
+from memories.stores.postgres import PostgresStore
+store, said = PostgresStore("postgresql://me:secret@h/d", None), []
+where = Filter(Collection.MEMORY, ("ann",))
+for ask in (
+    lambda: store.count(where), lambda: store.touch([Ref(Collection.MEMORY, "ann", "m", 1)]), lambda: store.remove([])
+):
+    try:
+        ask()
+    except ConfigError as exc:
+        said.append(str(exc))
+assert len(said) == 3 and len(set(said)) == 1
+print(said[0])
+"""
+    (said,) = run_python(script).stdout.splitlines()
+    assert "can't be loaded" in said
+    assert "pip install 'psycopg[binary]'" in said
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize(
+    ("by", "kind", "expected"),
+    [
+        ("terminate", StoreUnreachable, "may be stored or not"),
+        ("cancel", StoreError, "not on its replicas"),
+    ],
+)
 def test_a_commit_in_doubt_says_so_and_is_not_repeated(
-    server: Node, store: PostgresStore, by: str, expected: str
+    server: Node, store: PostgresStore, by: str, kind: type[StoreError], expected: str
 ) -> None:
     """The server waits for a replica that is not there, and then the session, or its waiting, is ended."""
     store.append([record("m")])
@@ -431,7 +599,7 @@ def test_a_commit_in_doubt_says_so_and_is_not_repeated(
     finally:
         server.sql("ALTER SYSTEM RESET synchronous_standby_names")
         server.sql("SELECT pg_reload_conf()")
-    assert [type(error) for error in caught] == [StoreError]
+    assert [type(error) for error in caught] == [kind]
     assert expected in str(caught[0])
     assert {entry.ref.group for entry in everything(store, pool())} == {"m", *written}
 
@@ -582,6 +750,109 @@ def test_a_counted_access_does_not_wait_for_a_writer(open_store: OpenStore) -> N
     assert reader.scan(pool(), limit=1)[0].accesses in (1, 2)
 
 
+@pytest.mark.parametrize("by", ["unstaged", "namespaces"])
+def test_while_the_whole_store_is_looked_over_nobody_adds_to_it(open_store: OpenStore, by: str) -> None:
+    first, second, other = open_store(SPACE), open_store(SPACE), open_store(OTHER)
+    first.append([record("m")])
+    stage_all(first)
+    done, failures = threading.Event(), []
+
+    def write() -> None:
+        try:
+            second.append([record("n", namespace="bob")])
+        except MemoriesError as exc:
+            failures.append(exc)
+        done.set()
+
+    with other.transaction():
+        if by == "unstaged":
+            assert other.unstaged(OTHER, MEMORY, limit=9) == []
+        else:
+            assert other.namespaces(MEMORY) == ["ann"]
+        thread = threading.Thread(target=write)
+        thread.start()
+        assert not done.wait(0.7)
+        assert other.namespaces(MEMORY) == ["ann"]
+        other.switch(OTHER)
+    thread.join(20)
+    assert [type(failure) for failure in failures] == [EmbedderMismatch]
+    assert other.namespaces(MEMORY) == ["ann"]
+
+
+def test_the_embedder_is_changed_while_others_write(open_store: OpenStore) -> None:
+    """Each of them ends with success, or with the error that tells it of the change."""
+    from memories.embedders.fake import FakeEmbedder
+    from memories.reembedding import reembed
+
+    class Other(FakeEmbedder):
+        space = OTHER
+
+        def embed(self, text: str) -> Any:
+            return embed_other(text)
+
+    store = open_store(SPACE)
+    store.append([record(f"m{number}", namespace=f"n{number % 4}") for number in range(40)])
+    ending, failures, added = threading.Event(), [], []
+
+    def write(number: int) -> None:
+        own = open_store(SPACE)
+        for turn_of in range(5_000):
+            if ending.is_set():
+                return
+            try:
+                own.append([record(f"w{number}-{turn_of}", namespace=f"n{turn_of % 4}")])
+            except EmbedderMismatch:
+                return
+            except MemoriesError as exc:
+                failures.append(exc)
+                return
+            added.append(f"w{number}-{turn_of}")
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        later = open_store(OTHER)
+        done = reembed(later, Other(), progress=lambda *_: None)
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join(30)
+    assert failures == []
+    where = pool("n0", "n1", "n2", "n3")
+    assert later.count(where) == 40 + len(added) >= done.embedded
+    assert later.info(where).model == OTHER.model
+    assert later.info(where).without_vector_count == 0
+
+
+def test_what_ends_while_its_vectors_are_staged_has_ended_after_the_switch(
+    open_store: OpenStore, server: Node, schema: str
+) -> None:
+    first, second = open_store(SPACE), open_store(SPACE)
+    first.append([record("m"), record("n")])
+    ref = Ref(MEMORY, "ann", "m", 1)
+    thread = threading.Thread(target=second.patch, args=([Patch(ref, at(1), "delete", {})],))
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND application_name = 'memories'"
+    with first.transaction():
+        stage_all(first)
+        thread.start()
+        deadline = time.monotonic() + 20
+        while server.sql(waiting) != [(1,)] and time.monotonic() < deadline:
+            time.sleep(0.05)
+    thread.join(20)
+    first.switch(OTHER)
+    assert server.sql(f"SELECT count(*) FROM {schema}.vector_b WHERE live") == [(1,)]
+    found = open_store(OTHER).candidates(pool(), vector=embed_other("note m 1")[0], terms=[], k=9)
+    assert {candidate.record.ref.group for candidate in found} == {"n"}
+
+
+def test_to_switch_to_the_space_in_use_changes_nothing(store: PostgresStore) -> None:
+    store.append([record("m", text="apple"), record("n", vectors=None)])
+    store.switch(SPACE)
+    assert [entry.ref.group for entry in store.unstaged(SPACE, MEMORY, limit=9)] == ["n"]
+    assert search(store, "apple")["m"].similarity == pytest.approx(1.0, abs=0.01)
+
+
 # --- the schema ------------------------------------------------------------------------------------------------------
 
 
@@ -720,6 +991,27 @@ def test_of_very_many_records_the_best_by_the_rarest_words_come(
         assert sorted(found.values()) == pytest.approx(sorted(every.values())[-8:])
 
 
+@pytest.mark.parametrize("among", [10_000, 10], ids=["few", "many"])
+@pytest.mark.parametrize("terms", [["apple"], ["apple", "mango"]], ids=str)
+def test_what_is_found_by_vector_has_its_word_score(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, among: int, terms: list[str]
+) -> None:
+    monkeypatch.setattr(postgres_words, "_RANK_ALL", among)
+    store.append([record(f"m{number:02}", text="apple pie", vectors=None) for number in range(60)])
+    store.append([record("far", text="apple among very many other words that are of no use here, in a long text")])
+    store.append([record("other", text="cherry", vectors=None)])
+    expected = by_words(store, terms, k=400)
+    monkeypatch.setattr(postgres_words, "_RANK_AT_MOST", 20)
+    found = {
+        candidate.record.ref.group: candidate
+        for candidate in store.candidates(pool(), vector=unit_vectors(1)[0], terms=terms, k=1)
+    }
+    assert len(found) == 2
+    assert found["far"].similarity is not None
+    assert found["far"].words == pytest.approx(expected["far"])
+    assert expected["far"] > 0
+
+
 def test_a_text_with_more_words_than_an_index_takes_is_kept_and_found(store: PostgresStore) -> None:
     many = " ".join(f"word{number}x" for number in range(90_000))
     store.append([record("many", text=many, vectors=None), record("long", text="y" * 300_000, vectors=None)])
@@ -802,6 +1094,46 @@ def test_among_many_turns_matches_bring_those_beside_the_best_and_those_of_the_d
     assert matches.searched == 200
 
 
+def test_after_a_load_the_planner_knows_what_is_there_and_is_not_told_again(
+    opened: Callable[..., PostgresStore], url: str, server: Node, schema: str
+) -> None:
+    store = opened(f"{url}&partitions=1")
+    server.sql("ALTER SYSTEM SET autovacuum = off")
+    server.sql("SELECT pg_reload_conf()")
+
+    def load(batch: int, count: int) -> None:
+        text = " ".join(f"word{number}" for number in range(80))
+        store.append([record(f"{batch}-{number}", text=text, vectors=None) for number in range(count)])
+
+    def known() -> float:
+        ((rows,),) = server.sql(f"SELECT reltuples FROM pg_class WHERE oid = '{schema}.record'::regclass")
+        return float(rows)
+
+    try:
+        load(0, 99)
+        assert known() == -1
+        with store.transaction():
+            load(1, 700)
+            load(2, 701)
+        assert known() == 1_500
+        load(3, 200)
+        assert known() == 1_500
+        load(4, 2_000)
+        assert known() == 3_700
+    finally:
+        server.sql("ALTER SYSTEM RESET autovacuum")
+        server.sql("SELECT pg_reload_conf()")
+
+
+def test_a_load_whose_look_for_the_planner_fails_is_stored(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(postgres_server, "_GROWN", "SELECT 1 / 0")
+    store.append([record(f"m{number:03}", vectors=None) for number in range(200)])
+    assert store.count(pool()) == 200
+    assert "was not brought up to date" in caplog.text
+
+
 # --- removal ---------------------------------------------------------------------------------------------------------
 
 
@@ -833,6 +1165,37 @@ def test_no_byte_of_what_is_removed_is_in_the_files_of_tables(server: Node, stor
     assert on_disk(server, b"quixot")
     assert not store.info(pool()).erasing
     store.switch(OTHER)
+
+
+def test_two_removals_at_once_are_both_erased(
+    server: Node, open_store: OpenStore, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second began before the first one was over, in another partition."""
+    stores = open_store(SPACE), open_store(SPACE)
+    names = [f"n{number}" for number in range(9)]
+    stores[0].append([record("m", namespace=name) for name in names])
+    parts = dict(server.sql(f"SELECT namespace, right(tableoid::regclass::text, 3) FROM {schema}.record"))
+    chosen = [next(name for name in names if parts[name] == part) for part in ("_p0", "_p1")]
+    met, remove = threading.Barrier(2, timeout=20), postgres_erasure.remove
+
+    def both(db: Session, refs: Any) -> None:
+        met.wait()
+        remove(db, refs)
+        if refs[0].namespace == chosen[0]:
+            time.sleep(0.5)
+
+    monkeypatch.setattr(postgres_erasure, "remove", both)
+    monkeypatch.setattr(postgres_erasure, "erase", lambda _: ())
+    threads = [
+        threading.Thread(target=store.remove, args=([Ref(MEMORY, name, "m", 1)],))
+        for store, name in zip(stores, chosen, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    ((erasing,),) = server.sql(f"SELECT value FROM {schema}.meta WHERE name = 'erasing'")
+    assert erasing.split() == ["label", "record_p0", "record_p1", "vector_a_p0", "vector_a_p1"]
 
 
 def test_words_are_never_in_the_statistics(server: Node, store: PostgresStore, schema: str) -> None:

@@ -11,6 +11,7 @@ from memories.errors import StoreDamaged, StoreError
 from memories.models import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, StoreInfo
 from memories.stores import postgres_erasure, postgres_spaces, postgres_words
 from memories.stores.postgres_errors import Interrupted
+from memories.stores.postgres_json import jsonb
 from memories.stores.postgres_query import (
     RECORDS,
     by_pool,
@@ -76,11 +77,14 @@ class PostgresStore:
     Every rule of the protocol holds, many processes and machines included. What is particular:
 
     - *Transactions* wait for each other only where they touch the same namespaces: each locks those that it reads or
-      writes, from the first time on. Two that do so in opposite orders get `StoreBusy`.
+      writes, from the first time on. Two that do so in opposite orders get `StoreBusy`. `namespaces` and `unstaged`
+      lock the whole store, so a transaction best begins with them.
     - *Durability* is the server's. `synchronous_commit` is switched on where it is off, and a server with `fsync = off`
       is only read. With `synchronous_standby_names` set, what was acknowledged is on the replica too.
     - *A lost connection*: a read is repeated once, a write never. If it was lost during the commit, the error says that
-      the write may be stored or not.
+      the write may be stored or not. A server that says nothing for a minute during a read, or for two during a write,
+      is taken for lost, but for `StoreUnreachable` nothing is repeated; to erase and to migrate may take any time.
+    - *Word scores* leave out words that very many of more than 4,000 records have, where there is a rarer one.
     - *Removal* rewrites the partitions that held the records (VACUUM FULL), during which nobody reads or writes these.
       Out of reach are the server's write-ahead log until it is recycled, its archives and backups, and a statement log.
     - *Partitions on other nodes* (foreign tables of postgres_fdw): such nodes commit one after the other, so a crash
@@ -218,12 +222,14 @@ class PostgresStore:
         matching = condition(where)
         with self._server.read(where.namespaces) as db:
             there = extent(db, matching)
-            words = postgres_words.best(db, matching, there, terms, k)
             similar: dict[int, float] = {}
-            if vector is not None and (used := self._comparable(db)):
+            used = None if vector is None else self._comparable(db)
+            if vector is not None and used is not None:
                 from memories.stores import postgres_vectors
 
                 similar = postgres_vectors.best(db, used, matching, there, (vector, k))
+            words = postgres_words.best(db, matching, there, terms, k, list(similar))
+            if vector is not None and used is not None:
                 lacking = [seq for seq in words if seq not in similar]
                 similar |= postgres_vectors.exact(db, used, matching, lacking, vector)
             among, values = one_of("r.namespace", matching.namespaces)
@@ -262,7 +268,7 @@ class PostgresStore:
     def namespaces(self, collection: Collection) -> list[str]:
         """See `Store.namespaces`."""
         sql = "SELECT DISTINCT namespace FROM corpus WHERE collection = %s AND documents > 0 ORDER BY 1"
-        with self._server.read() as db:
+        with self._server.read(whole=True) as db:
             return [namespace for (namespace,) in db.rows(sql, (collection,))]
 
     @_repeated
@@ -279,7 +285,7 @@ class PostgresStore:
     @_repeated
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`."""
-        with self._server.read() as db:
+        with self._server.read(whole=True) as db:
             return postgres_spaces.unstaged(db, space, collection, limit)
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
@@ -289,7 +295,7 @@ class PostgresStore:
 
     def switch(self, space: Space) -> None:
         """See `Store.switch`."""
-        with self._server.write() as db:
+        with self._server.write(whole=True) as db:
             postgres_spaces.switch(db, space)
 
     @_repeated
@@ -340,8 +346,6 @@ class PostgresStore:
 
 def _append(db: Session, records: Sequence[Record], vectors: Vectors | None) -> None:
     """Add records with their words, labels and vectors, and count them."""
-    from psycopg.types.json import Jsonb
-
     numbers = db.rows("SELECT nextval('record_order') FROM generate_series(1, %s)", (len(records),))
     numbered = [(record, int(seq)) for record, (seq,) in zip(records, numbers, strict=True)]
     counted: Counter[tuple[str, str, bool]] = Counter()
@@ -356,11 +360,12 @@ def _append(db: Session, records: Sequence[Record], vectors: Vectors | None) -> 
             (
                 *(ref.namespace, seq, str(ref.collection), ref.group, ref.position, to_millis(record.created_at)),
                 *(None if record.ended_at is None else to_millis(record.ended_at), record.ended_by, record.key),
-                *(record.session, length, Jsonb(dict(record.labels)), Jsonb(_kept(record.fields))),
+                *(record.session, length, jsonb(record.labels), jsonb(_kept(record.fields))),
                 *(record.text, tokens),
             )
         )
     db.copy(f"record {_RECORD_COLUMNS}", _RECORD_TYPES, rows)
+    db.added += len(records)
     db.run_many(_COUNT_DOCUMENTS, [(*pool, count, lengths[pool]) for pool, count in sorted(counted.items())])
     labels = {(r.ref.namespace, str(r.ref.collection), *pair) for r in records for pair in r.labels.items()}
     if labels:
@@ -396,15 +401,14 @@ def _states(db: Session, refs: Iterable[Ref]) -> dict[Ref, tuple[int, bool, int]
 
 
 def _change(db: Session, seq: int, patch: Patch) -> None:
-    from psycopg.types.json import Jsonb
-
     db.run(
-        "UPDATE record SET ended_at = %s, ended_by = %s, fields = jsonb_strip_nulls(fields || %s) "
+        "UPDATE record SET ended_at = %s, ended_by = %s, fields = (fields || %s) - %s::text[] "
         "WHERE namespace = %s AND seq = %s",
         (
             None if patch.ended_at is None else to_millis(patch.ended_at),
             patch.ended_by,
-            Jsonb(dict(patch.fields)),
+            jsonb(patch.fields),
+            [name for name, value in patch.fields.items() if value is None],
             patch.ref.namespace,
             seq,
         ),

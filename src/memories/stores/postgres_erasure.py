@@ -14,6 +14,8 @@ from memories.stores.postgres_spaces import tables
 if TYPE_CHECKING:
     import psycopg
 
+    from memories.stores.postgres_connection import Connection
+
 _FORGET_LABELS = """
 DELETE FROM label l WHERE l.namespace = %s AND l.collection = %s AND NOT EXISTS (
   SELECT 1 FROM record r WHERE r.namespace = l.namespace AND r.collection = l.collection
@@ -30,7 +32,7 @@ _NUMBER = re.compile(r"\d+")
 
 def remove(db: Session, refs: Sequence[Ref]) -> None:
     """Delete records with all that belongs to them, and remember which tables are to be written anew for it."""
-    touched: set[str] = set(db.meta.erasing)
+    touched: set[str] = set()
     for (collection, namespace), among in by_pool(refs).items():
         sql, values = these(collection, namespace, among)
         found = db.rows(f"SELECT r.seq, r.ended_at IS NOT NULL, r.length FROM record r WHERE {sql}", values)
@@ -50,7 +52,8 @@ def remove(db: Session, refs: Sequence[Ref]) -> None:
                 db.run(_UNCOUNT, (len(lengths), sum(lengths), namespace, collection, state))
         db.run(_FORGET_LABELS, (namespace, collection))
         touched.add("label")
-    db.remember({"erasing": " ".join(sorted(touched)) or None})
+    db.lock_erasing()
+    db.remember({"erasing": " ".join(sorted(touched.union(db.meta.erasing))) or None})
 
 
 def erase(server: Server) -> tuple[str, ...]:
@@ -83,17 +86,19 @@ def erase(server: Server) -> tuple[str, ...]:
     return tuple(elsewhere)
 
 
-def _write_anew(connection: "psycopg.Connection", server: Server, table: str) -> None:
-    """Copy what is left of a table into new files, and remove the old ones."""
+def _write_anew(connection: "Connection", server: Server, table: str) -> None:
+    """Copy what is left of a table into new files, and remove the old ones, however long it takes."""
     details: list[str] = []
 
     def note(notice: "psycopg.errors.Diagnostic") -> None:
         details.append(notice.message_detail or "")
 
     connection.add_notice_handler(note)
+    patience, connection.patience = connection.patience, None
     try:
         connection.execute(f"VACUUM (FULL, VERBOSE) {table}")
     finally:
+        connection.patience = patience
         connection.remove_notice_handler(note)
     # The only number in the detail, in any language: of the rows that an older transaction may still see.
     if any(int(number) for detail in details for number in _NUMBER.findall(detail.partition("\n")[0])):

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from memories.errors import Conflict, StoreBusy, StoreDamaged, StoreError, StoreUnreachable
+from memories.errors import ConfigError, Conflict, StoreBusy, StoreDamaged, StoreError, StoreUnreachable
 
 if TYPE_CHECKING:
     import psycopg
@@ -38,6 +38,7 @@ _NOBODY_THERE = {
         *("too many clients", "remaining connection slots"),
     }
 }  # trying again may help
+INSTALL = "run: pip install 'psycopg[binary]'"
 _MISSING = (
     ("database", "has no such database; create it, or check its name in the URL"),
     ("role", "has no such user; create it, or check its name in the URL"),
@@ -54,8 +55,16 @@ def translated(shown: str) -> Iterator[None]:
 
     Args:
         shown: The URL without its password.
+
+    Raises:
+        ConfigError: The driver is installed and can't be loaded.
     """
-    import psycopg
+    try:
+        import psycopg
+    except ImportError as exc:
+        raise ConfigError(
+            f"the driver of the PostgreSQL store can't be loaded ({_first_line(exc)}); {INSTALL}"
+        ) from exc
 
     try:
         yield

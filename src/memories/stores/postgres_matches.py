@@ -10,7 +10,7 @@ import numpy as np
 from memories.models import Matches, Query
 from memories.stores import postgres_vectors as vectors
 from memories.stores import postgres_words
-from memories.stores.postgres_query import Condition, Extent, extent, meant, one_of
+from memories.stores.postgres_query import Condition, Extent, extent, one_of
 from memories.stores.postgres_session import Row, Session, Vectors
 from memories.surroundings import BESIDE
 from memories.times import to_millis
@@ -40,7 +40,7 @@ def find(db: Session, matching: Condition, used: Vectors | None, query: Query) -
     there = extent(db, matching)
     words = postgres_words.ranked(db, matching, there, query.terms)
     similar: Scores = {}
-    if meant(db, matching, there, _FEW) > _FEW:
+    if there.meant > _FEW:
         rows, similar = _best(db, matching, there, used, query, words.scores)
         searched = words.searched
     else:

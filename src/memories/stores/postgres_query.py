@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from memories.models import Collection, Filter, Record, Ref
+from memories.stores.postgres_json import jsonb
 from memories.stores.postgres_session import Row, Session
 from memories.times import from_millis, to_millis
 
@@ -12,6 +13,9 @@ COLUMNS = (
     "r.fields, r.text, coalesce(a.count, 0), r.session"
 )
 RECORDS = f"SELECT {COLUMNS} FROM record r LEFT JOIN access a ON a.namespace = r.namespace AND a.seq = r.seq"
+
+FEW = 4_000  # so many are looked through whichever are meant, so these are not counted first
+COUNTED = 8_000
 
 
 class Condition(NamedTuple):
@@ -57,7 +61,7 @@ def condition(where: Filter, namespace: str | None = None) -> Condition:
     if where.group is not None:
         add("starts_with(r.grp, %s)" if where.prefix else "r.grp = %s", where.group)
     if where.labels:
-        add("r.labels @> %s", _json(where.labels))
+        add("r.labels @> %s", jsonb(where.labels))
     states = {"live": (False,), "ended": (True,), "any": (False, True)}[where.state]
     return Condition(
         sql=" AND ".join(conditions),
@@ -89,11 +93,13 @@ class Extent(NamedTuple):
             are, and how many tokens they have.
         documents: How many there are of both.
         live: How many live ones each namespace has.
+        meant: How many are meant, or a few more where all are few; of more than `COUNTED` only that they are more.
     """
 
     corpora: Mapping[bool, tuple[int, int]]
     documents: int
     live: Mapping[str, int]
+    meant: int
 
 
 def extent(db: Session, matching: Condition) -> Extent:
@@ -109,15 +115,12 @@ def extent(db: Session, matching: Condition) -> Extent:
             before = corpora.get(ended, (0, 0))
             corpora[ended] = before[0] + documents, before[1] + tokens
     live = {namespace: documents for namespace, ended, documents, _ in rows if not ended}
-    return Extent(corpora, sum(documents for documents, _ in corpora.values()), live)
-
-
-def meant(db: Session, matching: Condition, there: Extent, most: int) -> int:
-    """Return how many records are meant; not less than that, and of more than `most` only that they are more."""
-    if there.documents <= most or matching.broad:
-        return there.documents
-    sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {matching.sql} LIMIT %s) found"
-    return int(db.value(sql, (*matching.values, most + 1)))
+    documents = sum(documents for documents, _ in corpora.values())
+    meant = documents
+    if documents > FEW and not matching.broad:
+        sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {matching.sql} LIMIT %s) found"
+        meant = int(db.value(sql, (*matching.values, COUNTED + 1)))
+    return Extent(corpora, documents, live, meant)
 
 
 def by_pool(refs: Iterable[Ref]) -> dict[tuple[Collection, str], list[Ref]]:
@@ -163,9 +166,3 @@ def record_of(row: Row) -> Record:
         accesses=accesses,
         session=session,
     )
-
-
-def _json(value: Mapping[str, Any]) -> Any:
-    from psycopg.types.json import Jsonb
-
-    return Jsonb(value)

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import importlib.util
+import logging
 import os
 import re
 import threading
@@ -11,17 +12,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from memories.config import without_password
-from memories.errors import ConfigError, SchemaTooNew, StoreBusy, StoreError
+from memories.errors import ConfigError, SchemaTooNew, StoreBusy, StoreError, StoreUnreachable
 from memories.stores import postgres_schema as schema
-from memories.stores.postgres_errors import refusal, translated
-from memories.stores.postgres_session import READ_META, Meta, Missing, Row, Session
+from memories.stores.postgres_errors import INSTALL, refusal, translated
+from memories.stores.postgres_session import READ_META, Meta, Missing, Session, last_rows
 
 if TYPE_CHECKING:
     import psycopg
 
+    from memories.stores.postgres_connection import Connection
+
 BUSY_SECONDS = 30.0
+READ_SECONDS = 60.0  # so long the server may say nothing while it is read
+WRITE_SECONDS = 120.0
 MAX_CONNECTIONS = 10  # of one process; more threads wait for each other
 OLDEST = 150_000  # PostgreSQL 15
+MANY = 100  # so many records, added in one step, may make what the planner knows too old
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _DEFAULTS = {
     "connect_timeout": "10",
@@ -38,12 +44,20 @@ SELECT current_setting('server_version_num')::int, current_setting('server_encod
 # scan of the vectors' index goes on until enough of what it finds is meant.
 _SETTINGS = """
 SET enable_seqscan = off; SET enable_partitionwise_join = on; SET jit = off;
-SET idle_in_transaction_session_timeout = '300s';
+SET idle_in_transaction_session_timeout = '300s'; SET default_transaction_read_only = off;
 SET hnsw.ef_search = 300; SET hnsw.iterative_scan = relaxed_order; SET hnsw.max_scan_tuples = 50000
 """
-
+# Tables of more than a megabyte that have doubled since the planner last looked. Autovacuum looks too, but a minute
+# after a load or never, and until then a search may take ten times as long.
+_GROWN = """
+SELECT oid::regclass::text FROM pg_class
+WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' AND pg_has_role(relowner, 'USAGE')
+AND pg_relation_size(oid) / current_setting('block_size')::int > 2 * greatest(relpages, 64)
+"""
+_log = logging.getLogger(__name__)
 
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"  # a replica would refuse READ WRITE before it is asked to write
 
 
 class Address(NamedTuple):
@@ -99,7 +113,7 @@ class Server:
             ConfigError: The URL is not acceptable, or the driver is not installed.
         """
         if importlib.util.find_spec("psycopg") is None:
-            raise ConfigError("the PostgreSQL store needs its driver; run: pip install 'memories[postgres]'")
+            raise ConfigError(f"the PostgreSQL store needs its driver; {INSTALL}")
         self.address = address(url)
         self.shown = self.address.shown
         self._inherited: list[Any] = []
@@ -108,7 +122,7 @@ class Server:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._local = threading.local()
-        self._idle: list[psycopg.Connection] = []
+        self._idle: list[Connection] = []
         self._idle_lock = threading.Lock()
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._closed = False
@@ -118,14 +132,17 @@ class Server:
     # --- reading and writing ---------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def read(self, namespaces: Iterable[str] = ()) -> Iterator[Session]:
+    def read(self, namespaces: Iterable[str] = (), *, whole: bool = False) -> Iterator[Session]:
         """Give a session whose statements all see one state of the store; an empty one if there is no store.
 
         Args:
             namespaces: What is read; inside `write` nobody else writes to them from now on.
+            whole: Whether all of the store is; inside `write` nobody else writes to it from now on.
         """
         with translated(self.shown):
             if (current := self._current()) is not None:
+                if whole:
+                    current.lock_all()
                 current.lock(namespaces)
                 yield current
                 return
@@ -134,7 +151,12 @@ class Server:
 
     @contextlib.contextmanager
     def write(
-        self, namespaces: Iterable[str] = (), *, wait_seconds: float | None = None, durable: bool = True
+        self,
+        namespaces: Iterable[str] = (),
+        *,
+        whole: bool = False,
+        wait_seconds: float | None = None,
+        durable: bool = True,
     ) -> Iterator[Session]:
         """Give a session in a transaction in which nobody else writes to these namespaces; commit at the end.
 
@@ -142,6 +164,7 @@ class Server:
 
         Args:
             namespaces: What is written.
+            whole: Whether nobody else may write to any namespace.
             wait_seconds: How long to wait for other writers; by default `BUSY_SECONDS`.
             durable: Wait until it is on the disk, and on the replicas that the server waits for.
 
@@ -150,6 +173,8 @@ class Server:
         """
         with translated(self.shown):
             if (current := self._current()) is not None:
+                if whole:
+                    current.lock_all()
                 current.lock(namespaces)
                 with current.savepoint():
                     yield current
@@ -161,7 +186,8 @@ class Server:
                 self._create()
             waiting = "" if wait_seconds is None else f"SET LOCAL lock_timeout = '{wait_seconds * 1000:.0f}ms'; "
             lasting = "" if durable else "SET LOCAL synchronous_commit = off; "
-            begin = f"BEGIN; {waiting}{lasting}SELECT pg_advisory_xact_lock_shared({self._lock_key()})"
+            kind = "" if whole else "_shared"
+            begin = f"{_BEGIN_WRITE}; {waiting}{lasting}SELECT pg_advisory_xact_lock{kind}({self._lock_key()})"
             with self._begun(begin, known=True, to_write=True) as session:
                 self._check_schema(session.meta)
                 session.lock(namespaces)
@@ -170,6 +196,8 @@ class Server:
                     yield session
                 finally:
                     self._local.session = None
+            if session.added >= MANY:
+                self._analyze_grown()
 
     @property
     def in_write(self) -> bool:
@@ -177,9 +205,10 @@ class Server:
         return self._current() is not None
 
     @contextlib.contextmanager
-    def maintenance(self) -> Iterator["psycopg.Connection"]:
+    def maintenance(self) -> Iterator["Connection"]:
         """Give a connection outside of any transaction, while nobody writes to the store."""
-        with translated(self.shown), self._borrowed(f"SELECT pg_advisory_lock({self._lock_key()})") as (connection, _):
+        first = f"SELECT pg_advisory_lock({self._lock_key()})"
+        with translated(self.shown), self._borrowed(first, WRITE_SECONDS) as (connection, _):
             try:
                 yield connection
             finally:
@@ -220,11 +249,12 @@ class Server:
             known: Whether the store is known to exist; what it remembers is then read in the same step.
             to_write: Whether to commit.
         """
-        with self._borrowed(f"{begin}; {READ_META}" if known else begin) as (connection, answer):
+        first, patience = f"{begin}; {READ_META}" if known else begin, WRITE_SECONDS if to_write else READ_SECONDS
+        with self._borrowed(first, patience) as (connection, answer):
             try:
                 if to_write and self._unsafe:
                     raise StoreError(f"{self.shown}: {self._unsafe}")
-                yield Session(connection, self._lock_key, _last_rows(answer) if known else None)
+                yield Session(connection, self._lock_key, last_rows(answer) if known else None)
             except BaseException:
                 self._roll_back(connection)
                 raise
@@ -233,7 +263,7 @@ class Server:
             else:
                 connection.execute("ROLLBACK")
 
-    def _roll_back(self, connection: "psycopg.Connection") -> None:
+    def _roll_back(self, connection: "Connection") -> None:
         import psycopg
 
         try:
@@ -241,7 +271,7 @@ class Server:
         except psycopg.Error:
             connection.close()  # the server then undoes it by itself
 
-    def _commit(self, connection: "psycopg.Connection") -> None:
+    def _commit(self, connection: "Connection") -> None:
         import psycopg
 
         warnings: list[psycopg.errors.Diagnostic] = []
@@ -249,10 +279,10 @@ class Server:
         connection.add_notice_handler(note)
         try:
             answer = connection.execute("COMMIT")
-        except psycopg.OperationalError as exc:
-            if not connection.broken:
+        except (psycopg.OperationalError, StoreUnreachable) as exc:
+            if not connection.closed:
                 raise
-            raise StoreError(
+            raise StoreUnreachable(
                 f"the connection to {self.shown} was lost while it was being written; it may be stored or not: "
                 "read it before you write it again"
             ) from exc
@@ -267,15 +297,15 @@ class Server:
             )
 
     @contextlib.contextmanager
-    def _borrowed(self, first: str) -> Iterator[tuple["psycopg.Connection", "psycopg.Cursor"]]:
-        """Give a connection of the pool, and the answer to the first statement on it."""
+    def _borrowed(self, first: str, patience: float) -> Iterator[tuple["Connection", "psycopg.Cursor"]]:
+        """Give a connection of the pool that waits so many seconds, and the answer to the first statement on it."""
         self._forget_if_forked()
         if not self._free.acquire(timeout=BUSY_SECONDS):
             raise StoreBusy(
                 f"all {MAX_CONNECTIONS} connections to {self.shown} are in use; nothing was done; try again"
             )
         try:
-            connection, answer = self._ready(first)
+            connection, answer = self._ready(first, patience)
             try:
                 yield connection, answer
             finally:
@@ -283,7 +313,7 @@ class Server:
         finally:
             self._free.release()
 
-    def _ready(self, first: str) -> tuple["psycopg.Connection", "psycopg.Cursor"]:
+    def _ready(self, first: str, patience: float) -> tuple["Connection", "psycopg.Cursor"]:
         """Return a connection and the answer to a first statement.
 
         The server may have closed one that was idle. Then nothing has happened yet, and a new one is opened.
@@ -292,8 +322,12 @@ class Server:
 
         connection = self._idle_one()
         if connection is not None:
+            connection.patience = patience
             try:
                 return connection, connection.execute(first)
+            except StoreUnreachable:
+                self._close_idle()  # the others may be stopped as well
+                raise
             except psycopg.Error as exc:
                 lost = connection.broken and isinstance(exc, psycopg.OperationalError)
                 connection.close()
@@ -301,17 +335,18 @@ class Server:
                     raise
                 self._close_idle()  # the others are as old
         connection = self._connect()
+        connection.patience = patience
         try:
             return connection, connection.execute(first)
         except BaseException:
             connection.close()
             raise
 
-    def _idle_one(self) -> "psycopg.Connection | None":
+    def _idle_one(self) -> "Connection | None":
         with self._idle_lock:
             return self._idle.pop() if self._idle else None
 
-    def _give_back(self, connection: "psycopg.Connection") -> None:
+    def _give_back(self, connection: "Connection") -> None:
         from psycopg.pq import TransactionStatus
 
         if self._closed or connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
@@ -325,15 +360,18 @@ class Server:
             self._inherited += self._idle  # never closed here: the parent talks through the same sockets
             self._reset()
 
-    def _connect(self) -> "psycopg.Connection":
+    def _connect(self) -> "Connection":
         import psycopg
 
+        from memories.stores.postgres_connection import Connection
+
         try:
-            connection = psycopg.connect(self.address.url, autocommit=True, client_encoding="utf8")
+            connection = Connection.connect(self.address.url, autocommit=True, client_encoding="utf8")
         except psycopg.ProgrammingError as exc:  # its message may hold the password
             raise ConfigError(f"{self.shown} is not a URL that PostgreSQL knows; check its parts and options") from exc
         except psycopg.Error as exc:
             raise refusal(exc, self.shown, _password(self.address.url)) from exc
+        connection.shown = self.shown
         try:
             self._prepare(connection)
         except BaseException:
@@ -341,7 +379,7 @@ class Server:
             raise
         return connection
 
-    def _prepare(self, connection: "psycopg.Connection") -> None:
+    def _prepare(self, connection: "Connection") -> None:
         """Check what the server is, and set what the session needs."""
         version, encoding, fsync, commit, extension = connection.execute(_LOOK).fetchall()[0]
         if version < OLDEST:
@@ -355,6 +393,15 @@ class Server:
             connection.execute("SET synchronous_commit = on")
         path = ", ".join(f'"{name}"' for name in dict.fromkeys((self.address.schema, "public", extension)) if name)
         connection.execute(f"SET search_path = {path}; SET lock_timeout = '{BUSY_SECONDS * 1000:.0f}ms'; {_SETTINGS}")
+
+    def _analyze_grown(self) -> None:
+        """Let the planner look at tables that have grown; what was added is stored, so no failure of this counts."""
+        try:
+            with translated(self.shown), self._begun(_BEGIN_WRITE, to_write=True) as session:
+                for (table,) in session.rows(_GROWN):
+                    session.run(f"ANALYZE (SKIP_LOCKED) {table}")
+        except StoreError as exc:
+            _log.warning("what the planner knows was not brought up to date: %s", exc)
 
     # --- creating and migrating ------------------------------------------------------------------------------------
 
@@ -383,7 +430,8 @@ class Server:
 
     def _create(self) -> None:
         """Make the tables, or bring older ones up to date, one step after the other; others wait meanwhile."""
-        with self._begun(f"BEGIN; SELECT pg_advisory_xact_lock({self._lock_key()})", to_write=True) as session:
+        with self._begun(f"{_BEGIN_WRITE}; SELECT pg_advisory_xact_lock({self._lock_key()})", to_write=True) as session:
+            session.connection.patience = None
             if session.value("SELECT to_regnamespace(%s)", (self.address.schema,)) is None:
                 session.run(f'CREATE SCHEMA "{self.address.schema}"')
             if session.value("SELECT to_regclass(%s)", (f"{self.address.schema}.meta",)) is None:
@@ -394,13 +442,6 @@ class Server:
                 session.run(schema.MIGRATIONS[number - 1](partitions))
                 session.remember({"schema": number, "partitions": partitions})
         self._exists = True
-
-
-def _last_rows(answer: "psycopg.Cursor") -> list[Row]:
-    """Return the rows of the last of several statements."""
-    while answer.nextset():
-        pass
-    return answer.fetchall()
 
 
 def _password(url: str) -> str | None:

@@ -9,6 +9,8 @@ from memories.embedders.base import Space
 if TYPE_CHECKING:
     import psycopg
 
+    from memories.stores.postgres_connection import Connection
+
 Row = tuple[Any, ...]
 
 
@@ -43,6 +45,7 @@ class Meta(NamedTuple):
 
 
 LockKey = Callable[..., int]
+_SPACES, _ERASING = "\0spaces", "\0erasing"  # no namespace begins so
 READ_META = "SELECT name, value FROM meta"
 NOTHING = Meta(0, 0, None, None, ())
 
@@ -50,9 +53,7 @@ NOTHING = Meta(0, 0, None, None, ())
 class Session:
     """Runs statements in a transaction that has begun."""
 
-    def __init__(
-        self, connection: "psycopg.Connection", lock_key: "LockKey", remembered: Sequence[Row] | None = None
-    ) -> None:
+    def __init__(self, connection: "Connection", lock_key: "LockKey", remembered: Sequence[Row] | None = None) -> None:
         """Take a connection in a transaction.
 
         Args:
@@ -64,6 +65,7 @@ class Session:
         self._lock_key = lock_key
         self._locked: frozenset[str] = frozenset()
         self._depth = 0
+        self.added = 0  # records, in this transaction
         self._meta = None if remembered is None else _meta(remembered)
 
     # --- statements ------------------------------------------------------------------------------------------------
@@ -101,17 +103,25 @@ class Session:
         new = frozenset(namespaces) - self._locked
         if new:
             # In the same order everywhere, so that two that take the same ones at once never wait for each other.
-            keys = sorted(self._lock_key(namespace) for namespace in new)
-            self.rows("SELECT pg_advisory_xact_lock(key) FROM unnest(%s::bigint[]) AS given(key)", (keys,))
+            keys = ",".join(map(str, sorted(self._lock_key(namespace) for namespace in new)))
+            self._lock_by(f"SELECT pg_advisory_xact_lock(key) FROM unnest('{{{keys}}}'::bigint[]) AS given(key)")
             self._locked |= new
 
     def lock_all(self) -> None:
         """Let nobody else write to the store until the transaction ends."""
-        self.rows("SELECT pg_advisory_xact_lock(%s)", (self._lock_key(),))
+        self._lock_by(f"SELECT pg_advisory_xact_lock({self._lock_key()})")
 
     def lock_spaces(self) -> None:
         """Let nobody else make tables for vectors until the transaction ends."""
-        self.rows("SELECT pg_advisory_xact_lock(%s)", (self._lock_key("\0spaces"),))
+        self._lock_by(f"SELECT pg_advisory_xact_lock({self._lock_key(_SPACES)})")
+
+    def lock_erasing(self) -> None:
+        """Let nobody else change which tables are to be written anew until the transaction ends."""
+        self._lock_by(f"SELECT pg_advisory_xact_lock({self._lock_key(_ERASING)})")
+
+    def _lock_by(self, statement: str) -> None:
+        """Run a statement that waits for a lock, and learn what the store remembers after the wait."""
+        self._meta = _meta(last_rows(self.connection.execute(f"{statement}; {READ_META}")))
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -165,6 +175,13 @@ class Missing(Session):
     def meta(self) -> Meta:
         """What is remembered: nothing."""
         return NOTHING
+
+
+def last_rows(answer: "psycopg.Cursor[Row]") -> list[Row]:
+    """Return the rows of the last of several statements."""
+    while answer.nextset():
+        pass
+    return answer.fetchall()
 
 
 def written(vectors: Vectors) -> str:

@@ -30,7 +30,6 @@ def claim(db: Session, space: Space) -> Vectors:
     """
     if db.meta.used is None:
         db.lock_spaces()
-        db.forget_meta()
         if db.meta.used is None:
             db.remember({"vectors": _make(db, space, _TABLES[0])})
     used = db.meta.used
@@ -83,14 +82,16 @@ def stage(db: Session, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]
 
 
 def switch(db: Session, space: Space) -> None:
-    """Search by the staged vectors of a space from now on; see `Store.switch`."""
-    db.lock_all()
-    db.forget_meta()
+    """Search by the staged vectors of a space from now on, in a session that keeps all other writers out.
+
+    Raises:
+        Conflict: Records have no vectors of this space yet.
+    """
     used = db.meta.used
-    if any(unstaged(db, space, collection, 1) for collection in Collection):
-        raise Conflict(f"records have no vectors of {space.model} yet; stage these first")
     if used is not None and used.are_of(space):
         return
+    if any(unstaged(db, space, collection, 1) for collection in Collection):
+        raise Conflict(f"records have no vectors of {space.model} yet; stage these first")
     target = _of(db, space) or _make_staged(db, space)
     if used is not None:
         db.run(f"DROP TABLE {used.table}")
@@ -110,7 +111,6 @@ def _of(db: Session, space: Space) -> Vectors | None:
 def _make_staged(db: Session, space: Space) -> Vectors:
     """Make a table for vectors of a new space, in place of what was staged before."""
     db.lock_spaces()
-    db.forget_meta()
     if (made := _of(db, space)) is not None:
         return made
     if int(db.value(_ABROAD)):

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memories.models import Ref
-from memories.stores.postgres_query import Condition, Extent, meant, one_of
+from memories.stores.postgres_query import COUNTED, Condition, Extent, one_of
 from memories.stores.postgres_session import Row, Session, Vectors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-EXACT_ROWS = 8_000  # so many are scored one by one, in about as many microseconds; of more the index finds the best
+EXACT_ROWS = COUNTED  # so many are scored one by one, in about as many microseconds; of more the index finds the best
 
 Scores = dict[int, float]
 NewVectors = tuple[str, int, str, bool, "NDArray[np.float32]"]  # namespace, seq, collection, live, windows
@@ -42,7 +42,7 @@ def best(
         there: How much there is in their namespaces.
         asked: The query, shape (dimension,), unit length, and `k`.
     """
-    if matching.states != (False,) or meant(db, matching, there, EXACT_ROWS) <= EXACT_ROWS:
+    if matching.states != (False,) or there.meant <= EXACT_ROWS:
         return _scored(db, vectors, matching, matching.namespaces, asked)
     found: Scores = {}
     for namespace in matching.namespaces:
@@ -98,10 +98,9 @@ def _scored(
     if matching.broad:
         sql = f"FROM {vectors.table} v WHERE {where} AND v.live"
     else:
-        sql = (
-            f"FROM record r JOIN {vectors.table} v ON v.namespace = r.namespace AND v.seq = r.seq "
-            f"WHERE {where} AND {matching.sql}"
-        )
+        # As a list they are looked up in the index of the vectors; as a join they took half as long again.
+        these = f"SELECT r.seq FROM record r WHERE {matching.sql}"
+        sql = f"FROM {vectors.table} v WHERE {where} AND v.seq = ANY(ARRAY({these}))"
         values += matching.values
     sql = f"SELECT v.seq, max(1 - (v.embedding <=> %s::halfvec)) {sql} GROUP BY v.seq ORDER BY 2 DESC LIMIT %s"
     return _scores(db.rows(sql, (_text(query), *values, k)))

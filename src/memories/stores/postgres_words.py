@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from memories.models import Record
 from memories.stores import bm25
-from memories.stores.postgres_query import Condition, Extent, meant, one_of
+from memories.stores.postgres_query import FEW, Condition, Extent, one_of
 from memories.stores.postgres_schema import POOL_DIGITS
 from memories.stores.postgres_schema import words as indexed
 from memories.stores.postgres_session import Session
@@ -22,7 +22,7 @@ Scores = dict[int, float]
 
 # Of more records than this, only so many are ranked: reading costs time for every one that matches, and words that
 # very many have tell the least.
-_RANK_ALL = 4_000
+_RANK_ALL = FEW
 _RANK_AT_MOST = 1_500
 _K1, _B = 1.2, 0.75  # those of FTS5
 _LEAST_IDF = 1e-6
@@ -75,30 +75,40 @@ def tokens_of(record: Record) -> tuple[int, str]:
     return len(kept), "".join(f" {token} " for token in kept)
 
 
-def best(db: Session, matching: Condition, there: Extent, terms: Sequence[str], k: int) -> Scores:
-    """Return the `k` best records by BM25 of the terms, any of which may match."""
-    scores = ranked(db, matching, there, terms).scores
-    return dict(heapq.nlargest(k, scores.items(), key=lambda item: item[1]))
+def best(
+    db: Session, matching: Condition, there: Extent, terms: Sequence[str], k: int, also: Sequence[int] = ()
+) -> Scores:
+    """Return the `k` best records by BM25 of the terms, any of which may match, and those of `also` that match."""
+    scores = ranked(db, matching, there, terms, also).scores
+    found = dict(heapq.nlargest(k, scores.items(), key=lambda item: item[1]))
+    return found | {seq: scores[seq] for seq in also if seq in scores}
 
 
-def ranked(db: Session, matching: Condition, there: Extent, terms: Sequence[str]) -> Words:
-    """Return how well the terms match; of many records, those that the rarest terms find."""
+def ranked(db: Session, matching: Condition, there: Extent, terms: Sequence[str], also: Sequence[int] = ()) -> Words:
+    """Return how well the terms match; of many records, those that the rarest terms find.
+
+    Args:
+        db: A session.
+        matching: Which records are meant.
+        there: How much there is in their namespaces.
+        terms: The terms.
+        also: Records that are meant and get their score however many others match better.
+    """
     parsed = {term: bm25.parse(term) for term in terms}
     known = {term: _cut(found) for term, found in parsed.items() if found is not None}
     result = Words({}, {}, there.documents)
     left_out: set[str] = set()
-    among = meant(db, matching, there, _RANK_ALL) if known else 0
-    few = among <= _RANK_ALL
+    few = there.meant <= _RANK_ALL
     for ended, (documents, tokens) in there.corpora.items():
         corpus = _Corpus(ended, documents, max(tokens / documents, 1e-9))
         telling, counts = _telling(db, matching, corpus, known, few=few)
         left_out |= known.keys() - telling.keys()
-        found = _documents(db, matching, corpus, telling, counts)
+        found = _documents(db, matching, corpus, telling, counts, also)
         for term, parts in telling.items():
             often = [document.tokens.count(_needle(parts)) for document in found]
             holding = sum(map(bool, often))
             if counts is not None:  # those that were read are not all
-                share = holding * documents // max(among, 1) if few and counts[term] > _RANK_AT_MOST else 0
+                share = holding * documents // max(there.meant, 1) if few and counts[term] > _RANK_AT_MOST else 0
                 holding = max(counts[term], share)
             _score(result, term, zip(found, often, strict=True), corpus, holding)
     for term in terms:
@@ -110,7 +120,7 @@ def ranked(db: Session, matching: Condition, there: Extent, terms: Sequence[str]
 def _telling(
     db: Session, matching: Condition, corpus: _Corpus, terms: dict[str, bm25.Term], *, few: bool
 ) -> tuple[dict[str, bm25.Term], dict[str, int] | None]:
-    """Return the terms that are rare enough to be ranked by, at least the rarest one, and how many have each.
+    """Return the terms that are rare enough to be ranked by, at least the rarest that is there, and how many have each.
 
     The counts are None where all who have a term are going to be read. Where few are meant, so can all of these be.
     A count stops behind `_RANK_AT_MOST`, but for the only term that is left.
@@ -140,20 +150,27 @@ def _telling(
     total = 0
     for term in sorted(terms, key=counts.__getitem__):
         total += counts[term]
-        if kept and total > _RANK_AT_MOST:
+        if total > max(_RANK_AT_MOST, counts[term]):
             break
         kept[term] = terms[term]
-    return kept, counts if total <= _RANK_AT_MOST else counts | count(kept, None)
+    return kept, counts if max(counts[term] for term in kept) <= _RANK_AT_MOST else counts | count(kept, None)
 
 
 def _documents(
-    db: Session, matching: Condition, corpus: _Corpus, terms: dict[str, bm25.Term], counts: dict[str, int] | None
+    db: Session,
+    matching: Condition,
+    corpus: _Corpus,
+    terms: dict[str, bm25.Term],
+    counts: dict[str, int] | None,
+    also: Sequence[int],
 ) -> list[_Document]:
     """Return the records that have one of the terms.
 
     Without counts they are all that the namespaces have, so that they can be counted; else those that the filter
-    means, and of a word that very many have those where it tells most.
+    means, and of a word that very many have those where it tells most, and those of `also`.
     """
+    if counts is not None:
+        terms = {term: parsed for term, parsed in terms.items() if counts[term]}
     if not terms:
         return []
     among, values = one_of("r.namespace", matching.namespaces)
@@ -170,14 +187,18 @@ def _documents(
         f"WHERE {matching.sql} AND {state} AND {indexed('r.')} @@ %s::tsquery"
     )
     given = (*matching.values, query)
+    extra: list[_Document] = []
     if len(terms) == 1 and max(counts[term] for term in terms) > _RANK_AT_MOST:
         (only,) = terms.values()
         often = "(octet_length(r.tokens) - octet_length(replace(r.tokens, %s, ''))) / %s::float8"
         needle = _needle(only)
+        if also:
+            extra = [_Document(*row) for row in db.rows(f"{sql} AND r.seq = ANY(%s::bigint[])", (*given, list(also)))]
         sql += f" ORDER BY {often} / ({often} + %s * (1 - %s + %s * r.length / %s::float8)) DESC, r.seq LIMIT %s"
         size = len(needle.encode())
         given += (needle, size, needle, size, _K1, _B, _B, corpus.mean_length, _RANK_AT_MOST)
-    return [_Document(*row) for row in db.rows(sql, given)]
+    found = [_Document(*row) for row in db.rows(sql, given)]
+    return list({document.seq: document for document in (*found, *extra)}.values())
 
 
 def _score(result: Words, term: str, often: Iterable[tuple[_Document, int]], corpus: _Corpus, holding: int) -> None:
