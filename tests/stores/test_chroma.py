@@ -15,6 +15,7 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,7 @@ from memories.embedders.base import Space  # noqa: E402
 from memories.errors import ConfigError, MemoriesError, StoreError  # noqa: E402
 from memories.models import Patch, Ref  # noqa: E402
 from memories.stores.chroma import ChromaStore  # noqa: E402
+from memories.stores.remote_driver import Kind, Part  # noqa: E402
 
 PACKAGE = "chromadb==1.5.9"
 
@@ -147,6 +149,32 @@ def test_a_url_names_server_and_collection(url: str, collection: str | None, sho
     assert ChromaStore(url, SPACE, collection)._driver.url == shown
 
 
+@pytest.mark.parametrize(("query", "tls"), [("", False), ("?ssl=true", True), ("?tls=1", True), ("?ssl=no", False)])
+def test_a_url_says_whether_tls_is_spoken(query: str, tls: bool) -> None:
+    assert ChromaStore(f"chroma://host:9000/own{query}", SPACE)._driver._client.address.tls is tls  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("url", ["chroma://host?tsl=1", "chroma://host?ssl=maybe", "chroma://:s3cret%0A@host"])
+def test_what_a_url_says_beside_that_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"only tls=1 or tls=0|no key has") as caught:
+        ChromaStore(url, SPACE)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_no_two_parts_share_a_collection() -> None:
+    driver: Any = ChromaStore("chroma://host:9000/own", SPACE)._driver
+    first = Part(Kind.VECTORS, MEMORY, "a\0b", "c")
+    names = {driver._named(part) for part in (first, first._replace(namespace="a", space="b\0c"))}
+    assert len(names) == 2
+    assert all(len(name.rpartition(".")[2]) == 32 for name in names)
+
+
+def test_what_may_still_hold_what_was_removed_is_named() -> None:
+    driver = ChromaStore("chroma://:s3cret@host:9000/own", SPACE)._driver
+    assert driver.remains == ("the files of ChromaDB at host:9000, until `chroma vacuum` was run on them",)
+    assert driver.collection == "own"
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -208,7 +236,7 @@ class Impostor(http.server.BaseHTTPRequestHandler):
     ("status", "text", "drop", "said"),
     [
         (200, "<html>hello</html>", False, "refused"),
-        (404, "<html>nothing here</html>", False, "does not speak the API of ChromaDB"),
+        (404, "<html>nothing here</html>", False, "1.0 or newer; update the server, or something else answers there"),
         (404, '{"detail": "Not Found"}', False, "does not speak the API of ChromaDB"),
         (410, '{"error": "Unimplemented", "message": "The v1 API is deprecated"}', False, "does not speak the API"),
         (500, '{"error": "InternalError", "message": "disk full"}', False, "disk full"),

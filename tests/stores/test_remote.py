@@ -1,10 +1,15 @@
 """The store over a document server passes the contract on a driver in memory; and what is its own: writers that race,
-transactions that are cut short between any two requests, and how many requests things cost."""
+transactions that are cut short between any two requests, how many requests things cost, and servers that say nothing.
+"""
 
+import os
+import socket
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +40,21 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
 )
 
 from memories.embedders.base import Space  # noqa: E402
-from memories.errors import Conflict, SchemaTooNew, StoreBusy, StoreDamaged, StoreError  # noqa: E402
+from memories.errors import (  # noqa: E402
+    ConfigError,
+    Conflict,
+    SchemaTooNew,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreUnreachable,
+)
 from memories.models import Patch, Query, Ref  # noqa: E402
-from memories.stores import remote, remote_changes, remote_search  # noqa: E402
+from memories.stores import remote, remote_http, remote_pending, remote_search  # noqa: E402
 from memories.stores.bm25 import Term, occurrences  # noqa: E402
 from memories.stores.remote import RemoteStore  # noqa: E402
 from memories.stores.remote_driver import Condition, Kind, Part, Point, Value, Where  # noqa: E402
+from memories.stores.remote_http import Address, JsonClient, tls_of  # noqa: E402
 from memories.stores.remote_records import PENDING  # noqa: E402
 
 
@@ -67,6 +81,8 @@ class MemoryDriver:
     def __init__(self, server: Server, url: str) -> None:
         self._server = server
         self.url = url
+        self.collection = url.rpartition("/")[2]
+        self.remains = (f"the files of {url}",)
 
     def _asked(self, name: str) -> None:
         self._server.before(name)
@@ -259,7 +275,7 @@ def test_an_update_that_dies_between_two_requests_is_done_or_not(
     again: Any = open_store(SPACE)
     if elsewhere:
         again = open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
-        monkeypatch.setattr(remote_changes.time, "time", lambda: 4e9)
+        monkeypatch.setattr(remote_pending.time, "time", lambda: 4e9)
     update(again)
     versions = [(entry.ref.position, entry.text) for entry in everything(open_store(SPACE), pool())]
     assert versions == [(1, "apple"), (2, "pear")]
@@ -397,7 +413,7 @@ def test_a_transaction_whose_pending_record_was_put_away_is_told(
     def before(name: str) -> None:
         if name == "update":
             live(server)
-            monkeypatch.setattr(remote_changes.time, "time", lambda: 4e9)
+            monkeypatch.setattr(remote_pending.time, "time", lambda: 4e9)
             elsewhere.append([record("m", 2, text="theirs")])
 
     server.before = before
@@ -431,6 +447,150 @@ def test_what_another_machine_is_writing_is_not_seen_and_not_overwritten(server:
     assert [entry.text for entry in everything(elsewhere, pool())] == ["apple", "pear"]
 
 
+def test_a_machine_whose_clock_is_ahead_does_not_put_away_what_another_one_is_writing(
+    server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
+    here.append([record("m", text="apple", key="k")])
+    told: list[str] = []
+
+    def before(name: str) -> None:
+        if name == "update":
+            live(server)
+            now = time.time()
+            with monkeypatch.context() as ahead:
+                ahead.setattr(remote_pending.time, "time", lambda: now + 3_600)
+                for late in (record("m", 2, text="theirs"), record("n", key="k")):
+                    with pytest.raises(Conflict, match="try again in a minute"):
+                        elsewhere.append([late])
+                told.extend(elsewhere.remove([Ref(MEMORY, "ann", "m", 9)]))
+
+    server.before = before
+    update(here)
+    assert [entry.text for entry in everything(elsewhere, pool())] == ["apple", "pear"]
+    assert "version 2 of m, which another machine is writing; remove it in a minute" in told
+
+
+def test_what_another_machine_has_died_over_is_put_away_a_minute_after_it_was_first_seen(
+    server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the clock of the one who looks, which is hours behind; each look may be a process of its own."""
+    here = open_store(SPACE)
+    here.append([record("m", text="apple", key="k")])
+    die_at(server, 3)  # before the update
+    with pytest.raises(Dead):
+        update(here)
+    live(server)
+    assert "2/m" in server.parts[Part(Kind.RECORDS, MEMORY, "ann")]
+    behind = time.time() - 10_000
+    for passed in (0, 30, 59):
+        monkeypatch.setattr(remote_pending.time, "time", lambda passed=passed: behind + passed)
+        with pytest.raises(Conflict):
+            update(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
+    monkeypatch.setattr(remote_pending.time, "time", lambda: behind + 61)
+    update(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
+    assert [entry.text for entry in everything(open_store(SPACE), pool())] == ["apple", "pear"]
+
+
+def test_a_torn_note_of_what_was_seen_only_costs_a_minute(tmp_path: Path) -> None:
+    pending = Point("1/m", {"ended": PENDING, "body": '{"writer": "w"}', "pending.since": int(time.time())})
+    seen = tmp_path / "x.seen"
+    for text in ("{", "[]", '{"w": "x"}'):
+        seen.write_text(text)
+        assert not remote_pending.Turn("here", seen).has_died(pending)
+        assert "w" in seen.read_text()
+    with pytest.raises(StoreError, match="cannot note"):
+        remote_pending.Turn("here", tmp_path / "x.seen" / "y").has_died(pending)
+
+
+def test_who_was_taken_for_dead_before_its_last_step_changes_nothing(
+    server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old version is not ended by a transaction whose new one is gone."""
+    here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
+    here.append([record("m", text="apple", key="k")])
+
+    def before(name: str) -> None:
+        if name == "find" and "2/m" in server.parts[Part(Kind.RECORDS, MEMORY, "ann")]:
+            live(server)
+            monkeypatch.setattr(remote_pending.time, "time", lambda: 4e9)
+            elsewhere.append([record("m", 2, text="theirs")])
+
+    server.before = before
+    with pytest.raises(Conflict):
+        update(here)
+    found = [(entry.text, entry.ended_at) for entry in everything(open_store(SPACE), pool())]
+    assert found == [("apple", None), ("theirs", None)]
+
+
+def test_a_label_stays_that_one_machine_writes_while_another_removes_it(server: Server, open_store: OpenStore) -> None:
+    """The writer saw it there and did not add it; then the last record that had it is removed."""
+    here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
+    here.append([record("old", labels={"a": "1"})])
+
+    def before(name: str) -> None:
+        if name == "add":
+            live(server)
+            elsewhere.remove([Ref(MEMORY, "ann", "old", 1)])
+            assert elsewhere.values(MEMORY, ["ann"], "a") == []
+
+    server.before = before
+    here.append([record("new", labels={"a": "1"})])
+    assert here.values(MEMORY, ["ann"], "a") == ["1"]
+
+
+def test_a_label_stays_that_is_written_while_it_is_found_to_be_unused(server: Server, open_store: OpenStore) -> None:
+    here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
+    here.append([record("old", labels={"a": "1", "b": "2"})])
+    deletes: list[str] = []
+
+    def before(name: str) -> None:
+        if name == "delete":
+            deletes.append(name)
+            if len(deletes) == 3:  # after vectors and records come the labels
+                live(server)
+                elsewhere.append([record("new", labels={"a": "1"})])
+
+    server.before = before
+    here.remove([Ref(MEMORY, "ann", "old", 1)])
+    assert here.values(MEMORY, ["ann"], "a") == ["1"]
+    assert here.values(MEMORY, ["ann"], "b") == []
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_write_that_loses_its_server_says_that_it_may_be_stored(
+    server: Server, open_store: OpenStore, in_transaction: bool
+) -> None:
+    store = open_store(SPACE)
+    store.append([record("m")])
+
+    def before(name: str) -> None:
+        if name == "get" and "1/n" in server.parts[Part(Kind.RECORDS, MEMORY, "ann")]:
+            raise StoreUnreachable("Cannot connect to it.")
+
+    server.before = before
+    with pytest.raises(StoreUnreachable, match="may be stored or not: read it before you write it again"):
+        if in_transaction:
+            with store.transaction():
+                store.patch([Patch(Ref(MEMORY, "ann", "m", 1), at(9), "delete", {})])
+                store.append([record("n")])
+        else:
+            store.append([record("n")])
+    live(server)
+    assert store.count(pool()) == (1 if in_transaction else 2)
+
+
+def test_removing_says_what_may_still_hold_the_bytes(open_store: OpenStore) -> None:
+    store = open_store(SPACE)
+    store.append([record("m")])
+    assert store.remove([Ref(MEMORY, "ann", "m", 1)]) == ("the files of memory://here",)
+
+
+def test_the_info_names_the_collection_and_no_size(open_store: OpenStore) -> None:
+    info = open_store(SPACE).info(pool())
+    assert (info.collection, info.size_bytes) == ("here", None)
+
+
 # --- what it costs, and what it refuses ------------------------------------------------------------------------------
 
 
@@ -450,6 +610,32 @@ def test_how_many_requests_things_cost(server: Server, open_store: OpenStore) ->
     words = ["apple", "number"]
     assert cost(lambda: store.candidates(pool(), vector=embed("apple")[0], terms=words, k=10)) <= 8
     assert cost(lambda: store.patch([Patch(Ref(MEMORY, "ann", "m01", 1), at(9), "delete", {})])) == 2
+    assert cost(lambda: store.append([record("y", labels={"a": "1"})])) <= 10
+    narrow = pool(labels={"a": "1"})
+    assert cost(lambda: store.candidates(narrow, vector=embed("apple")[0], terms=[], k=10)) == 3
+
+
+def test_a_search_reads_hardly_more_records_than_it_returns(server: Server, open_store: OpenStore) -> None:
+    """Where better ones have ended it reads on, in few requests."""
+    store: Any = open_store(SPACE)
+    vectors = unit_vectors(300)
+    store.append([record(f"m{n:03}", text="x", vectors=vectors[[n]]) for n in range(300)])
+    asked: list[int] = []
+    get = store._driver.get
+    store._driver.get = lambda part, ids: asked.append(len(ids)) or get(part, ids)
+    query = vectors[7]
+    best = sorted(range(300), key=lambda n: -float(vectors[n] @ query))
+
+    def found(k: int) -> set[int]:
+        asked.clear()
+        hits = store.candidates(pool(), vector=query, terms=[], k=k)
+        return {int(hit.record.ref.group[1:]) for hit in hits}
+
+    assert found(10) == set(best[:10])
+    assert asked == [12]
+    store.patch([Patch(Ref(MEMORY, "ann", f"m{n:03}", 1), at(9), "delete", {}) for n in best[:150]])
+    assert found(10) == set(best[150:160])
+    assert len(asked) <= 8
 
 
 def test_a_large_pool_of_turns_gives_the_best_with_what_stands_beside_them(
@@ -602,3 +788,166 @@ def test_a_word_that_very_many_have_is_counted_but_not_looked_for(
     assert by_words(store, ["apple", "x17"], k=500) == pytest.approx({"m017": exact["m017"]}, rel=0.02)
     assert server.requests["holders"] == 1
     assert len(by_words(store, ["apple"], k=500)) == 300
+
+
+# --- a server by HTTP ------------------------------------------------------------------------------------------------
+
+
+class Told(BaseHTTPRequestHandler):
+    """Answers each request with what it was; a path says what else to do."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if self.path == "/cut":
+            self.close_connection = True
+            return
+        self.send_response(int(self.path.rpartition("=")[2] or 200) if "=" in self.path else 200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def client() -> Iterator[JsonClient]:
+    """A client of a server that answers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Told) as http:
+        http.daemon_threads = True
+        threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True).start()
+        client = JsonClient(Address("Product", "127.0.0.1", http.server_port, False, {}, "Is it running?"))
+        yield client
+        client.close()
+        http.shutdown()
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[JsonClient]:
+    """A client of a server that accepts and never answers."""
+    monkeypatch.setattr(remote_http, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(remote_http, "_WRITE_SECONDS", 0.6)
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as listening:
+        client = JsonClient(Address("Product", "127.0.0.1", listening.getsockname()[1], False, {}, "Is it running?"))
+        yield client
+        client.close()
+
+
+def test_threads_that_end_leave_no_connection_behind(client: JsonClient) -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    client.ask("GET", "/")
+    before = descriptors()
+    for _ in range(40):
+        threading_error(lambda: client.ask("GET", "/"))
+    assert descriptors() <= before + 2
+
+
+def test_many_threads_ask_at_once(client: JsonClient) -> None:
+    wrong: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            for _ in range(30):
+                assert client.ask("GET", "/").value == {}
+        except BaseException as exc:  # noqa: BLE001 - shown below
+            wrong.append(exc)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert wrong == []
+
+
+def test_a_forked_process_has_a_connection_of_its_own(client: JsonClient) -> None:
+    client.ask("GET", "/")
+    (parents,) = client._free
+    child = os.fork()
+    if child == 0:
+        own = client.ask("GET", "/").status == 200 and client._free != [parents]
+        os._exit(0 if own else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert client.ask("GET", "/").status == 200
+    assert client._free == [parents]
+
+
+def test_a_server_that_never_answers_is_waited_for_once(silent: JsonClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = time.monotonic()
+    with pytest.raises(StoreUnreachable, match=r"Product at .* did not answer within 0\.2 seconds; see whether"):
+        silent.ask("GET", "/")
+    assert 0.2 <= time.monotonic() - begun < 5
+    begun = time.monotonic()
+    for writes in (False, True):
+        with pytest.raises(StoreUnreachable, match="did not answer a moment ago"):
+            silent.ask("GET", "/", writes=writes)
+    assert time.monotonic() - begun < 0.2
+    later = time.monotonic() + 11
+    monkeypatch.setattr(remote_http.time, "monotonic", lambda: later)
+    with pytest.raises(StoreUnreachable, match="did not answer within"):
+        silent.ask("GET", "/")
+
+
+def test_a_write_may_take_longer_and_may_be_stored(silent: JsonClient) -> None:
+    begun = time.monotonic()
+    with pytest.raises(StoreUnreachable, match=r"within 0\.6 seconds; what was written may be stored or not: read it"):
+        silent.ask("POST", "/", {}, writes=True)
+    assert time.monotonic() - begun >= 0.6
+
+
+def test_how_long_a_server_is_waited_for() -> None:
+    assert (remote_http._ANSWER_SECONDS, remote_http._WRITE_SECONDS) == (10, 120)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_only_a_write_whose_connection_breaks_may_be_stored(client: JsonClient, kept: bool) -> None:
+    for writes, said in ((False, "see whether it runs, and try again"), (True, "may be stored or not: read it before")):
+        if kept:
+            client.ask("GET", "/")
+        with pytest.raises(StoreUnreachable, match=said):
+            client.ask("GET", "/cut", writes=writes)
+
+
+def test_a_write_that_a_proxy_gave_up_on_may_be_stored(client: JsonClient) -> None:
+    assert client.ask("GET", "/?status=504").status == 504
+    with pytest.raises(StoreUnreachable, match=r"status 504.*may be stored or not"):
+        client.ask("GET", "/?status=504", writes=True)
+
+
+def test_a_write_whose_server_goes_away_before_it_is_sent_again_may_be_stored() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = JsonClient(Address("Product", "127.0.0.1", listening.getsockname()[1], False, {}, "Is it running?"))
+
+        def serve() -> None:
+            accepted, _ = listening.accept()
+            accepted.recv(10_000)
+            accepted.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            accepted.recv(10_000)
+            listening.close()
+            accepted.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert client.ask("GET", "/").status == 200
+        with pytest.raises(StoreUnreachable, match="may be stored or not"):
+            client.ask("GET", "/", writes=True)
+        thread.join(10)
+        with pytest.raises(StoreUnreachable, match=r"Cannot connect to Product at .*\. Is it running\?"):
+            client.ask("GET", "/", writes=True)
+
+
+@pytest.mark.parametrize(
+    ("query", "tls"),
+    [("", None), ("ssl=true", True), ("tls=1", True), ("tls=NO", False), ("ssl=0", False), ("ssl=1&tls=1", True)],
+)
+def test_the_query_of_a_url_says_whether_tls_is_spoken(query: str, tls: bool | None) -> None:
+    assert tls_of(query, "Product") is tls
+
+
+@pytest.mark.parametrize("query", ["tls=maybe", "tls=", "key=x", "ssl=1&tls=0", "ssl=1&x=1", "&"])
+def test_other_queries_are_refused(query: str) -> None:
+    with pytest.raises(ConfigError, match="after the \\? of a Product store only"):
+        tls_of(query, "Product")

@@ -1,13 +1,13 @@
 """The store on a Chroma server."""
 
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from memories.config import without_password
 from memories.embedders.base import Space
 from memories.errors import ConfigError
 from memories.stores.chroma_driver import ChromaDriver
 from memories.stores.remote import RemoteStore
-from memories.stores.remote_http import Address
+from memories.stores.remote_http import Address, checked, tls_of
 
 _PORT = 8000
 _COLLECTION = "memories"
@@ -21,8 +21,8 @@ class ChromaStore(RemoteStore):
 
         Args:
             url: `chroma://host:port`, with the name of a collection behind it if it is not the setting's. A key for a
-                proxy stands before the host, `chroma://:KEY@host:port`, and is sent as a bearer token; `?ssl=true`
-                speaks TLS.
+                proxy stands before the host, `chroma://:KEY@host:port`, and is sent as a bearer token; `?tls=1` or
+                `?ssl=true` speaks TLS.
             space: The space of the vectors that will be written and searched; None in keyword-only mode.
             collection_name: The collection where the URL names none.
 
@@ -43,8 +43,8 @@ class ChromaStore(RemoteStore):
                 f'"{without_password(url)[:80]}" is not a Chroma URL; use chroma://host:port or '
                 "chroma://host:port/collection, a name of 3 to 100 letters, digits, - and _"
             )
-        options = parse_qs(parts.query)
-        headers = {"Authorization": f"Bearer {unquote(parts.password)}"} if parts.password else {}
-        tls = options.get("ssl", ["false"])[-1].lower() in ("true", "1", "yes")
+        key = checked(unquote(parts.password or ""), "ChromaDB", "what stands before the @ of the URL")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        tls = tls_of(parts.query, "Chroma") or False
         address = Address("ChromaDB", parts.hostname, port, tls, headers, "Is Docker running?")
         super().__init__(ChromaDriver(address, name), space)

@@ -72,6 +72,16 @@ class ChromaDriver:
         return f"chroma://{host}:{address.port}/{self._name}"
 
     @property
+    def collection(self) -> str:
+        """See `Driver.collection`."""
+        return self._name
+
+    @property
+    def remains(self) -> tuple[str, ...]:
+        """See `Driver.remains`."""
+        return (f"the files of {self._client.address}, until `chroma vacuum` was run on them",)
+
+    @property
     def max_batch(self) -> int:
         """See `Driver.max_batch`."""
         with self._limits:
@@ -89,7 +99,7 @@ class ChromaDriver:
 
     def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
         """See `Driver.claim`."""
-        made = self._client.ask("POST", _COLLECTIONS, self._base(values))
+        made = self._client.ask("POST", _COLLECTIONS, self._base(values), writes=True)
         if made.status == 409:
             state = self.state()
             if values.keys() - state.keys():
@@ -105,7 +115,8 @@ class ChromaDriver:
             self.claim(values)
             return
         body = {"new_metadata": self._base(values)["metadata"]}
-        self._done(self._client.ask("PUT", f"{_COLLECTIONS}/{found['id']}", body), "changing its state")
+        changed = self._client.ask("PUT", f"{_COLLECTIONS}/{found['id']}", body, writes=True)
+        self._done(changed, "changing its state")
 
     def _base(self, values: Mapping[str, str]) -> dict[str, Any]:
         return {"name": self._name, "metadata": {_MARK: self._name, **values}}
@@ -141,7 +152,7 @@ class ChromaDriver:
         for beside in ("words", "") if part.kind is Kind.RECORDS else ("",):
             name = self._named(part, beside)
             self._ids.pop(name, None)
-            answer = self._client.ask("DELETE", f"{_COLLECTIONS}/{name}")
+            answer = self._client.ask("DELETE", f"{_COLLECTIONS}/{name}", writes=True)
             if not _is_missing(answer):
                 self._done(answer, "removing a collection")
         self._listing("delete", {"ids": [json.dumps(part)]})
@@ -150,7 +161,8 @@ class ChromaDriver:
         """Change the list of parts, which are the points of the collection that bears the store's name."""
         found = self._collection(self._name)
         if found is not None:
-            self._done(self._client.ask("POST", f"{_COLLECTIONS}/{found['id']}/{what}", body), "listing a part")
+            listed = self._client.ask("POST", f"{_COLLECTIONS}/{found['id']}/{what}", body, writes=True)
+            self._done(listed, "listing a part")
 
     def _named(self, part: Part, beside: str = "") -> str:
         """Return the name of the collection of a part: names of collections take few signs, those of namespaces any.
@@ -163,8 +175,8 @@ class ChromaDriver:
 
     def _scope(self, part: Part) -> str:
         """Return what the names of a part's collections and of their fields end in."""
-        told = "\0".join((self._name, part.collection, part.namespace, part.space))
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        told = json.dumps([self._name, part.collection, part.namespace, part.space])
+        return hashlib.sha256(told.encode()).hexdigest()[:32]
 
     def _collection(self, name: str) -> Mapping[str, Any] | None:
         answer = self._client.ask("GET", f"{_COLLECTIONS}/{quote(name)}")
@@ -186,7 +198,7 @@ class ChromaDriver:
                     "metadata": {_MARK: self._name, "part": " ".join(part)},
                     "configuration": _VECTORS if part.kind is Kind.VECTORS else _RECORDS,
                 }
-                found = self._done(self._client.ask("POST", _COLLECTIONS, body), "making a collection")
+                found = self._done(self._client.ask("POST", _COLLECTIONS, body, writes=True), "making a collection")
             self._ids[name] = found["id"]
         return self._ids[name]
 
@@ -228,10 +240,10 @@ class ChromaDriver:
                 self._read(part, "delete", {"where": {_own_name(self._scope(part), _OF): {"$in": some}}}, "words")
 
     def _write(self, part: Part, what: str, body: Any, beside: str = "") -> None:
-        answer = self._client.ask("POST", f"{_COLLECTIONS}/{self._made(part, beside)}/{what}", body)
+        answer = self._client.ask("POST", f"{_COLLECTIONS}/{self._made(part, beside)}/{what}", body, writes=True)
         if _is_missing(answer):  # somebody removed the collection that we knew
             self._ids.pop(self._named(part, beside), None)
-            answer = self._client.ask("POST", f"{_COLLECTIONS}/{self._made(part, beside)}/{what}", body)
+            answer = self._client.ask("POST", f"{_COLLECTIONS}/{self._made(part, beside)}/{what}", body, writes=True)
         self._done(answer, "a write")
 
     def _size(self, count: int) -> int:
@@ -319,7 +331,7 @@ class ChromaDriver:
                     return None
                 self._ids[name] = found["id"]
             path = f"{_COLLECTIONS}/{self._ids[name]}/{what}"
-            answer = self._client.ask("GET" if body is None else "POST", path, body)
+            answer = self._client.ask("GET" if body is None else "POST", path, body, writes=what == "delete")
             if not _is_missing(answer):
                 return self._done(answer, "a question")
             self._ids.pop(name, None)  # it was removed, and perhaps made anew
@@ -330,7 +342,8 @@ class ChromaDriver:
             return answer.value
         if answer.status in (404, 405, 410) and not _is_missing(answer):
             raise StoreError(
-                f"{self._client.address} does not speak the API of ChromaDB 1.0 or newer; update the server"
+                f"{self._client.address} does not speak the API of ChromaDB 1.0 or newer; update the server, or "
+                "something else answers there"
             )
         if answer.status in (401, 403):
             raise StoreError(

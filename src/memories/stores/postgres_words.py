@@ -24,8 +24,6 @@ Scores = dict[int, float]
 # very many have tell the least.
 _RANK_ALL = FEW
 _RANK_AT_MOST = 1_500
-_K1, _B = 1.2, 0.75  # those of FTS5
-_LEAST_IDF = 1e-6
 _TOKEN_BYTES = 512  # an index takes 2,046
 _INDEXED_BYTES = 900_000  # of the different tokens of one record; an index takes a megabyte
 
@@ -196,7 +194,7 @@ def _documents(
             extra = [_Document(*row) for row in db.rows(f"{sql} AND r.seq = ANY(%s::bigint[])", (*given, list(also)))]
         sql += f" ORDER BY {often} / ({often} + %s * (1 - %s + %s * r.length / %s::float8)) DESC, r.seq LIMIT %s"
         size = len(needle.encode())
-        given += (needle, size, needle, size, _K1, _B, _B, corpus.mean_length, _RANK_AT_MOST)
+        given += (needle, size, needle, size, bm25.K1, bm25.B, bm25.B, corpus.mean_length, _RANK_AT_MOST)
     found = [_Document(*row) for row in db.rows(sql, given)]
     return list({document.seq: document for document in (*found, *extra)}.values())
 
@@ -204,12 +202,12 @@ def _documents(
 def _score(result: Words, term: str, often: Iterable[tuple[_Document, int]], corpus: _Corpus, holding: int) -> None:
     """Add the score of one term, which so many records of the corpus have, to those of the records that have it."""
     holding = min(holding, corpus.documents)
-    idf = max(math.log((corpus.documents - holding + 0.5) / (holding + 0.5)), _LEAST_IDF)
+    idf = max(math.log((corpus.documents - holding + 0.5) / (holding + 0.5)), bm25.LEAST_IDF)
     holders = result.holders.setdefault(term, [])
     for document, count in often:
         if count and document.meant:
-            long = 1 - _B + _B * document.length / corpus.mean_length
-            gained = idf * count * (_K1 + 1) / (count + _K1 * long)
+            long = 1 - bm25.B + bm25.B * document.length / corpus.mean_length
+            gained = idf * count * (bm25.K1 + 1) / (count + bm25.K1 * long)
             result.scores[document.seq] = result.scores.get(document.seq, 0.0) + gained
             holders.append(document.seq)
 

@@ -1,9 +1,8 @@
 """The Qdrant store: which server or folder a URL means, and the store over it."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from memories.embedders.base import Space
 from memories.errors import ConfigError
@@ -12,7 +11,6 @@ from memories.stores.remote import RemoteStore
 
 DEFAULT_PORT = 6333
 _DEFAULT_COLLECTION = "memories"
-_SWITCH: Mapping[str, bool] = {"1": True, "true": True, "0": False, "false": False}
 
 
 class QdrantStore(RemoteStore):
@@ -20,7 +18,7 @@ class QdrantStore(RemoteStore):
 
     - `qdrant://host:port/collection`: a server, by REST. A key stands in `QDRANT_API_KEY`, or in the URL as a
       password (`qdrant://:KEY@host`). With a key, a host that is not this machine is spoken to by https; `?tls=1` and
-      `?tls=0` say so otherwise.
+      `?tls=0` (or `?ssl=true`, `?ssl=false`) say so otherwise.
     - `qdrant:///folder`: a folder that one process at a time can have open; see `FolderTransport`.
 
     What has run: the contract in a folder, and over REST against the client's local mode as the server, which reads
@@ -56,6 +54,7 @@ def _transport(url: str) -> tuple[Transport, str]:
 
         return FolderTransport(Path(rest[1:]).expanduser().absolute()), ""
     from memories.stores.qdrant_rest import RestTransport
+    from memories.stores.remote_http import checked, tls_of
 
     try:
         parts = urlsplit(url)
@@ -67,18 +66,9 @@ def _transport(url: str) -> tuple[Transport, str]:
     collection = unquote(parts.path.strip("/"))
     if not host or (collection and not collection.replace("-", "").replace("_", "").isalnum()):
         raise ConfigError("the address of the Qdrant store is not acceptable; use qdrant://host:port/collection")
-    key = unquote(parts.password or "") or os.environ.get("QDRANT_API_KEY", "").strip()
-    if not key.isascii() or not key.isprintable():
-        raise ConfigError("the key of Qdrant has characters that no key has; check QDRANT_API_KEY")
-    return RestTransport(host, port, key=key, tls=_tls(parts.query, host, key)), collection
-
-
-def _tls(query: str, host: str, key: str) -> bool:
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    wanted = options.pop("tls", None)
-    if options or (wanted is not None and wanted.lower() not in _SWITCH):
-        raise ConfigError("after the ? of a Qdrant store only tls=1 or tls=0 may stand")
-    return bool(key) and not _is_here(host) if wanted is None else _SWITCH[wanted.lower()]
+    given = unquote(parts.password or "") or os.environ.get("QDRANT_API_KEY", "").strip()
+    key, tls = checked(given, "Qdrant", "QDRANT_API_KEY"), tls_of(parts.query, "Qdrant")
+    return RestTransport(host, port, key=key, tls=bool(key) and not _is_here(host) if tls is None else tls), collection
 
 
 def _is_here(host: str) -> bool:

@@ -90,6 +90,11 @@ class Transport(Protocol):
         """Where they are, without a key and without a collection."""
         ...
 
+    @property
+    def remains(self) -> tuple[str, ...]:
+        """What may still hold the bytes of points that were deleted, and until when."""
+        ...
+
     def ask(self, request: Request) -> Any:
         """Return the `result` of the answer, as the REST API documents it.
 
@@ -145,6 +150,16 @@ class QdrantDriver:
     def url(self) -> str:
         """The address of the store, without a key."""
         return f"{self._transport.url}/{self._name}"
+
+    @property
+    def collection(self) -> str:
+        """See `Driver.collection`."""
+        return self._name
+
+    @property
+    def remains(self) -> tuple[str, ...]:
+        """See `Driver.remains`."""
+        return self._transport.remains
 
     # --- the state --------------------------------------------------------------------------------------------------
 
@@ -260,7 +275,7 @@ class QdrantDriver:
             for some in _in_requests(points, self.max_batch):
                 body = {"points": some, "update_mode": "update_only", "update_filter": seen}
                 self._read(Request(Verb.UPSERT, collection, body))
-            now = self._entries(part, list(found), {"include": [NAME, _TURN]})
+            now = self._entries(part, list(found), {"include": [PART, NAME, _TURN]})
             late = {entry["payload"][NAME] for entry in now if entry["payload"][_TURN] != turn}
             waiting = {name: changes[name] for name in late}
             if not waiting:
@@ -322,7 +337,7 @@ class QdrantDriver:
         """See `Driver.vectors`."""
         import numpy as np
 
-        found = self._entries(part, ids, {"include": [NAME]}, vectors=True)
+        found = self._entries(part, ids, {"include": [PART, NAME]}, vectors=True)
         return {_name(entry): np.array(entry["vector"], dtype=np.float32) for entry in found}
 
     def close(self) -> None:
@@ -359,7 +374,7 @@ class QdrantDriver:
         for some in _pieces(list(dict.fromkeys(ids)), _PAGE):
             body = {"ids": [_point_id(name, one) for one in some], "with_payload": payload, "with_vector": vectors}
             found += self._read(Request(Verb.GET, self._collection(part), body)) or []
-        return found
+        return [entry for entry in found if (entry.get("payload") or {}).get(PART, name) == name]
 
     def _scroll(
         self, part: Part, narrowed: Mapping[str, Any], payload: Mapping[str, Any], limit: int | None
@@ -436,7 +451,7 @@ def _part(name: str, space: str) -> Part:
 
 def _point_id(part_name: str, name: str) -> str:
     """Return the UUID of a point: version 8, whose bits are ours to choose."""
-    digest = bytearray(hashlib.sha256(f"{part_name}\n{name}".encode()).digest()[:16])
+    digest = bytearray(hashlib.sha256(json.dumps([part_name, name]).encode()).digest()[:16])
     digest[6] = digest[6] & 0x0F | 0x80
     digest[8] = digest[8] & 0x3F | 0x80
     text = digest.hex()

@@ -29,7 +29,8 @@ class FolderTransport:
     """Implements `Transport` by the same requests that go to a server, carried out in this process.
 
     - One process holds the folder from its first request until it closes the store; another one waits for
-      `BUSY_SECONDS` and then gets `StoreBusy`. Threads and stores of one process share it.
+      `BUSY_SECONDS` and then gets `StoreBusy`. Threads and stores of one process share it; a process that was forked
+      from it is another one.
     - Local mode reads all collections into memory when it opens, and compares a query with every vector: it is for
       some ten thousand records. It imports slowly, some 1.5 s.
     - It writes each point by itself. So that a request is done wholly or not at all, it is noted in the folder before,
@@ -52,24 +53,32 @@ class FolderTransport:
         """See `Transport.url`."""
         return f"qdrant:///{self._folder}"
 
+    @property
+    def remains(self) -> tuple[str, ...]:
+        """See `Transport.remains`; where SQLite is built to overwrite what it deletes, nothing."""
+        return () if _overwrites() else (f"the files in {self._folder}",)
+
     def ask(self, request: Request) -> Any:
         """See `Transport.ask`."""
         if request.verb is Verb.VERSION:
             return {"title": "qdrant", "version": "1.17.0"}  # what local mode can do
         with self._lock:
+            if self._shared is not None and self._shared.process != os.getpid():
+                self._shared = None  # the parent's
             if self._shared is None:
                 if request.verb not in _WRITING and not (self._folder / _META).exists():
                     if request.verb is Verb.COLLECTIONS:
                         return {"collections": []}
                     raise NoCollection(f"{self.url} does not exist")
                 self._shared = _hold(self._folder)
-        return self._shared.ask(request)
+            shared = self._shared
+        return shared.ask(request)
 
     def close(self) -> None:
         """See `Transport.close`; the last store of a process that closes a folder leaves it to others."""
         with self._lock:
             shared, self._shared = self._shared, None
-        if shared is not None:
+        if shared is not None and shared.process == os.getpid():
             _release(shared)
 
 
@@ -78,10 +87,11 @@ class _Held:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.process = os.getpid()
         self.users = 0
         self._opened: dict[str, LocalCollection] = {}
         self._lock = threading.RLock()
-        self._stack = contextlib.ExitStack()
+        self._turn = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
             # Our lock comes first: the client reads everything before it looks whether it may.
             with _translated(folder):
@@ -89,9 +99,12 @@ class _Held:
             if not held:
                 raise _busy(folder)
             self._client = _client(folder)
-            stack.callback(self._client.close)
-            self._redo()
-            self._stack = stack.pop_all()
+            try:
+                self._redo()
+            except BaseException:
+                self._client.close()
+                raise
+            self._turn = stack.pop_all()
 
     def ask(self, request: Request) -> Any:
         with self._lock, _translated(self.folder):
@@ -113,8 +126,12 @@ class _Held:
             return result
 
     def close(self) -> None:
-        with self._lock, _translated(self.folder):
-            self._stack.close()
+        with self._lock, _translated(self.folder), self._turn:
+            self._client.close()
+
+    def leave_to_parent(self) -> None:
+        """Let go of the lock in a forked process, so that the parent can free it; the client stays as it is."""
+        self._turn.close()
 
     def _redo(self) -> None:
         """Do what was cut short, by a crash or a full disk; doing it twice does no harm."""
@@ -160,12 +177,20 @@ _holding = threading.Lock()
 def _hold(folder: Path) -> _Held:
     key = os.getpid(), folder
     with _holding:
+        _leave_parents()
         if key not in _held:
             _held[key] = _Held(folder)
             atexit.unregister(_close_all)  # so that it is registered once
             atexit.register(_close_all)
         _held[key].users += 1
         return _held[key]
+
+
+def _leave_parents() -> None:
+    """Leave to the parent what it held when this process was forked; its clients are kept, since closing unlocks."""
+    for (process, _), held in _held.items():
+        if process != os.getpid():
+            held.leave_to_parent()
 
 
 def _release(held: _Held) -> None:
@@ -187,9 +212,18 @@ def _client(folder: Path) -> "QdrantClient":
     try:
         from qdrant_client import QdrantClient
     except ImportError as exc:
-        raise ConfigError("qdrant:///folder needs qdrant-client; run `pip install memories[qdrant]`") from exc
+        raise ConfigError("qdrant:///folder needs qdrant-client; run: pip install qdrant-client") from exc
     with _translated(folder):
         return QdrantClient(path=str(folder), force_disable_check_same_thread=True)
+
+
+def _overwrites() -> bool:
+    """Return whether the database that the client brings along overwrites what it deletes; no if it is not loaded."""
+    module = sys.modules.get("sqlite3")
+    if module is None:
+        return False
+    with contextlib.closing(module.connect(":memory:")) as db:
+        return bool(db.execute("PRAGMA secure_delete").fetchone()[0])
 
 
 def _busy(folder: Path) -> StoreBusy:

@@ -27,6 +27,7 @@ _ROUTES: Mapping[Verb, tuple[str, str]] = {
     Verb.FACET: ("POST", "/collections/{}/facet"),
 }
 _WRITING_POINTS = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE, Verb.INDEX)
+_WRITING = (*_WRITING_POINTS, Verb.CREATE, Verb.REMOVE)
 
 
 class RestTransport:
@@ -54,7 +55,8 @@ class RestTransport:
     def ask(self, request: Request) -> Any:
         """See `Transport.ask`."""
         method, route = _ROUTES[request.verb]
-        answer = self._client.ask(method, route.format(quote(request.collection, safe="~")), request.body)
+        path = route.format(quote(request.collection, safe="~"))
+        answer = self._client.ask(method, path, request.body, writes=request.verb in _WRITING)
         if answer.status == 200:
             return self._result(request, answer)
         said = _said(answer)
@@ -65,6 +67,11 @@ class RestTransport:
                 return False
             raise NoCollection(f"{self.url} has no collection {request.collection}")
         raise self._refusal(request, answer, said)
+
+    @property
+    def remains(self) -> tuple[str, ...]:
+        """See `Transport.remains`."""
+        return (f"the segments of {self._client.address}, until its optimizer has rewritten them",)
 
     def close(self) -> None:
         """See `Transport.close`."""

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,9 @@ from memories.embedders.base import Space
 from memories.errors import StoreBusy, StoreError
 from memories.file_lock import tried
 from memories.models import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, StoreInfo
-from memories.stores.remote_changes import Changes, Flush, abandoned, by_part, check_free, check_keys
-from memories.stores.remote_driver import Condition, Driver, Kind, Part
+from memories.stores.remote_changes import Changes, Flush, by_part, check_free, check_keys, unfinished
+from memories.stores.remote_driver import Condition, Driver, Kind, Part, Point
+from memories.stores.remote_pending import Turn
 from memories.stores.remote_records import LIVE, label_of, means, pair_of, record_id, window_ids
 from memories.stores.remote_spaces import SCHEMA, Spaces
 from memories.stores.remote_view import View
@@ -41,7 +42,9 @@ class RemoteStore:
     - What a transaction changes comes true in one step as far as it lies in one namespace of one collection and fits
       into one request (`Driver.max_batch`). Where it is more, readers may see a part of it for a moment, and a crash
       between two requests may leave it so; `Memories` writes into one namespace at a time.
-    - `remove` takes records out of every read; the server may keep their bytes until it rewrites its files.
+    - What another machine has begun and died over is in the way for a minute after this one has first met it.
+    - `remove` takes records out of every read; the server may keep their bytes until it rewrites its files, which the
+      result says.
     - Words: how rare a term is, and how long a text, is taken from all records of the namespaces that are read, ended
       ones included. Of very many records that have a term those with the rarest terms are ranked, and among more than
       2,000 a word that a fifth of them has is not looked for beside rarer ones.
@@ -74,9 +77,9 @@ class RemoteStore:
                 self._local.changes = outer
                 raise
             return
-        with _turn(self._driver.url) as machine:
+        with _turn(self._driver.url) as turn:
             self._local.changes = Changes()
-            self._local.machine = machine
+            self._local.turn = turn
             try:
                 yield
                 self._flush(self._local.changes)
@@ -91,7 +94,7 @@ class RemoteStore:
             letters = self._spaces.claim()
         elif changes.new:
             self._spaces.begin()
-        Flush(self._driver, changes, self._local.machine, letters).run()
+        Flush(self._driver, changes, self._local.turn, letters).run()
 
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
@@ -101,7 +104,7 @@ class RemoteStore:
             changes: Changes = self._local.changes
             if any(record.vectors is not None for record in records):
                 self._spaces.check()
-            check_free(self._driver, records, changes, self._local.machine)
+            check_free(self._driver, records, changes, self._local.turn)
             changes.new |= {record.ref: record for record in records}
 
     def patch(self, patches: Sequence[Patch]) -> None:
@@ -117,7 +120,7 @@ class RemoteStore:
                     changes.patch(known[patch.ref], patch)
                     known[patch.ref] = changes.known(patch.ref) or known[patch.ref]
             revived = [known[ref] for ref in ended if known[ref].ended_at is None]
-            check_keys(self._driver, revived, changes, self._local.machine)
+            check_keys(self._driver, revived, changes, self._local.turn)
 
     def touch(self, refs: Sequence[Ref]) -> None:
         """See `Store.touch`; accesses that two writers count at the same moment may count as one."""
@@ -131,12 +134,18 @@ class RemoteStore:
             self._driver.update(part, {record_id(ref): {"accesses": accesses[ref]} for ref in own})
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
-        """See `Store.remove`; the server may keep the bytes until it rewrites its files."""
+        """See `Store.remove`; the result also names what only the server can erase."""
         if self._changes is not None:
             raise StoreError("removing for good can't be undone and so can't be part of a transaction")
+        remains: list[str] = []
         with self.transaction():
             for part, own in by_part(refs).items():
-                found = self._view.stored(own) + abandoned(self._driver, part, own, self._local.machine)
+                dead, alive = unfinished(self._driver, part, own, self._local.turn)
+                remains += [
+                    f"version {ref.position} of {ref.group}, which another machine is writing; remove it in a minute"
+                    for ref in (stored.record.ref for stored in alive)
+                ]
+                found = self._view.stored(own) + dead
                 # Vectors first: of a record that is still there, a second call finds what a first one has left.
                 for space in {space for stored in found for space in stored.windows}:
                     windows = [(stored.record.ref, stored.windows.get(space)) for stored in found]
@@ -144,12 +153,21 @@ class RemoteStore:
                     self._driver.delete(part._replace(kind=Kind.VECTORS, space=space), names)
                 self._driver.delete(part, [record_id(stored.record.ref) for stored in found])
                 self._forget_labels(part, {label_of(*pair) for each in found for pair in each.record.labels.items()})
-        return ()
+        return (*self._driver.remains, *remains)
 
     def _forget_labels(self, part: Part, labels: set[str]) -> None:
-        unused = [name for name in labels if not self._driver.find(part, [Condition("labels", "has", name)], limit=1)]
-        if unused:
-            self._driver.delete(part._replace(kind=Kind.LABELS), unused)
+        """Take labels out that no record has; a writer of another machine adds its own before and after its record."""
+        unused = self._unused(part, labels)
+        if not unused:
+            return
+        held = part._replace(kind=Kind.LABELS)
+        self._driver.delete(held, unused)
+        used = sorted(set(unused).difference(self._unused(part, unused)))
+        if used:  # somebody saw the label before it was taken out, and wrote the record after we had looked
+            self._driver.add(held, [Point(label, {}) for label in used])
+
+    def _unused(self, part: Part, labels: Iterable[str]) -> list[str]:
+        return [name for name in labels if not self._driver.find(part, [Condition("labels", "has", name)], limit=1)]
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -219,7 +237,7 @@ class RemoteStore:
         return self._search(where, query.vector).matches(query)
 
     def info(self, where: Filter) -> StoreInfo:
-        """See `Store.info`; what the server needs on its disk is not known, and counts as nothing."""
+        """See `Store.info`; what the server needs on its disk is not known."""
         view, state = self._view, self._spaces.state()
         without = view.refs(where)
         if without and "space" in state:
@@ -229,9 +247,10 @@ class RemoteStore:
             url=self._driver.url,
             schema_version=SCHEMA if state else None,
             model=state.get("model"),
-            size_bytes=0,
+            size_bytes=None,
             without_vector_count=len(without),
             erasing=False,
+            collection=self._driver.collection,
         )
 
     # --- moving a whole store ---------------------------------------------------------------------------------------
@@ -303,8 +322,8 @@ def _is_behind(ref: Ref, after: tuple[str, int], *, newest_first: bool) -> bool:
 
 
 @contextlib.contextmanager
-def _turn(url: str) -> Iterator[str]:
-    """Keep other writers of this machine out; yield a name for all who take the same lock, and for nobody else."""
+def _turn(url: str) -> Iterator[Turn]:
+    """Keep other writers of this machine out."""
     import platform
 
     path = _lock_file(url)
@@ -316,7 +335,8 @@ def _turn(url: str) -> Iterator[str]:
             raise StoreError(f"cannot take the lock of the writers of {url}, {path}: {exc.strerror}") from exc
         if not held:
             raise StoreBusy(f"another process has been writing to {url} for {_BUSY_SECONDS} seconds; try again")
-        yield f"{platform.node()}:{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}"
+        machine = f"{platform.node()}:{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}"
+        yield Turn(machine, path.with_suffix(".seen"))
 
 
 def _lock_file(url: str) -> Path:

@@ -1,15 +1,14 @@
 """What a transaction on a document server is going to change, laid over what the server says until it is written."""
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from memories.errors import Conflict
+from memories.errors import Conflict, StoreUnreachable
 from memories.models import Filter, Patch, Record, Ref
 from memories.stores.bm25 import tokens_of
 from memories.stores.remote_driver import MAX_TEXT, Condition, Driver, Kind, Part, Point, Value
+from memories.stores.remote_pending import Turn, pending_since, settled
 from memories.stores.remote_records import (
     LIVE,
     PENDING,
@@ -26,9 +25,6 @@ from memories.stores.remote_records import (
     window_ids,
     writer_of,
 )
-
-_PENDING_SECONDS = 60  # a transaction that has not ended after so long has died
-_SINCE, _MACHINE = "pending.since", "pending.machine"
 
 
 @dataclass
@@ -95,22 +91,23 @@ class Flush:
 
     First come labels and vectors, which nothing refers to yet. Then the records: at once if they are all that changes
     and fit into one step, else as pending, which no reader sees. They are read back, since the server leaves out
-    silently what somebody else has written first. Last one update makes all of it true: pending records live, others
-    ended. What is cut short before leaves pending records, which the next writer of their places puts away.
+    silently what somebody else has written first. Then one update makes all of it true: pending records live, others
+    ended. What is cut short before leaves pending records, which the next writer of their places puts away. Last the
+    labels are added again, as a removal by another machine may have taken them out meanwhile; it looks again, too.
     """
 
-    def __init__(self, driver: Driver, changes: Changes, machine: str, space: str | None) -> None:
+    def __init__(self, driver: Driver, changes: Changes, turn: Turn, space: str | None) -> None:
         """Prepare.
 
         Args:
             driver: The server.
             changes: What is to be written.
-            machine: Names those who take the same lock.
+            turn: This machine's.
             space: The letters of the space of the vectors; None if there are none.
         """
         self._driver = driver
         self._changes = changes
-        self._machine = machine
+        self._turn = turn
         self._space = space
         self._writer = os.urandom(8).hex()
         self._new = by_part(changes.new)
@@ -121,6 +118,7 @@ class Flush:
 
         Raises:
             Conflict: Somebody else wrote one of the records or keys first; nothing was changed.
+            StoreUnreachable: The server stopped answering; all of it may be stored, or nothing.
         """
         text = sum(len(record.text) for record in self._changes.new.values())
         fits = text <= MAX_TEXT and all(len(refs) <= self._driver.max_batch for refs in self._new.values())
@@ -129,8 +127,18 @@ class Flush:
             self._add_labels(part, refs)
             self._add_vectors(part, refs)
         try:
+            self._write(pending=pending)
+        except StoreUnreachable as exc:
+            raise StoreUnreachable(
+                f"{self._driver.url} stopped answering in the middle of a write, which may be stored or not: read it "
+                "before you write it again"
+            ) from exc
+
+    def _write(self, *, pending: bool) -> None:
+        try:
             for part, refs in self._new.items():
                 self._driver.add(part, [self._point(ref, pending=pending) for ref in refs])
+            for part, refs in self._new.items():  # just before it comes true, and not long before
                 self._check(part, refs)
         except Conflict:
             self._withdraw()
@@ -141,9 +149,10 @@ class Flush:
                 updates |= {record_id(ref): self._settled(ref) for ref in self._new.get(part, ())}
             if updates:
                 self._driver.update(part, updates)
-        if pending:
-            for part, refs in self._new.items():
+        for part, refs in self._new.items():
+            if pending:
                 self._check_writers(part, refs)
+            self._add_labels(part, refs)
 
     def _add_labels(self, part: Part, refs: Sequence[Ref]) -> None:
         pairs = {label_of(*pair) for ref in refs for pair in self._changes.new[ref].labels.items()}
@@ -171,25 +180,25 @@ class Flush:
             windows[self._space] = Windows(self._writer, len(record.vectors))
         payload = encode(record, self._writer, windows, ended=PENDING if pending else None)
         if pending:
-            payload |= {_SINCE: int(time.time()), _MACHINE: self._machine}
+            payload |= pending_since(self._turn.machine)
         return Point(record_id(ref), payload, words=tokens_of(record))
 
     def _settled(self, ref: Ref) -> dict[str, Value | None]:
         record = self._changes.new[ref]
         ended = encode(record, self._writer, {})["ended"]
-        return {"ended": ended, _SINCE: None, _MACHINE: None}
+        return {"ended": ended, **settled()}
 
     def _check(self, part: Part, refs: Sequence[Ref]) -> None:
         """Raise if a place or a key went to somebody else meanwhile."""
-        self._check_writers(part, refs)
         own = {record_id(ref) for ref in refs}
         for point in key_holders(self._driver, part, (self._changes.new[ref] for ref in refs)):
             is_own = point.id in own and writer_of(point) == self._writer
             stored = None if is_own else decode(part, point)
             after = None if stored is None else self._changes.known(stored.record.ref)
             ends = after is not None and after.ended_at is not None
-            if not is_own and not ends and not is_abandoned(point, self._machine):
+            if not is_own and not ends and not self._turn.has_died(point):
                 raise Conflict(f"another record of {part.namespace} has the same key now; read it again")
+        self._check_writers(part, refs)
 
     def _check_writers(self, part: Part, refs: Sequence[Ref]) -> None:
         found = {point.id: writer_of(point) for point in self._driver.get(part, [record_id(ref) for ref in refs])}
@@ -214,7 +223,7 @@ class Flush:
                 self._driver.delete(Part(Kind.VECTORS, part.collection, part.namespace, self._space), gone)
 
 
-def check_free(driver: Driver, records: Sequence[Record], changes: Changes, machine: str) -> None:
+def check_free(driver: Driver, records: Sequence[Record], changes: Changes, turn: Turn) -> None:
     """Raise if a position or a key is taken, on the server, by what is laid over it, or twice among the records.
 
     What a transaction has left that died is put away.
@@ -226,18 +235,20 @@ def check_free(driver: Driver, records: Sequence[Record], changes: Changes, mach
     taken: set[Ref] = set(changes.new) & set(refs)
     for part, own in by_part(refs).items():
         for point in driver.get(part, [record_id(ref) for ref in own]):
-            if is_abandoned(point, machine):
+            if turn.has_died(point):
                 driver.delete(part, [point.id])
+            elif decode(part, point) is None:
+                raise Conflict(f"somebody else is writing a record of {part.namespace} there; try again in a minute")
             else:
                 taken |= {ref for ref in own if record_id(ref) == point.id}
     for ref in refs:
         if ref in taken:
             raise Conflict(f"version {ref.position} of {ref.group} was written by somebody else first; read it again")
         taken.add(ref)
-    check_keys(driver, records, changes, machine)
+    check_keys(driver, records, changes, turn)
 
 
-def check_keys(driver: Driver, records: Sequence[Record], changes: Changes, machine: str) -> None:
+def check_keys(driver: Driver, records: Sequence[Record], changes: Changes, turn: Turn) -> None:
     """Raise if a key of these records, as far as they are live, is another live record's.
 
     Raises:
@@ -252,7 +263,7 @@ def check_keys(driver: Driver, records: Sequence[Record], changes: Changes, mach
     for record in records:
         by_part.setdefault(part_of(record.ref), []).append(record)
     for part, own in by_part.items():
-        for found in _live_holders(driver, part, own, machine):
+        for found in _live_holders(driver, part, own, turn):
             if found.ref not in changes and found.key is not None:
                 holders[part, found.key] = found.ref
         for record in own:
@@ -262,17 +273,19 @@ def check_keys(driver: Driver, records: Sequence[Record], changes: Changes, mach
                 raise Conflict(f"another record has the key of {record.ref.group} now; read it again")
 
 
-def _live_holders(driver: Driver, part: Part, records: Sequence[Record], machine: str) -> list[Record]:
+def _live_holders(driver: Driver, part: Part, records: Sequence[Record], turn: Turn) -> list[Record]:
     """Return the live records that have keys of these; what has died is put away."""
     found: list[Record] = []
     for point in key_holders(driver, part, records):
         stored = decode(part, point)
         if stored is not None:
             found.append(stored.record)
-        elif is_abandoned(point, machine):
+        elif turn.has_died(point):
             driver.delete(part, [point.id])
         else:
-            raise Conflict(f"somebody else is writing a record of {part.namespace} with the same key; try again")
+            raise Conflict(
+                f"somebody else is writing a record of {part.namespace} with the same key; try again in a minute"
+            )
     return found
 
 
@@ -284,22 +297,15 @@ def key_holders(driver: Driver, part: Part, records: Iterable[Record]) -> list[P
     return driver.find(part, [Condition("key", "in", keys), Condition("ended", ">=", LIVE)])
 
 
-def abandoned(driver: Driver, part: Part, refs: Iterable[Ref], machine: str) -> list[Stored]:
-    """Return what transactions that died have left in the groups of these records."""
+def unfinished(driver: Driver, part: Part, refs: Iterable[Ref], turn: Turn) -> tuple[list[Stored], list[Stored]]:
+    """Return what is pending in the groups of these records: what has died, and what somebody may still be writing."""
     groups = sorted({ref.group for ref in refs})
     found = driver.find(part, [Condition("group", "in", groups), Condition("ended", "=", PENDING)])
-    return [decode_any(part, point) for point in found if is_abandoned(point, machine)]
-
-
-def is_abandoned(point: Point, machine: str) -> bool:
-    """Return whether a record is pending and its transaction has died.
-
-    Who holds the lock of this machine knows that no other transaction of this machine is alive.
-    """
-    payload: Mapping[str, Any] = point.payload
-    if payload.get("ended") != PENDING:
-        return False
-    return payload.get(_MACHINE) == machine or time.time() - payload.get(_SINCE, 0) > _PENDING_SECONDS
+    dead: list[Stored] = []
+    alive: list[Stored] = []
+    for point in found:
+        (dead if turn.has_died(point) else alive).append(decode_any(part, point))
+    return dead, alive
 
 
 def by_part(refs: Iterable[Ref]) -> dict[Part, list[Ref]]:

@@ -117,6 +117,16 @@ class Driver(Protocol):
         ...
 
     @property
+    def collection(self) -> str:
+        """What the store is called on the server."""
+        ...
+
+    @property
+    def remains(self) -> tuple[str, ...]:
+        """What may still hold the bytes of points after `delete` has returned, and until when; nothing if none can."""
+        ...
+
+    @property
     def max_batch(self) -> int:
         """How many points one `add` or `update` takes in one step."""
         ...

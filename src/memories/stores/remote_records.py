@@ -226,6 +226,11 @@ def is_narrow(where: Filter) -> bool:
     return len(conditions(where)) > 1 or where.state == "ended" or (where.prefix and bool(where.group))
 
 
+def is_specific(where: Filter) -> bool:
+    """Return whether a filter names what mostly few records have."""
+    return bool(where.labels) or where.key is not None or (where.group is not None and not where.prefix)
+
+
 def means(where: Filter, record: Record) -> bool:
     """Return whether a filter means a record."""
     group = where.group or ""

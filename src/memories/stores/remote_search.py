@@ -2,6 +2,7 @@
 
 import functools
 import heapq
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from memories.models import Candidate, Filter, Matches, Query, Ref
 from memories.stores import bm25
 from memories.stores.columns import matches_of
 from memories.stores.remote_driver import Condition, Kind, Part
-from memories.stores.remote_records import Stored, is_narrow, means, ref_of, word_of
+from memories.stores.remote_records import Stored, is_narrow, is_specific, means, ref_of, word_of
 from memories.stores.remote_view import Place, View, parts_of, place_of, ref_at
 from memories.surroundings import BESIDE
 from memories.times import to_millis
@@ -89,10 +90,18 @@ class Search:
         self._parts = parts_of(where)
         self._known: dict[Ref, Stored | None] = {}
         self._words: dict[Ref, list[str]] = {}
-        self._meant = view.places(where) if is_narrow(where) else None
+        self._meant = self._narrowed() if is_narrow(where) else None
         self._soon: Sequence[Ref] = ()  # what is wanted too, and read in one request with the next
         self._laid = [record.ref for record in view.changes.meant(where)]
         self._load(self._laid)
+
+    def _narrowed(self) -> set[Place]:
+        """Return the places of what is meant; those of a few records are read with them, to be scored one by one."""
+        few = self._view.few(self._where, _AMONG) if self._space is not None and is_specific(self._where) else None
+        if few is None:
+            return self._view.places(self._where)
+        self._known |= {stored.record.ref: stored for stored in few}
+        return {place_of(stored.record.ref) for stored in few}
 
     @functools.cached_property
     def _totals(self) -> dict[Part, int]:
@@ -240,23 +249,29 @@ class Search:
         for part in self._parts:
             asked = 10 + math.ceil(1.5 * k / share)
             while True:
-                of_part, exhausted = self._ask(part, vector, asked)
+                of_part, exhausted = self._ask(part, vector, asked, k)
                 if exhausted or len(of_part) >= k:
                     break
                 asked *= _SURPLUS
             found |= of_part
         return _best(found | self._of_laid(vector), k)
 
-    def _ask(self, part: Part, vector: "Vector", asked: int) -> tuple[Scores, bool]:
-        """Return those of the nearest windows whose records are meant, and whether there are no more."""
+    def _ask(self, part: Part, vector: "Vector", asked: int, k: int) -> tuple[Scores, bool]:
+        """Return the `k` nearest records of those that are meant, and whether no more windows are there to be asked."""
         windows = part._replace(kind=Kind.VECTORS, space=self._space or "")
         hits = self._view.driver.nearest(windows, vector, k=asked)
         near = [(ref_of(windows, name), word_of(name), cosine) for name, cosine in hits]
         if self._meant is not None:
             near = [hit for hit in near if place_of(hit[0]) in self._meant]
-        self._load(ref for ref, _, _ in near)
         found: Scores = {}
-        for ref, word, cosine in near:
+        size = k + 2  # nearly always enough; the others are asked for because some may have ended
+        for at, (ref, word, cosine) in enumerate(near):
+            if len(found) == k:
+                break
+            if ref not in self._known:
+                unknown = dict.fromkeys(each for each, _, _ in near[at:] if each not in self._known)
+                self._load(itertools.islice(unknown, size))
+                size *= _SURPLUS
             stored = self._known[ref]
             own = None if stored is None else stored.windows.get(self._space or "")
             if own is not None and own.word == word:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from memories.models import Filter, Record, Ref
 from memories.stores.remote_changes import Changes, by_part
-from memories.stores.remote_driver import Condition, Driver, Kind, Part
+from memories.stores.remote_driver import Condition, Driver, Kind, Part, Point
 from memories.stores.remote_records import Stored, conditions, decode, is_narrow, means, record_id, ref_of, window_ids
 
 if TYPE_CHECKING:
@@ -58,14 +58,22 @@ class View:
 
     def meant(self, where: Filter) -> list[Stored]:
         """Return all that a filter means, in no order."""
-        found: list[Stored] = []
+        return self._laid_over(where, [(part, self.driver.find(part, conditions(where))) for part in parts_of(where)])
+
+    def few(self, where: Filter, most: int) -> list[Stored] | None:
+        """Return all that a filter means, if no part has more than so many of them; else None."""
+        found: list[tuple[Part, list[Point]]] = []
         for part in parts_of(where):
-            points = self.driver.find(part, conditions(where))
-            decoded = (decode(part, point) for point in points)
-            found += [stored for stored in decoded if stored is not None and stored.record.ref not in self.changes]
+            found.append((part, self.driver.find(part, conditions(where), limit=most + 1)))
+            if len(found[-1][1]) > most:
+                return None
+        return self._laid_over(where, found)
+
+    def _laid_over(self, where: Filter, points: Iterable[tuple[Part, list[Point]]]) -> list[Stored]:
+        decoded = (decode(part, point) for part, own in points for point in own)
+        found = [stored for stored in decoded if stored is not None and stored.record.ref not in self.changes]
         found = [stored for stored in found if means(where, stored.record)]
-        laid = [record.ref for record in self.changes.meant(where)]
-        return found + self.stored(laid)
+        return found + self.stored(record.ref for record in self.changes.meant(where))
 
     def stored(self, refs: Iterable[Ref]) -> list[Stored]:
         """Return the records at these addresses, in no order."""
