@@ -25,7 +25,7 @@ MODULES = [
 LAYERS = (
     ("errors", "models"),
     ("validate", "times", "ids", "text", "decay", "versions", "ranking", "vocabulary", "duplicates", "config"),
-    ("file_lock",),
+    ("batches", "disk", "file_lock"),
     ("dates", "names", "surroundings", "policy", "fence", "logs", "record_lines", "retry_queue"),
     ("payloads",),
     ("stores", "embedders"),

@@ -135,9 +135,7 @@ class MemoryGateway:
         wanted = count(n, "n")
         conversation = line(conversation_id, "conversation_id")
         with self._timed("history read", conversation_id=conversation_id, n=n):
-            waiting = self._waiting(
-                conversation
-            )  # before what is stored: what is stored meanwhile is in both, not in none
+            waiting = self._waiting(conversation)  # first: what is stored meanwhile is then seen in both places
             found = self._backend.tail(conversation, min(wanted + len(waiting), MAX_LIMIT))
         documents = (found + _pending(waiting, found))[-wanted:]
         for document in documents:

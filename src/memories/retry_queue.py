@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
 from memories.config import Config
+from memories.disk import flush_folder, write_all
 from memories.errors import SystemFault
 from memories.file_lock import CREATING, locked, tried
 
@@ -196,17 +197,17 @@ class RetryQueue:
             if whole + len(line) > MAX_BYTES:
                 raise QueueFull(f"the queue {self.path} is full ({MAX_BYTES} bytes); mend the store first")
             os.lseek(fd, whole, os.SEEK_SET)  # over what a crash left half-written
-            _write(fd, line)
+            write_all(fd, line)
             os.fsync(fd)
         finally:
             os.close(fd)
         if new:
-            _flush_folder(self.path.parent)
+            flush_folder(self.path.parent)
 
     def _put_aside(self, text: str) -> None:
         fd = os.open(self.refused, CREATING | os.O_APPEND | os.O_WRONLY, 0o600)
         try:
-            _write(fd, text.encode("utf-8", "backslashreplace") + b"\n")
+            write_all(fd, text.encode("utf-8", "backslashreplace") + b"\n")
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -249,12 +250,12 @@ def _replace(path: Path, lines: Sequence[str]) -> None:
         scratch = _scratch(path)
         fd = os.open(scratch, CREATING | os.O_TRUNC | os.O_WRONLY, 0o600)
         try:
-            _write(fd, "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
+            write_all(fd, "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
             os.fsync(fd)
         finally:
             os.close(fd)
         scratch.replace(path)
-    _flush_folder(path.parent)
+    flush_folder(path.parent)
 
 
 def _end_of_last_line(fd: int, size: int) -> int:
@@ -267,18 +268,3 @@ def _end_of_last_line(fd: int, size: int) -> int:
         if found >= 0:
             return at + found + 1
     return 0
-
-
-def _write(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
-
-
-def _flush_folder(folder: Path) -> None:
-    if os.name == "nt":
-        return  # there is no such thing
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

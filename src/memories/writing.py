@@ -1,11 +1,12 @@
 """How a draft becomes a memory, or does not: addressed by key, recognized as a duplicate, or stored."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from memories import validate, versions
+from memories.batches import by_count
 from memories.duplicates import Judgement, Verdict, judge
 from memories.embedders.base import embed_to_store
 from memories.errors import InvalidInput, RequestError
@@ -101,7 +102,7 @@ class Writer:
         """
         checked = [_checked(draft) for draft in drafts]
         outcomes: list[Outcome] = []
-        for batch in _batches(checked, BATCH if self.force else BATCH_COMPARED):
+        for batch in by_count(checked, BATCH if self.force else BATCH_COMPARED):
             made = embed_to_store(self.embedder, [draft.content for draft in batch])
             if made.note and self.embedder is not None:
                 refuse_other_model(self.store, self.embedder.space, Filter(Collection.MEMORY, (self.namespace,)))
@@ -243,11 +244,6 @@ def _judge(new: str, old: str, similarity: float | None, threshold: float) -> Ju
     if max(len(new), len(old)) <= MAX_JUDGED:
         return judge(new, old, similarity, threshold=threshold)
     return Judgement(Verdict.SAME if new.split() == old.split() else Verdict.DIFFERENT)
-
-
-def _batches(drafts: Sequence[Draft], size: int) -> Iterator[Sequence[Draft]]:
-    for start in range(0, len(drafts), size):
-        yield drafts[start : start + size]
 
 
 def _rounded(similarity: float | None) -> float:

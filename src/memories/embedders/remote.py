@@ -1,9 +1,10 @@
 """An embedder that asks a service over HTTP: long texts cut, many texts in one request, answers checked and kept."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from memories.batches import by_weight
 from memories.config import Config, cache_folder
 from memories.embedders import services
 from memories.embedders.base import EmbedderUnavailable, Space
@@ -105,7 +106,12 @@ class HTTPEmbedder:
         kind = "question" if question else "statement"
         found = self._cache.find([f"{kind} {text}" for text in marked])
         vectors = {text: found[f"{kind} {text}"] for text in marked if f"{kind} {text}" in found}
-        for batch in _batches([text for text in marked if text not in vectors], self._chosen.provider.batch):
+        for batch in by_weight(
+            [text for text in marked if text not in vectors],
+            lambda text: len(text.encode("utf-8", "replace")),
+            most=self._chosen.provider.batch,
+            heaviest=MAX_REQUEST_BYTES,
+        ):
             new = dict(zip(batch, self._ask(batch, question=question, units=units), strict=True))
             self._cache.keep({f"{kind} {text}": vector for text, vector in new.items()})
             vectors |= new
@@ -170,18 +176,3 @@ def open_remote(name: str, config: Config) -> HTTPEmbedder:
         ConfigError: A setting is missing or not acceptable.
     """
     return HTTPEmbedder(services.choose(name, config), config)
-
-
-def _batches(texts: Sequence[str], most: int) -> Iterator[list[str]]:
-    """Cut a list of texts into what goes into one request each."""
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        length = len(text.encode("utf-8", "replace"))
-        if batch and (len(batch) == most or size + length > MAX_REQUEST_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(text)
-        size += length
-    if batch:
-        yield batch

@@ -3,10 +3,11 @@
 import hashlib
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from memories.batches import by_weight
 from memories.errors import StoreDamaged, StoreError
 from memories.models import Collection
 from memories.stores.remote_driver import FIELDS, Kind, Part, Point, Value, Where
@@ -212,7 +213,7 @@ class ChromaDriver:
         self._add(part, points)
 
     def _add(self, part: Part, points: Sequence[Point], beside: str = "") -> None:
-        for batch in self._batches(points):
+        for batch in by_weight(points, _weight, most=self._size(len(points)), heaviest=_BATCH_BYTES):
             body: dict[str, Any] = {
                 "ids": [point.id for point in batch],
                 "embeddings": [_packed(point) for point in batch],
@@ -249,20 +250,6 @@ class ChromaDriver:
     def _size(self, count: int) -> int:
         """Return how many points go into one request, without a question where they are few."""
         return _READ if count <= _READ else self.max_batch
-
-    def _batches(self, points: Sequence[Point]) -> Iterator[Sequence[Point]]:
-        size = self._size(len(points))
-        batch: list[Point] = []
-        weight = 0
-        for point in points:
-            heavy = _weight(point)
-            if batch and (len(batch) == size or weight + heavy > _BATCH_BYTES):
-                yield batch
-                batch, weight = [], 0
-            batch.append(point)
-            weight += heavy
-        if batch:
-            yield batch
 
     # --- reading ---------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from memories.disk import flush_folder, write_all
 from memories.errors import StoreBusy, StoreDamaged, StoreError
 
 try:
@@ -102,7 +103,7 @@ class Folder:
         for folder in (*reversed(self.path.parents), self.path, self.inner):
             if not folder.exists():
                 folder.mkdir(mode=0o700, exist_ok=True)
-                _flush(folder.parent)
+                flush_folder(folder.parent)
         self._write(self.inner / ".gitignore", b"*\n")
 
     def _refuse_unsafe(self) -> None:
@@ -201,7 +202,7 @@ class Folder:
         with translated(self.path):
             _append(self.path / name, data, flush=True)
             if known is None:
-                _flush(self.path)
+                flush_folder(self.path)
             return _stamp(self.path / name)
 
     def replace(self, contents: Mapping[str, bytes], known: Mapping[str, Stamp | None]) -> None:
@@ -222,7 +223,7 @@ class Folder:
                     self._write(self.inner / scratch[name], data, _mode(self.path / name))
                 self._refuse_changed(known)
                 if len(contents) > 1:
-                    _flush(self.inner)
+                    flush_folder(self.inner)
                     self.put(_JOURNAL, json.dumps(scratch).encode())
             except BaseException:
                 for left in scratch.values():
@@ -240,14 +241,14 @@ class Folder:
             except BaseException:
                 new.unlink(missing_ok=True)
                 raise
-            _flush(self.inner)
+            flush_folder(self.inner)
 
     def add(self, name: str, data: bytes, *, flush: bool) -> None:
         """Add to the end of a derived file."""
         with translated(self.path):
             _append(self.inner / name, data, flush=flush)
             if flush:
-                _flush(self.inner)
+                flush_folder(self.inner)
 
     def cut(self, name: str, size: int) -> None:
         """Cut a derived file to what is whole of it."""
@@ -259,13 +260,13 @@ class Folder:
         with translated(self.path):
             for name in names:
                 (self.inner / name).unlink(missing_ok=True)
-            _flush(self.inner)
+            flush_folder(self.inner)
 
     def rename(self, name: str, new: str) -> None:
         """Give a file another name."""
         with translated(self.path):
             (self.path / name).rename(self.path / new)
-            _flush(self.path)
+            flush_folder(self.path)
 
     def inner_names(self) -> list[str]:
         """Return the names of the derived files."""
@@ -317,7 +318,7 @@ class Folder:
     def _settle(self, scratch: Mapping[str, str]) -> None:
         for name, new in scratch.items():
             (self.inner / new).replace(self.path / name)
-        _flush(self.path)
+        flush_folder(self.path)
 
     def _refuse_changed(self, known: Mapping[str, Stamp | None]) -> None:
         for name, stamp in known.items():
@@ -328,7 +329,7 @@ class Folder:
         fd = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | _GUARD, mode)
         try:
             os.fchmod(fd, mode)
-            _write(fd, data)
+            write_all(fd, data)
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -391,27 +392,11 @@ def _append(path: Path, data: bytes, *, flush: bool) -> None:
     try:
         size = os.fstat(fd).st_size
         try:
-            _write(fd, data)
+            write_all(fd, data)
             if flush:
                 os.fsync(fd)
         except BaseException:
             os.ftruncate(fd, size)  # a full disk took only a part
             raise
-    finally:
-        os.close(fd)
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _flush(folder: Path) -> None:
-    if os.name != "posix":
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
     finally:
         os.close(fd)

@@ -10,12 +10,13 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from memories.batches import by_count
 from memories.config import Config, without_password
 from memories.embedders.base import Space
 from memories.errors import ConfigError, MemoriesError, StoreDamaged, StoreError
@@ -296,7 +297,7 @@ class Mover:
         before = _count(namespace, there)
         missing: list[Record] = []
         patches: list[Patch] = []
-        for batch in _batches(records):
+        for batch in by_count(records, _BATCH):
             known = {record.ref: record for record in there.read([record.ref for record in batch])}
             missing += [record for record in batch if record.ref not in known]
             changes = [_difference(record, known[record.ref]) for record in batch if record.ref in known]
@@ -306,7 +307,7 @@ class Mover:
         begun = self._begun(namespace)
         copies = begun.copies & {record.ref for record in records} if begun and begun.store == store else frozenset()
         self._begin(namespace, _Begun(store, copies | {record.ref for record in missing}))
-        for batch in _batches(missing):
+        for batch in by_count(missing, _BATCH):
             vectors = self.here.vectors([record.ref for record in batch])
             there.append([_with_vectors(record, vectors.get(record.ref)) for record in batch])
         after = _count(namespace, there)
@@ -337,12 +338,8 @@ def _count(namespace: str, store: Store) -> int:
     return sum(store.count(Filter(collection, (namespace,), state="any")) for collection in Collection)
 
 
-def _batches(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    return (records[at : at + _BATCH] for at in range(0, len(records), _BATCH))
-
-
 def _read_back(records: Sequence[Record], there: Store) -> list[Record]:
-    return [found for batch in _batches(records) for found in there.read([record.ref for record in batch])]
+    return [found for batch in by_count(records, _BATCH) for found in there.read([record.ref for record in batch])]
 
 
 def _with_vectors(record: Record, vectors: Any) -> Record:

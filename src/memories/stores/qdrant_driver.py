@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from memories.batches import by_count, by_weight
 from memories.errors import StoreBusy, StoreDamaged, StoreError
 from memories.models import Collection
 from memories.stores.remote_driver import FIELDS, Condition, Kind, Part, Point, Value, Where
@@ -371,7 +372,7 @@ class QdrantDriver:
     ) -> list[dict[str, Any]]:
         name = _part_name(part)
         found: list[dict[str, Any]] = []
-        for some in _pieces(list(dict.fromkeys(ids)), _PAGE):
+        for some in by_count(list(dict.fromkeys(ids)), _PAGE):
             body = {"ids": [_point_id(name, one) for one in some], "with_payload": payload, "with_vector": vectors}
             found += self._read(Request(Verb.GET, self._collection(part), body)) or []
         return [entry for entry in found if (entry.get("payload") or {}).get(PART, name) == name]
@@ -518,23 +519,9 @@ def _word() -> str:
     return os.urandom(8).hex()
 
 
-def _pieces(names: Sequence[str], size: int) -> list[Sequence[str]]:
-    return [names[start : start + size] for start in range(0, len(names), size)]
-
-
 def _in_requests(points: Sequence[dict[str, Any]], most: int) -> Iterator[list[dict[str, Any]]]:
     """Yield points in lists that fit into one request each."""
-    some: list[dict[str, Any]] = []
-    size = 0
-    for point in points:
-        bytes_of_it = _size(point)
-        if some and (len(some) == most or size + bytes_of_it > _MAX_BYTES):
-            yield some
-            some, size = [], 0
-        some.append(point)
-        size += bytes_of_it
-    if some:
-        yield some
+    return by_weight(points, _size, most=most, heaviest=_MAX_BYTES)
 
 
 def _size(point: Mapping[str, Any]) -> int:

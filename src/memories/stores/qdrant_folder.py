@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memories.disk import flush_folder
 from memories.errors import ConfigError, StoreBusy, StoreDamaged, StoreError
 from memories.file_lock import tried
 from memories.stores.qdrant_driver import NoCollection, Request, Verb
@@ -268,8 +269,4 @@ def _write(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush_folder(path.parent)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import apsw
 
+from memories.disk import flush_folder
 from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError
 from memories.stores import sqlite_schema as schema
 
@@ -299,7 +300,7 @@ class SQLiteFile:
         finally:
             connection.close()
         scratch.rename(self.path)
-        _sync_directory(self.path.parent)
+        flush_folder(self.path.parent)
 
     def _migrate(self, connection: apsw.Connection) -> None:
         """Bring an older schema up to date, under the side-file lock, after a snapshot of the whole file."""
@@ -326,7 +327,7 @@ class SQLiteFile:
         os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # VACUUM INTO alone would make it 0644
         connection.execute("VACUUM INTO ?", (str(scratch),))
         scratch.rename(target)
-        _sync_directory(target.parent)
+        flush_folder(target.parent)
 
     def _refuse_network_filesystem(self) -> None:
         kind = _filesystem(self.path.parent)
@@ -465,16 +466,6 @@ def _try_lock(fd: int) -> bool:
 def _unlock(fd: int) -> None:
     if fcntl is not None:
         fcntl.flock(fd, fcntl.LOCK_UN)
-
-
-def _sync_directory(folder: Path) -> None:
-    if os.name != "posix":
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _filesystem(folder: Path) -> str:
