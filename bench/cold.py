@@ -21,7 +21,7 @@ _LIGHT_BAR, _SEARCH_BAR = 8.0, 0.5
 # One process that does what `memory search` does, step by step; each step's end is printed in seconds.
 _STEPS = """
 import time; print("interpreter", time.monotonic())
-import memories.cli, memories.service, memories.stores.sqlite, memories.searching
+import memories.skins.cli, memories.service, memories.stores.sqlite.store, memories.search.search
 print("import the command and the store", time.monotonic())
 import numpy; print("import numpy", time.monotonic())
 import onnxruntime; print("import onnxruntime", time.monotonic())

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from memories.duplicates import Verdict, judge
 from memories.embedders import open_embedder
+from memories.write.duplicates import Verdict, judge
 
 PAIRS = Path(__file__).parent.parent / "tests" / "data" / "duplicate_pairs.jsonl"
 THRESHOLDS = (0.60, 0.65, 0.70, 0.75, 0.80, 0.82, 0.84, 0.86, 0.88, 0.90, 0.92, 0.95)

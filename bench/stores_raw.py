@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from memories import Store
 from memories.models import Filter
-from memories.stores import chroma_driver
+from memories.stores.chroma import driver
 
 K = 10
 DIMENSION = 384
@@ -116,7 +116,7 @@ class SQLite:
 
     def nearest(self, vector: Vector, scope: Scope) -> list[int]:
         """See `Client.nearest`."""
-        from memories.stores.sqlite_query import condition, pools
+        from memories.stores.sqlite.query import condition, pools
 
         where = self._asked.few if scope is Scope.FEW else self._asked.everything
         with self._store._file.read() as db:
@@ -166,10 +166,10 @@ class PostgreSQL:
 
     def attach(self, store: Any, asked: Asked) -> None:
         """See `Client.attach`; the statements are those that the store sends for a first vector."""
-        from memories.stores import postgres_server
+        from memories.stores.postgres import connection
 
         schema = store._server.address.schema
-        self._db.execute(f"SET search_path = {schema}, public; {postgres_server._SETTINGS}")
+        self._db.execute(f"SET search_path = {schema}, public; {connection._SETTINGS}")
         self.texts = dict(self._db.execute("SELECT seq, text FROM record").fetchall())
         for few, where in ((False, asked.everything), (True, asked.few)):
             self._sent[few] = _statements(store, where)
@@ -191,8 +191,8 @@ class PostgreSQL:
 
 def _statements(store: Any, where: Filter) -> list[tuple[str, tuple[Any, ...]]]:
     """Return the statements by which the store finds the nearest of a filter; the place of the vector holds None."""
-    from memories.stores import postgres_vectors
-    from memories.stores.postgres_query import condition, extent
+    from memories.stores.postgres import vectors as postgres_vectors
+    from memories.stores.postgres.query import condition, extent
 
     sent: list[tuple[str, tuple[Any, ...]]] = []
     vector = np.full(DIMENSION, DIMENSION**-0.5, dtype=np.float32)
@@ -223,7 +223,7 @@ class Chroma:
         self.texts: dict[int, str] = {}
         self._connection = http.client.HTTPConnection(host, port, timeout=120)
         self._path = "/api/v2/tenants/default_tenant/databases/default_database/collections"
-        made = self._ask("", {"name": "plain", "configuration": chroma_driver._VECTORS})
+        made = self._ask("", {"name": "plain", "configuration": driver._VECTORS})
         self._path += f"/{made['id']}"
 
     def insert(self, rows: Sequence[Row]) -> None:

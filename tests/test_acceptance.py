@@ -21,14 +21,10 @@ from memories import (
     MCPError,
     MemoryGateway,
     MemoryPolicy,
-    agent_memory,
-    backend,
-    context,
-    gateway,
     load_config,
-    payloads,
-    policy,
 )
+from memories.agent import backend, context, gateway, payloads, policy
+from memories.agent import memory as agent_memory
 from memories.config import SETTINGS
 
 ROOT = Path(__file__).parent.parent
@@ -132,13 +128,13 @@ INTERFACES = dict(
 def test_ac_qual_001_the_interfaces_of_the_specification_are_among_those_inspected() -> None:
     named = {name.removeprefix("memories.") for name in INTERFACES}
     assert named >= {
-        "gateway.MemoryGateway.__init__", "gateway.MemoryGateway.ensure_collections",
-        "gateway.MemoryGateway.append_history", "gateway.MemoryGateway.tail_history",
-        "gateway.MemoryGateway.write_memory", "gateway.MemoryGateway.recall_memory",
-        "context.ContextBuilder.__init__", "context.ContextBuilder.build_context",
-        "context.ContextBuilder.format_for_prompt", "policy.MemoryPolicy.__init__",
-        "policy.MemoryPolicy.should_store", "policy.MemoryPolicy.enforce_rate_limit",
-        "policy.MemoryPolicy.validate_memory_type", "agent_memory.AgentMemory.health",
+        "agent.gateway.MemoryGateway.__init__", "agent.gateway.MemoryGateway.ensure_collections",
+        "agent.gateway.MemoryGateway.append_history", "agent.gateway.MemoryGateway.tail_history",
+        "agent.gateway.MemoryGateway.write_memory", "agent.gateway.MemoryGateway.recall_memory",
+        "agent.context.ContextBuilder.__init__", "agent.context.ContextBuilder.build_context",
+        "agent.context.ContextBuilder.format_for_prompt", "agent.policy.MemoryPolicy.__init__",
+        "agent.policy.MemoryPolicy.should_store", "agent.policy.MemoryPolicy.enforce_rate_limit",
+        "agent.policy.MemoryPolicy.validate_memory_type", "agent.memory.AgentMemory.health",
     }  # fmt: skip
 
 
@@ -156,13 +152,20 @@ def test_ac_qual_001_every_public_interface_has_type_hints_and_a_docstring(name:
 def test_ac_qual_002_most_of_gateway_context_and_policy_is_run_by_their_tests(
     tmp_path: Path, clean_environment: Mapping[str, str]
 ) -> None:
-    tests = [str(ROOT / "tests" / f"test_{name}.py") for name in ("gateway", "context", "policy")]
+    tests = [str(ROOT / "tests" / "agent" / f"test_{name}.py") for name in ("gateway", "context", "policy")]
     environment = {**clean_environment, "COVERAGE_FILE": str(tmp_path / "coverage")}
     run = [sys.executable, "-m", "coverage", "run", "--source=memories", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run([*run, "-k", "not process and not kill", *tests], cwd=ROOT, env=environment, timeout=300)
     assert done.returncode == 0
     for name in ("gateway", "context", "policy"):
-        report = [sys.executable, "-m", "coverage", "report", "--fail-under=80", f"--include=*/memories/{name}.py"]
+        report = [
+            sys.executable,
+            "-m",
+            "coverage",
+            "report",
+            "--fail-under=80",
+            f"--include=*/memories/agent/{name}.py",
+        ]
         assert subprocess.run(report, cwd=ROOT, env=environment).returncode == 0
 
 

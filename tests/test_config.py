@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from memories.cli import shapes
-from memories.cli import text as texts
 from memories.config import SETTINGS, cache_folder, load_config, without_password
 from memories.errors import ConfigError
+from memories.skins import shapes
+from memories.skins.cli import text as texts
 
 
 def test_every_setting_has_a_default_and_says_so(tmp_path: Path) -> None:

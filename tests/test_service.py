@@ -24,7 +24,8 @@ from memories import (
 )
 from memories.embedders.fake import FakeEmbedder
 from memories.embedders.minilm import MiniLM
-from memories.stores import open_store, sqlite_file
+from memories.stores import open_store
+from memories.stores.sqlite import connection
 
 if TYPE_CHECKING:
     import numpy as np
@@ -498,7 +499,7 @@ def test_removing_a_tag_takes_its_whole_name(memories: Memories) -> None:
 def test_an_erasure_that_a_reader_held_up_is_finished_by_forgetting_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.2)
     url = f"sqlite:///{tmp_path}/m.db"
     with Memories(url, embedder="fake") as writer, Memories(url, embedder="fake") as reader:
         memory = add(writer, "apples are a secret")

@@ -16,11 +16,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from memories.agent_memory import AgentMemory
-    from memories.backend import Backend, MCPError
+    from memories.agent.backend import Backend, MCPError
+    from memories.agent.context import ContextBuilder, ContextBuildError
+    from memories.agent.gateway import MemoryGateway
+    from memories.agent.memory import AgentMemory
+    from memories.agent.payloads import ContextPackage, HistoryTurn, MemoryItem
+    from memories.agent.policy import MemoryPolicy
     from memories.config import Config, load_config
-    from memories.context import ContextBuilder, ContextBuildError
-    from memories.conversation import Conversation, Turn, TurnDraft
     from memories.embedders import Embedder, Space
     from memories.errors import (
         AmbiguousId,
@@ -40,16 +42,15 @@ if TYPE_CHECKING:
         StoreUnreachable,
         SystemFault,
     )
-    from memories.gateway import MemoryGateway
     from memories.models import DecayPolicy, Draft, Forgotten, History, Memory, Page, Status, Version
-    from memories.payloads import ContextPackage, HistoryTurn, MemoryItem
-    from memories.policy import MemoryPolicy
-    from memories.searching import Considered, Explanation, Hit, SearchFilters
+    from memories.search.search import Considered, Explanation, Hit, SearchFilters
     from memories.service import Memories
     from memories.stores import Store
-    from memories.writing import Created, Similar
+    from memories.write.create import Created, Similar
+    from memories.write.turns import Conversation, Turn, TurnDraft
 
 __version__ = "0.1.0"
+
 
 __all__ = [
     "AgentMemory",
@@ -104,19 +105,37 @@ __all__ = [
     "load_config",
 ]
 
-# light ones first
-_HOMES = (
-    *("errors", "models", "config", "embedders", "stores", "service", "conversation", "searching", "writing"),
-    *("policy", "payloads", "backend", "gateway", "context", "agent_memory"),
-)
+# Where each public name is; its module is imported when the name is first used.
+_HOMES = {
+    name: home
+    for home, names in {
+        "agent.backend": "Backend MCPError",
+        "agent.context": "ContextBuildError ContextBuilder",
+        "agent.gateway": "MemoryGateway",
+        "agent.memory": "AgentMemory",
+        "agent.payloads": "ContextPackage HistoryTurn MemoryItem",
+        "agent.policy": "MemoryPolicy",
+        "config": "Config load_config",
+        "embedders": "Embedder Space",
+        "errors": (
+            "AmbiguousId ConfigError Conflict EmbedderError EmbedderMismatch InvalidInput MemoriesError "
+            "NotFound NotReinforceable RequestError SchemaTooNew StoreBusy StoreDamaged StoreError "
+            "StoreUnreachable SystemFault"
+        ),
+        "models": "DecayPolicy Draft Forgotten History Memory Page Status Version",
+        "search.search": "Considered Explanation Hit SearchFilters",
+        "service": "Memories",
+        "stores": "Store",
+        "write.create": "Created Similar",
+        "write.turns": "Conversation Turn TurnDraft",
+    }.items()
+    for name in names.split()
+}
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:
-        for home in _HOMES:
-            module = import_module(f"{__name__}.{home}")
-            if name in vars(module):
-                return getattr(module, name)
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,5 +1,5 @@
 """`python -m memories` is the `memory` command."""
 
-from memories.cli import main
+from memories.skins.cli import main
 
 main()

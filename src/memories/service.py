@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from memories import validate, versions
 from memories.config import Config, load_config
-from memories.embedders.base import embed_to_store
+from memories.embedders.protocol import embed_to_store
 from memories.errors import AmbiguousId, InvalidInput, NotFound, NotReinforceable, RequestError
 from memories.ids import ID_LENGTH, parse_id
 from memories.models import (
@@ -30,10 +30,10 @@ from memories.stores import Store, open_store
 from memories.times import asked_at, from_millis, mixes_zones, to_millis, to_moment
 
 if TYPE_CHECKING:
-    from memories.conversation import Conversation, Turn, TurnDraft
     from memories.embedders import Embedder
-    from memories.searching import Explanation, Found, Hit, SearchFilters
-    from memories.writing import Created
+    from memories.search.search import Explanation, Found, Hit, SearchFilters
+    from memories.write.create import Created
+    from memories.write.turns import Conversation, Turn, TurnDraft
 
 
 def _clock() -> datetime:
@@ -149,7 +149,7 @@ class Memories:
         Raises:
             InvalidInput: One is not acceptable; none was stored.
         """
-        from memories.writing import Created, Writer
+        from memories.write.create import Created, Writer
 
         if isinstance(drafts, str):
             raise InvalidInput("create_many takes a list of drafts or texts; for one text use create")
@@ -277,7 +277,7 @@ class Memories:
             StoreBusy: Another process reads the store, so that bytes are still in its files. The memory is gone all the
                 same, and forgetting it again finishes the work.
         """
-        from memories import forgetting
+        from memories.write import forget as forgetting
 
         try:
             group = self._own(self._find(memory_id, deleted=True)).ref.group
@@ -301,7 +301,7 @@ class Memories:
         Raises:
             InvalidInput: A value is not acceptable; nothing was stored.
         """
-        from memories.conversation import TurnDraft, append
+        from memories.write.turns import TurnDraft, append
 
         if isinstance(turns, str):
             raise InvalidInput("add_turns takes a list of turns or texts; put a single one in a list")
@@ -322,8 +322,8 @@ class Memories:
             StoreBusy: Another process reads the store, so that bytes are still in its files. The turns are gone all the
                 same; forgetting anything finishes the work.
         """
-        from memories import forgetting
-        from memories.retry_queue import RetryQueue, files_of
+        from memories.write import forget as forgetting
+        from memories.write.queue import RetryQueue, files_of
 
         if index is not None:
             return forgetting.turn(self._store, self.namespace, conversation_id, index)
@@ -339,7 +339,7 @@ class Memories:
             conversation_id: Its name; where your namespace and the shared one both have it, yours.
             limit: How many, at most 1,000; by default the setting `default_limit`.
         """
-        from memories.conversation import tail
+        from memories.write.turns import tail
 
         return tail(self._store, self._readable, conversation_id, self._limit(limit))
 
@@ -351,7 +351,7 @@ class Memories:
             start: The index of the first one.
             limit: How many, at most 1,000; by default the setting `default_limit`.
         """
-        from memories.conversation import page
+        from memories.write.turns import page
 
         return page(self._store, self._readable, conversation_id, validate.index(start), self._limit(limit))
 
@@ -361,7 +361,7 @@ class Memories:
         Args:
             limit: How many, at most 1,000; by default the setting `default_limit`.
         """
-        from memories.conversation import listing
+        from memories.write.turns import listing
 
         return listing(self._store, self._readable, self._limit(limit))
 
@@ -515,7 +515,7 @@ class Memories:
         )
 
     def _search(self, query: str, given: "SearchFilters") -> "Found":
-        from memories.searching import Search, SearchFilters, run
+        from memories.search.search import Search, SearchFilters, run
 
         for name in given:
             if name not in SearchFilters.__annotations__:
@@ -619,7 +619,7 @@ class Memories:
 
 
 def _collections(given: "SearchFilters") -> tuple[Collection, ...]:
-    from memories.searching import COLLECTIONS
+    from memories.search.search import COLLECTIONS
 
     scope = given.get("scope", "memories")
     if not isinstance(scope, str) or scope not in COLLECTIONS:

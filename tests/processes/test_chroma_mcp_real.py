@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from memories import MemoryGateway
-from memories.chroma_mcp import ChromaMcpBackend
+from memories.agent.chroma_mcp import ChromaMcpBackend
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,8 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 WRITER = """
 import os, sys
 from memories import Memories, MemoriesError
-import memories.searching, memories.stores.sqlite, memories.stores.sqlite_vectors, memories.writing
-memories.stores.sqlite_file.BUSY_SECONDS = 1.0
+import memories.search.search, memories.stores.sqlite.store, memories.stores.sqlite.vectors, memories.write.create
+memories.stores.sqlite.connection.BUSY_SECONDS = 1.0
 memories = Memories(f"sqlite:///{sys.argv[1]}", embedder="fake")
 if sys.argv[2] == "warm":
     print("+", memories.create("made before").memory.id)

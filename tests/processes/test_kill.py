@@ -17,11 +17,12 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 DRIVER = """
 import ctypes, json, os, random, signal, sys, time, traceback
 from pathlib import Path
-import memories.searching, memories.stores.sqlite, memories.stores.sqlite_vectors, memories.text, memories.versions
-import memories.writing
+import memories.search.search, memories.stores.sqlite.store, memories.stores.sqlite.vectors
+import memories.text, memories.versions
+import memories.write.create
 from memories import Memories, NotFound
 from memories.embedders import open_embedder
-from memories.stores.sqlite import SQLiteStore
+from memories.stores.sqlite.store import SQLiteStore
 
 open_embedder("fake").embed("warm")
 mode, folder, rounds, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])

@@ -13,15 +13,15 @@ DRIVER = """
 import contextlib, ctypes, json, os, random, shutil, signal, sys, time, traceback
 from dataclasses import replace
 from pathlib import Path
-import memories.searching, memories.stores.sqlite_matches, memories.versions, memories.writing
+import memories.search.search, memories.stores.sqlite.turns, memories.versions, memories.write.create
 from memories import Memories, EmbedderMismatch
-from memories.conversation import TurnDraft
+from memories.write.turns import TurnDraft
 from memories.embedders.fake import FakeEmbedder
-from memories.migrating import migrate
+from memories.transfer.migrate import migrate
 from memories.models import Collection, Filter
-from memories.reembedding import reembed
-from memories.stores.sqlite import SQLiteStore
-from memories.transfer import export, import_, places, total
+from memories.transfer.reembed import reembed
+from memories.stores.sqlite.store import SQLiteStore
+from memories.transfer.export import export, import_, places, total
 
 os.environ["COUNT_ACCESSES"] = "false"  # exports are compared, and a search would be one
 mode, folder, rounds, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])

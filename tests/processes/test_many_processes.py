@@ -14,8 +14,8 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 # Forks the workers from a process that has imported everything and opened nothing; each prints one line of JSON.
 TOGETHER = """
 import json, os, signal, sys, time, traceback
-import memories.writing, memories.searching, memories.versions, memories.text, memories.embedders.fake
-import memories.stores.sqlite, memories.stores.sqlite_vectors
+import memories.write.create, memories.search.search, memories.versions, memories.text, memories.embedders.fake
+import memories.stores.sqlite.store, memories.stores.sqlite.vectors
 from memories import Memories
 url, count, script = sys.argv[1], int(sys.argv[2]), compile(sys.argv[3], "worker", "exec")
 readable, start = os.pipe()

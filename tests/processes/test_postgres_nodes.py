@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from postgres_server import Node
+from postgres_node import Node
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "stores"))
 pytest.register_assert_rewrite("contract")
@@ -32,10 +32,10 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     unit_vectors,
 )
 
-from memories.embedders.base import Space  # noqa: E402
+from memories.embedders.protocol import Space  # noqa: E402
 from memories.errors import StoreError  # noqa: E402
 from memories.models import Ref  # noqa: E402
-from memories.stores.postgres import PostgresStore  # noqa: E402
+from memories.stores.postgres.store import PostgresStore  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ from datetime import UTC, datetime
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import MemoriesError
 from memories.models import Collection, Record, Ref
-from memories.stores.postgres import PostgresStore
+from memories.stores.postgres.store import PostgresStore
 store = PostgresStore(sys.argv[1], FakeEmbedder.space)
 vectors = FakeEmbedder().embed("a note")
 for number in range(100_000):

@@ -1,4 +1,4 @@
-"""The suite that every store passes unchanged; it checks the rules of `memories.stores.base.Store`.
+"""The suite that every store passes unchanged; it checks the rules of `memories.stores.protocol.Store`.
 
 A backend's test file inherits `StoreContract` and gives it one fixture:
 
@@ -23,17 +23,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memories.embedders.base import Space
 from memories.embedders.fake import FakeEmbedder
+from memories.embedders.protocol import Space
 from memories.errors import Conflict, EmbedderMismatch, MemoriesError
 from memories.ids import new_id
-from memories.migrating import migrate
 from memories.models import SPEAKER, Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref
-from memories.reembedding import reembed
 from memories.stores import Store
-from memories.stores.sqlite import SQLiteStore
+from memories.stores.sqlite.store import SQLiteStore
 from memories.text import query_terms
-from memories.transfer import export
+from memories.transfer.export import export
+from memories.transfer.migrate import migrate
+from memories.transfer.reembed import reembed
 
 MEMORY, HISTORY = Collection.MEMORY, Collection.HISTORY
 SPACE = FakeEmbedder.space

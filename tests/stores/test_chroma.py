@@ -35,11 +35,11 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     unit_vectors,
 )
 
-from memories.embedders.base import Space  # noqa: E402
+from memories.embedders.protocol import Space  # noqa: E402
 from memories.errors import ConfigError, MemoriesError, StoreError  # noqa: E402
 from memories.models import Patch, Ref  # noqa: E402
-from memories.stores.chroma import ChromaStore  # noqa: E402
-from memories.stores.remote_driver import Kind, Part  # noqa: E402
+from memories.stores.chroma.store import ChromaStore  # noqa: E402
+from memories.stores.documents.driver import Kind, Part  # noqa: E402
 
 PACKAGE = "chromadb==1.5.9"
 
@@ -374,7 +374,7 @@ WRITER = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from contract import MEMORY, SPACE, Patch, Ref, at, record
-from memories.stores.chroma import ChromaStore
+from memories.stores.chroma.store import ChromaStore
 store = ChromaStore(sys.argv[1], SPACE)
 number = int(sys.argv[3])
 while True:

@@ -33,14 +33,14 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     turns,
 )
 
-from memories.embedders.base import Space  # noqa: E402
+from memories.embedders.protocol import Space  # noqa: E402
 from memories.errors import Conflict, StoreBusy, StoreDamaged, StoreError  # noqa: E402
 from memories.models import SPEAKER, Patch, Query, Ref  # noqa: E402
 from memories.service import Memories  # noqa: E402
-from memories.stores import files_folder  # noqa: E402
-from memories.stores.files import FilesStore  # noqa: E402
-from memories.stores.files_lines import file_name, namespace_of  # noqa: E402
-from memories.stores.files_session import Session  # noqa: E402
+from memories.stores.files import folder as files_folder  # noqa: E402
+from memories.stores.files.lines import file_name, namespace_of  # noqa: E402
+from memories.stores.files.session import Session  # noqa: E402
+from memories.stores.files.store import FilesStore  # noqa: E402
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -54,7 +54,7 @@ from pathlib import Path
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import MemoriesError
 from memories.models import Collection, Filter, Patch, Record, Ref
-from memories.stores.files import FilesStore
+from memories.stores.files.store import FilesStore
 SPACE, MEMORY, HISTORY = FakeEmbedder.space, Collection.MEMORY, Collection.HISTORY
 folder = Path(sys.argv[1])
 

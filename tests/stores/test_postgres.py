@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from postgres_server import Node, free_port
+from postgres_node import Node, free_port
 
 pytest.register_assert_rewrite("contract")
 
@@ -38,7 +38,7 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     unit_vectors,
 )
 
-from memories.embedders.base import Space  # noqa: E402
+from memories.embedders.protocol import Space  # noqa: E402
 from memories.errors import (  # noqa: E402
     ConfigError,
     Conflict,
@@ -51,18 +51,16 @@ from memories.errors import (  # noqa: E402
     StoreUnreachable,
 )
 from memories.models import Patch, Query, Ref  # noqa: E402
-from memories.stores import (  # noqa: E402
-    bm25,
-    postgres_erasure,
-    postgres_errors,
-    postgres_schema,
-    postgres_server,
-    postgres_spaces,
-    postgres_vectors,
-    postgres_words,
-)
-from memories.stores.postgres import PostgresStore  # noqa: E402
-from memories.stores.postgres_session import Session  # noqa: E402
+from memories.stores import words as bm25  # noqa: E402
+from memories.stores.postgres import connection as postgres_server  # noqa: E402
+from memories.stores.postgres import erasure as postgres_erasure  # noqa: E402
+from memories.stores.postgres import errors as postgres_errors  # noqa: E402
+from memories.stores.postgres import schema as postgres_schema  # noqa: E402
+from memories.stores.postgres import spaces as postgres_spaces  # noqa: E402
+from memories.stores.postgres import vectors as postgres_vectors  # noqa: E402
+from memories.stores.postgres import words as postgres_words  # noqa: E402
+from memories.stores.postgres.session import Session  # noqa: E402
+from memories.stores.postgres.store import PostgresStore  # noqa: E402
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 _numbers = itertools.count()
@@ -541,7 +539,7 @@ import os
 os.environ["PSYCOPG_IMPL"] = "missing"  # it then finds no libpq either
 from memories.errors import ConfigError
 from memories.models import Collection, Filter, Ref
-from memories.stores.postgres import PostgresStore
+from memories.stores.postgres.store import PostgresStore
 store, said = PostgresStore("postgresql://me:secret@h/d", None), []
 where = Filter(Collection.MEMORY, ("ann",))
 for ask in (
@@ -626,7 +624,7 @@ def test_a_forked_process_has_connections_of_its_own(url: str, run_python: RunPy
 import os, sys
 from datetime import UTC, datetime
 from memories.models import Collection, Filter, Record, Ref
-from memories.stores.postgres import PostgresStore
+from memories.stores.postgres.store import PostgresStore
 store = PostgresStore(sys.argv[1], None)
 mine = Filter(Collection.MEMORY, ("ann",))
 def add(group):
@@ -652,7 +650,7 @@ import sys
 from datetime import UTC, datetime
 from memories.embedders.fake import FakeEmbedder
 from memories.models import Collection, Record, Ref
-from memories.stores.postgres import PostgresStore
+from memories.stores.postgres.store import PostgresStore
 store = PostgresStore(sys.argv[1], FakeEmbedder.space)
 sys.stdin.readline()
 for number in range(5):
@@ -782,7 +780,7 @@ def test_while_the_whole_store_is_looked_over_nobody_adds_to_it(open_store: Open
 def test_the_embedder_is_changed_while_others_write(open_store: OpenStore) -> None:
     """Each of them ends with success, or with the error that tells it of the change."""
     from memories.embedders.fake import FakeEmbedder
-    from memories.reembedding import reembed
+    from memories.transfer.reembed import reembed
 
     class Other(FakeEmbedder):
         space = OTHER
@@ -1080,9 +1078,9 @@ def test_a_vector_of_many_dimensions_is_kept_and_found(opened: Callable[..., Pos
 def test_among_many_turns_matches_bring_those_beside_the_best_and_those_of_the_day(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from memories.stores import postgres_matches
+    from memories.stores.postgres import turns
 
-    monkeypatch.setattr(postgres_matches, "_FEW", 20)
+    monkeypatch.setattr(turns, "_FEW", 20)
     store.append([turn(number, text=f"word{number}", created_at=at(1000 * number)) for number in range(200)])
     matches = store.matches(
         pool(collection=HISTORY), Query(embed("word50")[0], ["word50"], 3, [(at(149_500), at(152_500))])
@@ -1256,7 +1254,7 @@ def test_reading_by_words_loads_no_numpy(url: str, run_python: RunPython) -> Non
     script = """
 import sys
 from datetime import UTC, datetime
-import memories.stores.postgres
+import memories.stores.postgres.store
 assert "psycopg" not in sys.modules
 from memories.models import Collection, Filter, Record, Ref
 store = memories.stores.postgres.PostgresStore(sys.argv[1], None)
@@ -1278,7 +1276,7 @@ def test_what_was_acknowledged_to_a_process_that_is_killed_is_there(
 import sys
 from datetime import UTC, datetime
 from memories.models import Collection, Record, Ref
-from memories.stores.postgres import PostgresStore
+from memories.stores.postgres.store import PostgresStore
 store = PostgresStore(sys.argv[1], None)
 number = 0
 while True:

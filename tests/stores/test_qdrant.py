@@ -42,16 +42,17 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
 from qdrant_client import QdrantClient, models  # noqa: E402
 from qdrant_client.local.persistence import CollectionPersistence  # noqa: E402
 
-from memories.embedders.base import Space  # noqa: E402
+from memories.embedders.protocol import Space  # noqa: E402
 from memories.errors import ConfigError, Conflict, StoreBusy, StoreDamaged, StoreError, StoreUnreachable  # noqa: E402
 from memories.models import Collection, Ref  # noqa: E402
-from memories.stores import qdrant_folder, qdrant_local  # noqa: E402
-from memories.stores.bm25 import Term  # noqa: E402
-from memories.stores.qdrant import QdrantStore  # noqa: E402
-from memories.stores.qdrant_driver import QdrantDriver, Request, Verb  # noqa: E402
-from memories.stores.qdrant_folder import FolderTransport  # noqa: E402
-from memories.stores.qdrant_rest import RestTransport  # noqa: E402
-from memories.stores.remote_driver import Condition, Kind, Part, Point  # noqa: E402
+from memories.stores.documents.driver import Condition, Kind, Part, Point  # noqa: E402
+from memories.stores.qdrant import folder as qdrant_folder  # noqa: E402
+from memories.stores.qdrant import local  # noqa: E402
+from memories.stores.qdrant.driver import QdrantDriver, Request, Verb  # noqa: E402
+from memories.stores.qdrant.folder import FolderTransport  # noqa: E402
+from memories.stores.qdrant.rest import RestTransport  # noqa: E402
+from memories.stores.qdrant.store import QdrantStore  # noqa: E402
+from memories.stores.words import Term  # noqa: E402
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 RECORDS = Part(Kind.RECORDS, Collection.MEMORY, "ann")
@@ -532,9 +533,9 @@ def test_claims_are_settled_by_the_server(driver: QdrantDriver) -> None:
 
 
 def test_long_answers_and_long_requests_come_in_pieces(driver: QdrantDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memories.stores.qdrant_driver._PAGE", 3)
-    monkeypatch.setattr("memories.stores.qdrant_driver._IDS_PAGE", 4)
-    monkeypatch.setattr("memories.stores.qdrant_driver._MAX_BYTES", 700)
+    monkeypatch.setattr("memories.stores.qdrant.driver._PAGE", 3)
+    monkeypatch.setattr("memories.stores.qdrant.driver._IDS_PAGE", 4)
+    monkeypatch.setattr("memories.stores.qdrant.driver._MAX_BYTES", 700)
     monkeypatch.setattr(driver, "max_batch", 5)
     names = [f"p{number}" for number in range(17)]
     driver.add(RECORDS, [point(name, "w" * 30) for name in names])
@@ -565,7 +566,7 @@ def test_words_are_looked_up_by_token_phrase_and_beginning(driver: QdrantDriver)
 
 @pytest.mark.parametrize("few", [0, 1_000])
 def test_the_nearest_are_those_of_the_part(driver: QdrantDriver, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qdrant_local, "_FEW", few)
+    monkeypatch.setattr(local, "_FEW", few)
     drawn = unit_vectors(60)
     other = VECTORS._replace(namespace="bob")
     driver.add(VECTORS, [Point(f"a{number}", {}, drawn[number]) for number in range(20)])
@@ -768,8 +769,8 @@ OPEN = """
 import sys
 from memories.embedders.fake import FakeEmbedder
 from memories.models import Collection, Filter, Record, Ref
-from memories.stores import qdrant_folder
-from memories.stores.qdrant import QdrantStore
+from memories.stores.qdrant import folder as qdrant_folder
+from memories.stores.qdrant.store import QdrantStore
 store = QdrantStore(f"qdrant:///{sys.argv[1]}", FakeEmbedder.space)
 mine = Filter(Collection.MEMORY, ("ann",))
 """

@@ -47,13 +47,16 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     unit_vectors,
 )
 
-from memories.embedders.base import Space  # noqa: E402
+from memories.embedders.protocol import Space  # noqa: E402
 from memories.errors import MemoriesError, SchemaTooNew, StoreBusy, StoreDamaged, StoreError  # noqa: E402
 from memories.models import Filter, Patch, Query, Record, Ref  # noqa: E402
-from memories.stores import sqlite_file, sqlite_schema, sqlite_vectors, sqlite_words  # noqa: E402
-from memories.stores.quantize import Quantizer  # noqa: E402
-from memories.stores.sqlite import SQLiteStore  # noqa: E402
-from memories.stores.sqlite_file import engine_is_safe, filesystem_of  # noqa: E402
+from memories.stores.sqlite import connection as sqlite_file  # noqa: E402
+from memories.stores.sqlite import schema as sqlite_schema  # noqa: E402
+from memories.stores.sqlite import vectors as sqlite_vectors  # noqa: E402
+from memories.stores.sqlite import words as sqlite_words  # noqa: E402
+from memories.stores.sqlite.connection import engine_is_safe, filesystem_of  # noqa: E402
+from memories.stores.sqlite.quantize import Quantizer  # noqa: E402
+from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -74,7 +77,7 @@ from datetime import UTC, datetime
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import StoreError
 from memories.models import Collection, Filter, Record, Ref
-from memories.stores.sqlite import SQLiteStore
+from memories.stores.sqlite.store import SQLiteStore
 path = Path(sys.argv[1])
 store = SQLiteStore(path, FakeEmbedder.space)
 mine = Filter(Collection.MEMORY, ("ann",))
@@ -788,7 +791,7 @@ def test_a_migration_that_is_killed_leaves_the_old_version(
 ) -> None:
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
     script = (
-        "from memories.stores import sqlite_schema\n"
+        "from memories.stores.sqlite import schema as sqlite_schema\n"
         f"sqlite_schema.MIGRATIONS += ({NEXT + endless!r},)" + STORE + "store.count(mine)"
     )
     running = subprocess.Popen([sys.executable, "-c", script, str(old)])
@@ -812,7 +815,7 @@ def test_a_migration_that_is_killed_leaves_the_old_version(
 
 def test_processes_that_migrate_at_once_all_go_on(old: Path) -> None:
     script = (
-        "from memories.stores import sqlite_schema\n"
+        "from memories.stores.sqlite import schema as sqlite_schema\n"
         f"sqlite_schema.MIGRATIONS += ({NEXT!r},)"
         + STORE
         + "time.sleep(max(0, float(sys.argv[3]) - time.time())); print(store.count(mine) >= 3); add(sys.argv[2])"
@@ -845,7 +848,7 @@ def test_a_leftover_of_a_snapshot_that_was_cut_short_does_not_matter(
 DOWNGRADE = """
 import re, sys, apsw
 sys.path.insert(0, sys.argv[2])
-from memories.stores.sqlite_schema import MIGRATIONS
+from memories.stores.sqlite.schema import MIGRATIONS
 def tables(db):
     sql = {name: sql for name, sql in db.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")}
     return {name: re.sub(r"--.*|\\s+", "", text) for name, text in sql.items()}

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from memories.embedders.base import (
+from memories.embedders.protocol import (
     Embedded,
     Embedder,
     EmbedderUnavailable,
@@ -59,7 +59,7 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
             return None
     if name.partition(":")[0] in _REMOTE:
         from memories.config import load_config
-        from memories.embedders.remote import open_remote
+        from memories.embedders.service.embedder import open_remote
 
         return open_remote(name, config or load_config())
     raise ConfigError(

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memories.embedders.base import Space
+from memories.embedders.protocol import Space
 from memories.errors import EmbedderError
 
 if TYPE_CHECKING:

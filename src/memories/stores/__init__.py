@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from memories.config import Config, without_password
-from memories.embedders.base import Space
+from memories.embedders.protocol import Space
 from memories.errors import ConfigError
-from memories.stores.base import Store
+from memories.stores.protocol import Store
 
 __all__ = ["Store", "open_store"]
 
@@ -26,23 +26,23 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
     kind, separator, rest = url.partition("://")
     path = Path(rest[1:]).expanduser().absolute() if rest.startswith("/") and len(rest) > 1 else None
     if kind == "sqlite" and path:
-        from memories.stores.sqlite import SQLiteStore
+        from memories.stores.sqlite.store import SQLiteStore
 
         return SQLiteStore(path, space)
     if kind == "files" and path:
-        from memories.stores.files import open_files
+        from memories.stores.files.store import open_files
 
         return open_files(path, space, config)
     if kind in ("postgresql", "postgres") and separator:
-        from memories.stores.postgres import PostgresStore
+        from memories.stores.postgres.store import PostgresStore
 
         return PostgresStore(url, space)
     if kind == "chroma" and rest:
-        from memories.stores.chroma import ChromaStore
+        from memories.stores.chroma.store import ChromaStore
 
         return ChromaStore(url, space, config.collection_name if config else None)
     if kind == "qdrant" and rest:
-        from memories.stores.qdrant import QdrantStore
+        from memories.stores.qdrant.store import QdrantStore
 
         return QdrantStore(url, space, config.collection_name if config else None)
     raise ConfigError(

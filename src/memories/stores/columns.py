@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memories.models import Matches, Record
-from memories.stores.bm25 import Words
+from memories.stores.words import Words
 from memories.times import to_millis
 
 if TYPE_CHECKING:

@@ -1,0 +1,359 @@
+"""`ContextBuilder`: what a model is given before it answers: the last turns, what is remembered, the latest message."""
+
+import copy
+import logging
+import time
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from memories.agent import fence
+from memories.agent.payloads import (
+    ContextPackage,
+    Document,
+    HistoryTurn,
+    InvalidPayload,
+    MemoryItem,
+    count,
+    item_of,
+    line,
+    share,
+    timestamp,
+    turn_of,
+)
+from memories.errors import InvalidInput
+from memories.logs import event
+from memories.models import MAX_TURN_CHARACTERS
+from memories.validate import MAX_LIMIT
+
+if TYPE_CHECKING:
+    from memories.agent.gateway import MemoryGateway
+    from memories.config import Config
+
+__all__ = ["ContextBuildError", "ContextBuilder", "ContextPackage", "HistoryTurn", "MemoryItem", "estimate_tokens"]
+
+HISTORY, MEMORIES, LATEST = "conversation", "memories", "latest message"  # titles of the blocks
+_log = logging.getLogger(__name__)
+MIN_SHOWN = 40  # characters; a shorter beginning of a turn tells nothing
+_Part = TypeVar("_Part")
+_Pair = tuple[MemoryItem, float]
+
+
+class ContextBuildError(InvalidInput):
+    """What was given can make no context: the conversation has no name, or the message is no text."""
+
+
+def estimate_tokens(text: str) -> int:
+    """Return roughly how many tokens a text has: one for every 4 ASCII characters, one for every other character.
+
+    English prose has somewhat fewer, code and JSON somewhat more, Chinese and emoji about as many. Where it must be
+    exact, give `ContextBuilder` the counter of your model.
+    """
+    others = 0 if text.isascii() else sum(sign > "\x7f" for sign in text)
+    return -(-(len(text) - others) // 4) + others
+
+
+class ContextBuilder:
+    """Puts together what a model is given, within a budget, and never lets a failing memory stop an answer."""
+
+    def __init__(
+        self,
+        gateway: "MemoryGateway",
+        history_tail_n: int = 16,
+        memory_top_k: int = 8,
+        min_confidence: float = 0.7,
+        token_budget: int | None = None,
+        *,
+        count_tokens: Callable[[str], int] = estimate_tokens,
+    ) -> None:
+        """Set what a context consists of.
+
+        Args:
+            gateway: Where turns and memories come from.
+            history_tail_n: How many of the last turns, 1 to 1,000.
+            memory_top_k: How many memories at most, 1 to 1,000.
+            min_confidence: Memories are at least so sure, 0 to 1.
+            token_budget: So many tokens the formatted context has at most; None for no limit.
+            count_tokens: Returns how many tokens a text has for the model that reads it.
+
+        Raises:
+            ValueError: A number is not acceptable.
+        """
+        self.gateway = gateway
+        self.history_tail_n = count(history_tail_n, "history_tail_n")
+        self.memory_top_k = count(memory_top_k, "memory_top_k")
+        self.min_confidence = share(min_confidence, "min_confidence")
+        if token_budget is not None and (type(token_budget) is not int or token_budget < 1):
+            raise InvalidPayload("token_budget must be a whole number, 1 or more, or None")
+        self.token_budget = token_budget
+        self._count_tokens = count_tokens
+
+    @classmethod
+    def from_config(
+        cls, gateway: "MemoryGateway", config: "Config", token_budget: int | None = None
+    ) -> "ContextBuilder":
+        """Return a builder with the numbers of the settings, and with another budget if one is given."""
+        return cls(
+            gateway,
+            config.history_tail_n,
+            config.memory_top_k,
+            config.memory_confidence_min,
+            config.context_token_budget if token_budget is None else token_budget,
+        )
+
+    def build_context(self, conversation_id: str, latest_user_text: str) -> dict[str, Any]:
+        """Gather what a model needs to answer a message.
+
+        A gateway that fails costs what it would have given and nothing else: the context then has less, down to the
+        message alone, and its metadata says why.
+
+        Args:
+            conversation_id: The conversation.
+            latest_user_text: The message that is to be answered. If it is also the last turn of the history, because
+                it was stored already, it is left out there.
+
+        Returns:
+            The fields of a `ContextPackage`: `history`, a list of `HistoryTurn`, oldest first; `memories`, a list of
+            pairs of `MemoryItem` and similarity, most relevant first; `latest_message`; and `metadata`:
+            `conversation_id`, `built_at`, `query_latency_ms`, `degraded` and `errors` (part and message),
+            `token_budget`, `token_counts` (`history`, `memories`, `latest_message`, `total`: of the formatted text),
+            `truncated`, `dropped_turns`, `dropped_memories`, `shortened_turns`, `latest_message_cut` (characters), and
+            `boundary`, the number of the blocks' marks.
+
+        Raises:
+            ContextBuildError: The conversation has no acceptable name, or the message is no text.
+        """
+        if not isinstance(latest_user_text, str):
+            raise ContextBuildError(f"the latest message is of type {type(latest_user_text).__name__}; give text")
+        return self._build(_name(conversation_id), latest_user_text, latest_user_text)
+
+    def build_recall(self, query: str, conversation_id: str | None = None) -> dict[str, Any]:
+        """Gather what is to be known before a task: as `build_context` does, but without a message in it.
+
+        Args:
+            query: The task.
+            conversation_id: The conversation whose last turns belong to it.
+
+        Raises:
+            ContextBuildError: The conversation has no acceptable name.
+        """
+        return self._build(None if conversation_id is None else _name(conversation_id), query, "")
+
+    def format_for_prompt(self, context: dict[str, Any]) -> str:
+        """Return a context as text for a prompt: what is recalled as fenced data (see `fence`), then the message.
+
+        Args:
+            context: What `build_context` returned.
+        """
+        boundary = context["metadata"].get("boundary") or fence.new_boundary()
+        blocks = []
+        if memories := [_memory_line(item, similarity) for item, similarity in context["memories"]]:
+            blocks.append(fence.block(MEMORIES, memories, boundary))
+        if history := [_turn_line(turn) for turn in context["history"]]:
+            blocks.append(fence.block(HISTORY, history, boundary))
+        message = context["latest_message"]
+        if not blocks:
+            return str(message)
+        opening, _ = fence.marks(LATEST, boundary)
+        return "\n\n".join([fence.rule(), *blocks, f"{opening}\n{message}"])
+
+    def _truncate_to_budget(self, context: dict[str, Any]) -> dict[str, Any]:
+        """Return a context that fits the budget: the message goes before the newest turns, these before memories.
+
+        Turns are left out from the oldest on, memories from the least relevant on where they don't fit. A message that
+        is too long by itself is cut at its end, and so is the newest turn.
+        """
+        history, memories = list(context["history"]), list(context["memories"])
+        kept: dict[str, Any] = {**context, "history": history, "memories": memories}
+        cut = self._cut_message(kept)
+        if self.token_budget is not None:
+            kept |= {"history": [], "memories": []}
+            kept["history"] = self._newest(history, kept)
+            kept["memories"] = self._relevant(memories, kept)
+        dropped = len(history) - len(kept["history"]), len(memories) - len(kept["memories"])
+        shortened = sum(turn not in history or len(turn.text) > fence.MAX_SHOWN for turn in kept["history"])
+        kept["metadata"] = context["metadata"] | {
+            "token_budget": self.token_budget,
+            "token_counts": self._token_counts(kept),
+            "truncated": bool(any(dropped) or shortened or cut),
+            "dropped_turns": dropped[0],
+            "dropped_memories": dropped[1],
+            "shortened_turns": shortened,
+            "latest_message_cut": cut,
+        }
+        if kept["metadata"]["truncated"]:
+            numbers = {name: kept["metadata"][name] for name in _CUT}
+            event(_log, logging.INFO, "context truncated", token_budget=self.token_budget, **numbers)
+        return kept
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _build(self, conversation: str | None, query: str, message: str) -> dict[str, Any]:
+        began = time.perf_counter()
+        errors: list[dict[str, str]] = []
+        history: list[HistoryTurn] = []
+        memories: list[_Pair] = []
+        if conversation is not None:
+            history = self._attempt(errors, "history", lambda: self._history(conversation, message))
+        if query.strip():
+            memories = self._attempt(errors, "memories", lambda: self._memories(query))
+        metadata = {
+            "conversation_id": conversation,
+            "built_at": timestamp(datetime.now(UTC)),
+            "query_latency_ms": round((time.perf_counter() - began) * 1000, 2),
+            "degraded": bool(errors),
+            "errors": errors,
+            "boundary": fence.new_boundary(),
+        }
+        return self._truncate_to_budget(vars(ContextPackage(history, memories, message, metadata)))
+
+    def _attempt(self, errors: list[dict[str, str]], part: str, read: Callable[[], list[_Part]]) -> list[_Part]:
+        """Return what is read; if that fails, nothing, and the reason is added to `errors`."""
+        try:
+            return read()
+        except Exception as exc:  # noqa: BLE001 - an answer never fails for what is remembered
+            event(_log, logging.ERROR, "context degraded", part=part, error=str(exc), kind=type(exc).__name__)
+            errors.append({"part": part, "error": " ".join(str(exc).split()) or type(exc).__name__})
+            return []
+
+    def _history(self, conversation_id: str, latest: str) -> list[HistoryTurn]:
+        turns = self._tail(conversation_id, self.history_tail_n)
+        if not (turns and turns[-1].role == "user" and _said(turns[-1].text) == _said(latest)):
+            return turns
+        if len(turns) == self.history_tail_n < MAX_LIMIT:
+            turns = self._tail(conversation_id, self.history_tail_n + 1)
+        return turns[:-1]
+
+    def _tail(self, conversation_id: str, n: int) -> list[HistoryTurn]:
+        return _each(turn_of, self.gateway.tail_history(conversation_id, n))
+
+    def _memories(self, query: str) -> list[tuple[MemoryItem, float]]:
+        found = self.gateway.recall_memory(query, self.memory_top_k, self.min_confidence)
+        return _each(lambda document: (item_of(document), float(document["similarity"])), found)
+
+    def _total(self, context: dict[str, Any]) -> int:
+        return self._count_tokens(self.format_for_prompt(context))
+
+    def _fits(self, context: dict[str, Any]) -> bool:
+        return self.token_budget is None or self._total(context) <= self.token_budget
+
+    def _newest(self, history: list[HistoryTurn], kept: dict[str, Any]) -> list[HistoryTurn]:
+        """Return the newest turns that fit beside what is kept; of the very last one what fits, if it is too long."""
+        room = (self.token_budget or 0) - self._total(kept)
+        number = 0
+        for turn in reversed(history):
+            room -= self._count_tokens(f"{_turn_line(turn)}\n")
+            if room < 0:
+                break
+            number += 1
+        while number and not self._fits({**kept, "history": history[-number:]}):
+            number -= 1
+        if number or not history:
+            return history[len(history) - number :]
+        last = history[-1]
+        size = _most(len(last.text), lambda size: self._fits({**kept, "history": [_beginning(last, size)]}))
+        return [_beginning(last, size)] if size >= MIN_SHOWN else []
+
+    def _relevant(self, memories: list[_Pair], kept: dict[str, Any]) -> list[_Pair]:
+        """Return the memories that fit beside what is kept, a more relevant one before others."""
+        room = (self.token_budget or 0) - self._total(kept)
+        chosen: list[_Pair] = []
+        for pair in memories:
+            size = self._count_tokens(f"{_memory_line(*pair)}\n")
+            if size <= room:
+                chosen.append(pair)
+                room -= size
+        while chosen and not self._fits({**kept, "memories": chosen}):
+            chosen.pop()
+        return chosen
+
+    def _cut_message(self, context: dict[str, Any]) -> int:
+        """Cut the message if it alone is over the budget; return by how many characters."""
+        message: str = context["latest_message"]
+        budget = self.token_budget
+        if budget is None or self._count_tokens(message) <= budget:
+            return 0
+        size = _most(len(message), lambda size: self._count_tokens(message[:size]) <= budget)
+        context["latest_message"] = message[:size]
+        return len(message) - size
+
+    def _token_counts(self, context: Mapping[str, Any]) -> dict[str, int]:
+        return {
+            "history": sum(self._count_tokens(_turn_line(turn)) for turn in context["history"]),
+            "memories": sum(self._count_tokens(_memory_line(*pair)) for pair in context["memories"]),
+            "latest_message": self._count_tokens(context["latest_message"]),
+            "total": self._total(dict(context)),
+        }
+
+
+_CUT = ("dropped_turns", "dropped_memories", "shortened_turns", "latest_message_cut")
+
+
+def _said(text: str) -> list[str]:
+    """Return a message as it is compared with a stored one."""
+    return unicodedata.normalize("NFC", text)[:MAX_TURN_CHARACTERS].split()
+
+
+def _beginning(turn: HistoryTurn, size: int) -> HistoryTurn:
+    shorter = copy.copy(turn)
+    shorter.text = f"{turn.text[:size]}…"
+    return shorter
+
+
+def _most(limit: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number below a limit that fits, if all below it do; 0 if none does."""
+    least, beyond = 0, limit
+    while beyond - least > 1:
+        middle = (least + beyond) // 2
+        least, beyond = (middle, beyond) if fits(middle) else (least, middle)
+    return least
+
+
+def _each(read: Callable[[Document], _Part], documents: Sequence[Document]) -> list[_Part]:
+    """Return what each document holds; one that holds nothing usable is left out, and logged."""
+    found = []
+    for document in documents:
+        try:
+            found.append(read(document))
+        except (KeyError, TypeError, ValueError) as exc:
+            event(_log, logging.WARNING, "document left out", error=f"{type(exc).__name__}: {exc}")
+    return found
+
+
+def _name(conversation_id: str) -> str:
+    try:
+        return line(conversation_id, "conversation_id")
+    except InvalidPayload as exc:
+        raise ContextBuildError(str(exc)) from exc
+
+
+def turn_item(turn: HistoryTurn) -> dict[str, Any]:
+    """Return a turn as a model is shown it, for `fence.line`."""
+    who = {"turn": turn.turn_index, "role": turn.role, "by": turn.speaker, "at": turn.ts, "channel": turn.channel}
+    return {**who, "text": turn.text}
+
+
+def memory_item(item: MemoryItem, similarity: float) -> dict[str, Any]:
+    """Return a memory as a model is shown it, for `fence.line`."""
+    return {
+        "id": item.id,
+        "type": item.memory_type,
+        "at": item.ts,
+        "by": item.agent,
+        "from": item.source,
+        "conversation": item.conversation_id,
+        "confidence": round(item.confidence, 2),
+        "similarity": round(similarity, 2),
+        "about": item.entities,
+        "tags": item.tags,
+        "text": item.text,
+    }
+
+
+def _turn_line(turn: HistoryTurn) -> str:
+    return fence.line(turn_item(turn))
+
+
+def _memory_line(item: MemoryItem, similarity: float) -> str:
+    return fence.line(memory_item(item, similarity))

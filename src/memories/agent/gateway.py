@@ -1,0 +1,409 @@
+"""`MemoryGateway`: the one door to turns and memories for an agent, whatever stands behind it."""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from memories.agent.backend import Backend, EngineBackend, MCPError, UnsupportedEndpoint
+from memories.agent.payloads import Document, HistoryTurn, InvalidPayload, MemoryItem, aware, count, line, share
+from memories.config import load_config
+from memories.errors import ConfigError
+from memories.ids import digest
+from memories.logs import event
+from memories.models import MAX_INDEX
+from memories.service import Memories
+from memories.validate import MAX_LIMIT, shown
+from memories.write.queue import Drained, Entry, RetryQueue
+
+ENGINE = "memories"  # the endpoint that means our own engine with the store of the settings
+CHROMA_MCP = "chroma-mcp"  # the endpoint that means a Chroma server, spoken to through that program
+_OWN_ID = "gateway:"  # begins the message ids that are given here, and shown to nobody
+_log = logging.getLogger(__name__)
+
+
+class MemoryGateway:
+    """Stores and finds turns and memories. It checks what it is given and decides nothing.
+
+    A turn that can't be stored is put into a queue on disk, and stored, in order, as soon as the memory answers again.
+    It may be used by many threads, and its memory by many processes. It is a context manager.
+    """
+
+    def __init__(self, mcp_endpoint: str, *, backend: Backend | None = None) -> None:
+        """Prepare a gateway; nothing is opened before it is needed.
+
+        Args:
+            mcp_endpoint: `memories` for our own engine with the store of the settings, a store's URL, the path of a
+                store's file, or `chroma-mcp` or `chroma-mcp://host:port` for a Chroma server.
+            backend: What stands behind it, instead of what the endpoint names; it is not closed by `close`.
+
+        Raises:
+            ConnectionError: Nothing here can speak to that endpoint.
+            ValueError: It is empty.
+        """
+        self._owned = backend is None
+        self._backend = _open_backend(mcp_endpoint) if backend is None else backend
+        self.mcp_endpoint = mcp_endpoint
+        self.queue = RetryQueue.of_turns(*self._backend.folder_name)
+        self._counts = {"message_count": 0, "memory_count": 0}
+
+    def ensure_collections(self, names: list[str]) -> None:
+        """Make sure that collections are there: `history` and `memory`; what waits in the queue is then stored.
+
+        Raises:
+            ValueError: A name is not acceptable.
+            ConnectionError: The memory does not answer.
+            MCPError: It can't make such a collection.
+        """
+        if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+            raise InvalidPayload("names must be a list of names of collections")
+        with self._timed("collections are there", names=list(names)):
+            self._backend.ensure_collections(names)
+        try:
+            self.drain()
+        except (ConnectionError, MCPError) as exc:
+            event(_log, logging.WARNING, "queued turns still can't be stored", error=str(exc))
+
+    def append_history(  # noqa: PLR0913, PLR0917 - the specification's signature
+        self,
+        conversation_id: str,
+        role: str,
+        text: str,
+        turn_index: int,
+        ts: str,
+        message_id: str | None = None,
+        channel: str | None = None,
+    ) -> str:
+        """Append a turn to a conversation.
+
+        What waits in the queue is stored first. A turn that can't be stored now is put into the queue, and then the
+        error says so: its `queued` is true. Appending it again does no harm.
+
+        Args:
+            conversation_id: The conversation.
+            role: `user`, `assistant` or `system`.
+            text: What was said, at most 100,000 characters.
+            turn_index: Its place. If that is taken, or a later one is, the turn gets the next free one, so that two
+                writers who believe the same get two numbers; `tail_history` shows them. 0 therefore means: at the end.
+            ts: When it was said, ISO 8601.
+            message_id: Its name in the conversation: a second turn that has it is not stored again. Without one, only
+                a turn that is the same in everything counts as the same.
+            channel: Where it came from, such as `web`.
+
+        Returns:
+            The turn's id.
+
+        Raises:
+            ValueError: A value is not acceptable; it is not queued.
+            ConnectionError: The memory does not answer.
+            MCPError: It could not store the turn.
+        """
+        turn = HistoryTurn(conversation_id, role, text, turn_index, ts, message_id, channel)
+        if turn.turn_index > MAX_INDEX:
+            raise InvalidPayload(f"turn_index must be a whole number from 0 to {MAX_INDEX}")
+        turn.message_id = turn.message_id or _own_id(turn)
+        try:
+            with self._timed("turn stored", conversation_id=conversation_id, role=role, counts="message_count"):
+                self._drain_before(turn.conversation_id)
+                return self._backend.append(turn)
+        except (ConnectionError, MCPError) as exc:
+            self._queue(turn, exc)
+            raise
+
+    def tail_history(self, conversation_id: str, n: int) -> list[Document]:
+        """Return the last turns of a conversation, oldest first.
+
+        Turns that still wait in the queue are the last ones; their metadata has `pending`.
+
+        Args:
+            conversation_id: The conversation.
+            n: How many, 1 to 1,000.
+
+        Returns:
+            Documents: `id`, `text`, and `metadata` with `conversation_id`, `role`, `ts`, `turn_index` and, where they
+            have them, `message_id`, `channel` and `speaker`.
+
+        Raises:
+            ValueError: `n` is not acceptable.
+            ConnectionError: The memory does not answer.
+            MCPError: It could not read.
+        """
+        wanted = count(n, "n")
+        conversation = line(conversation_id, "conversation_id")
+        with self._timed("history read", conversation_id=conversation_id, n=n):
+            waiting = self._waiting(conversation)  # first: what is stored meanwhile is then seen in both places
+            found = self._backend.tail(conversation, min(wanted + len(waiting), MAX_LIMIT))
+        documents = (found + _pending(waiting, found))[-wanted:]
+        for document in documents:
+            if str(document["metadata"].get("message_id")).startswith(_OWN_ID):
+                del document["metadata"]["message_id"]
+        return documents
+
+    def write_memory(  # noqa: PLR0913, PLR0917 - the specification's signature
+        self,
+        text: str,
+        memory_type: str,
+        confidence: float,
+        ts: str,
+        conversation_id: str | None = None,
+        entities: str | None = None,
+        source: str | None = None,
+        tags: str | None = None,
+        *,
+        window: str | None = None,
+    ) -> str:
+        """Store a memory.
+
+        Args:
+            text: What is to be remembered, at most 2,000 characters.
+            memory_type: `preference`, `fact`, `project` or `decision`.
+            confidence: How sure its writer is, 0 to 1.
+            ts: When it was written, ISO 8601.
+            conversation_id: The conversation that it comes from.
+            entities: Whom and what it is about, separated by commas.
+            source: `chat`, `tool` or `import`.
+            tags: Words, separated by commas.
+            window: The window that it counts in; see `count_window`.
+
+        Returns:
+            The memory's id: of this one, or of one that says the same already.
+
+        Raises:
+            ValueError: A value is not acceptable.
+            ConnectionError: The memory does not answer.
+            MCPError: It could not store it.
+        """
+        item = MemoryItem(text, memory_type, confidence, ts, conversation_id, entities, source, tags)
+        with self._timed("memory stored", type=memory_type, conversation_id=conversation_id, counts="memory_count"):
+            return self._backend.write(item, None if window is None else _window(window))
+
+    def recall_memory(
+        self, query_text: str, k: int, min_confidence: float, conversation_id: str | None = None
+    ) -> list[Document]:
+        """Return the memories that answer a query, by meaning and by word, best first.
+
+        Args:
+            query_text: What is asked; of a long text the first 4,096 characters are looked for.
+            k: How many at most, 1 to 1,000.
+            min_confidence: They are at least so sure and current, 0 to 1.
+            conversation_id: Only memories of this conversation.
+
+        Returns:
+            Documents: `id`, `text`, `similarity` and `score`, 0 to 1, and `metadata` with `type`, `confidence`, `ts`
+            and, where they have them, `conversation_id`, `entities`, `source` and `tags`.
+
+        Raises:
+            ValueError: A value is not acceptable.
+            ConnectionError: The memory does not answer.
+            MCPError: It could not search.
+        """
+        wanted, least = count(k, "k"), share(min_confidence, "min_confidence")
+        if not isinstance(query_text, str):
+            raise InvalidPayload(f"query_text is of type {type(query_text).__name__}; give text")
+        conversation = None if conversation_id is None else line(conversation_id, "conversation_id")
+        with self._timed("memories recalled", k=k) as known:
+            found = self._backend.recall(query_text, wanted, least, conversation)
+            known["found"] = len(found)
+        return found
+
+    def count_window(self, window: str) -> int:
+        """Return how many memories of a window are stored, for `MemoryPolicy`.
+
+        Raises:
+            ConnectionError: The memory does not answer.
+            MCPError: It could not count.
+        """
+        return self._backend.count_window(_window(window))
+
+    def hold_windows(self) -> AbstractContextManager[None]:
+        """Keep others who use this from storing memories in windows while inside: what was counted still holds."""
+        return self._backend.hold_windows()
+
+    def drain(self) -> int:
+        """Store the turns that wait in the queue, in order; return how many were stored.
+
+        Raises:
+            ConnectionError: The memory does not answer.
+            MCPError: It could not store them; those that remain stay in the queue.
+        """
+        drained = self._drain(None)
+        if drained.failed:
+            raise next(iter(drained.failed.values()))
+        return drained.done
+
+    def close(self) -> None:
+        """Release what is held, but not a backend that was given."""
+        if self._owned:
+            self._backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _drain(self, before: str | None) -> Drained:
+        with _readable_queue(self.queue):
+            drained = self.queue.drain(lambda entry: self._backend.append(_turn(entry)), before=before)
+        if drained.done:
+            event(_log, logging.INFO, "queued turns stored", drained=drained.done)
+        for conversation, error in drained.failed.items():
+            event(_log, logging.WARNING, "queued turns wait on", conversation_id=conversation, error=str(error))
+        return drained
+
+    def _drain_before(self, conversation_id: str) -> None:
+        """Store what waits, that of a conversation first: nothing new of it may come before.
+
+        Raises:
+            MCPError: Turns of this conversation still wait.
+        """
+        if not self.queue:
+            return
+        drained = self._drain(conversation_id)
+        if self._waiting(conversation_id):
+            reason = drained.failed.get(conversation_id, "somebody else is storing them")
+            raise MCPError(f"earlier turns of this conversation still wait to be stored: {reason}")
+
+    def _waiting(self, conversation_id: str) -> list[Entry]:
+        with _readable_queue(self.queue):
+            return self.queue.entries(conversation_id)
+
+    def _queue(self, turn: HistoryTurn, error: ConnectionError | MCPError) -> None:
+        """Put a turn into the queue, and say in the error whether that worked."""
+        try:
+            self.queue.add(vars(turn) | {"ts": aware(turn.ts)})
+        except OSError as exc:
+            event(_log, logging.ERROR, "turn lost: it could be neither stored nor queued", error=str(exc))
+            error.queued = False  # type: ignore[union-attr]
+            error.add_note(f"it could not be queued either: {exc}")
+            return
+        error.queued = True  # type: ignore[union-attr]
+        error.add_note(f"the turn waits in {self.queue.path}")
+        event(_log, logging.WARNING, "turn queued", conversation_id=turn.conversation_id)
+
+    @contextmanager
+    def _timed(self, name: str, *, counts: str | None = None, **fields: object) -> Iterator[dict[str, object]]:
+        """Log an operation with its latency, as an error if it fails; what is put into the dict is logged with it."""
+        began = time.perf_counter()
+        known = dict(fields)
+        try:
+            yield known
+        except (ConnectionError, MCPError, ValueError) as exc:
+            event(_log, logging.ERROR, f"failed: {name}", error=str(exc), kind=type(exc).__name__, **known)
+            raise
+        if counts:
+            self._counts[counts] += 1
+            known[counts] = self._counts[counts]
+        event(_log, logging.INFO, name, query_latency_ms=round((time.perf_counter() - began) * 1000, 2), **known)
+
+
+def _open_backend(endpoint: str) -> Backend:
+    """Return what an endpoint names: the place where other kinds of backends are to be added.
+
+    Raises:
+        UnsupportedEndpoint: There is none for it.
+        InvalidPayload: It is empty.
+    """
+    if not isinstance(endpoint, str) or not endpoint.strip():
+        raise InvalidPayload("the endpoint is empty; give memories, a store's URL, or a path")
+    given = endpoint.strip()
+    if given == ENGINE:
+        return EngineBackend(Memories(), owned=True)
+    if given == CHROMA_MCP or given.startswith(f"{CHROMA_MCP}://"):
+        from memories.agent.chroma_mcp import ChromaMcpBackend  # asyncio takes a while to load
+
+        config = load_config()
+        return ChromaMcpBackend.at(given, config.chromadb_host, config.chromadb_port, config.home)
+    if "://" in given:
+        url = given
+    elif "/" in given or given.endswith(".db"):
+        url = f"sqlite:///{Path(given).expanduser().absolute()}"
+    else:
+        raise UnsupportedEndpoint(_refusal(given))
+    try:
+        return EngineBackend(Memories(url), owned=True)
+    except ConfigError as exc:
+        if "embedder" in str(exc).lower():
+            raise
+        raise UnsupportedEndpoint(f"{_refusal(given)} ({exc})") from exc
+
+
+def _refusal(endpoint: str) -> str:
+    return f'endpoint "{shown(endpoint)}" is not supported yet; use {ENGINE}, {CHROMA_MCP}, a URL, or a path'
+
+
+def new_message_id() -> str:
+    """Return a message id that is shown to nobody, for a turn that is not the same as any other."""
+    return f"{_OWN_ID}{os.urandom(16).hex()}"
+
+
+def _own_id(turn: HistoryTurn) -> str:
+    """Return a message id for a turn that has none: the same for a turn that is the same in everything."""
+    parts = (turn.conversation_id, turn.role, turn.text, str(turn.turn_index), turn.ts, turn.channel or "")
+    return f"{_OWN_ID}{digest(*parts)}"
+
+
+def _window(name: str) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidPayload("window must be text that is not empty")
+    return name
+
+
+@contextmanager
+def _readable_queue(queue: RetryQueue) -> Iterator[None]:
+    """Raise MCPError where the files of the queue can't be used."""
+    try:
+        yield
+    except ConnectionError:
+        raise
+    except OSError as exc:
+        raise MCPError(f"the queue {queue.path} can't be used: {exc.strerror or exc}") from exc
+
+
+def _turn(entry: Entry) -> HistoryTurn:
+    try:
+        return HistoryTurn(**entry)
+    except TypeError as exc:
+        raise InvalidPayload(f"a queued entry is no turn: {exc}") from exc
+
+
+def _pending(waiting: list[Entry], stored: list[Document]) -> list[Document]:
+    """Return the turns that wait and are not stored yet, numbered on from those that are."""
+    known = {document["metadata"].get("message_id") for document in stored}
+    last = stored[-1]["metadata"]["turn_index"] if stored else -1
+    found: list[Document] = []
+    for turn in map(_readable, waiting):
+        if turn is not None and turn.message_id not in known:
+            known.add(turn.message_id)
+            last = max(last + 1, turn.turn_index)
+            found.append(_pending_document(turn, last))
+    return found
+
+
+def _readable(entry: Entry) -> HistoryTurn | None:
+    """Return the turn of an entry; None if it holds none, as the next drain finds too."""
+    try:
+        return _turn(entry)
+    except InvalidPayload:
+        return None
+
+
+def _pending_document(turn: HistoryTurn, index: int) -> Document:
+    metadata = {
+        "conversation_id": turn.conversation_id,
+        "role": turn.role,
+        "ts": turn.ts,
+        "turn_index": index,
+        "pending": True,
+    }
+    optional = {"message_id": turn.message_id, "channel": turn.channel}
+    metadata |= {name: value for name, value in optional.items() if value is not None}
+    return {"id": f"pending#{turn.message_id}", "text": turn.text, "metadata": metadata}

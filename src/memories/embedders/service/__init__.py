@@ -1,0 +1,1 @@
+"""Embedders that are services, asked over HTTP."""

@@ -1,0 +1,178 @@
+"""An embedder that asks a service over HTTP: long texts cut, many texts in one request, answers checked and kept."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from memories.batches import by_weight
+from memories.config import Config, cache_folder
+from memories.embedders.protocol import EmbedderUnavailable, Space
+from memories.embedders.service import providers
+from memories.embedders.service.cache import VectorCache
+from memories.embedders.service.models import windows
+from memories.embedders.service.providers import Chosen, Patience
+from memories.errors import EmbedderError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from memories.embedders.service.transport import Transport
+
+MAX_WINDOWS = 32  # of one text; the words of a longer one are all indexed
+MAX_REQUEST_BYTES = 200_000  # about half of what the services take at once
+RESTS_SECONDS = 15.0
+# What a search, a request for one statement, and one for many may take, in units of EMBEDDER_TIMEOUT: each try, and all
+# tries together.
+_SEARCH, _ONE, _MANY = Patience(1, 2), Patience(1, 4), Patience(3, 12)
+
+
+class HTTPEmbedder:
+    """A model behind an HTTP service: OpenAI, whatever speaks as OpenAI does, Ollama, Voyage or Cohere.
+
+    A service gives nearly the same numbers for the same text, and not always the same: what was kept is the same.
+    """
+
+    def __init__(
+        self,
+        chosen: Chosen,
+        config: Config,
+        *,
+        transport: "Transport | None" = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare it; nothing is asked yet.
+
+        Args:
+            chosen: The model and its service.
+            config: The settings of how long to wait, what to keep and what to do without the service.
+            transport: Speaks to the service; by default over the network.
+            clock: Returns seconds that only ever grow.
+        """
+        self._chosen = chosen
+        self._transport = transport
+        self._clock = clock
+        self._timeout = config.embedder_timeout
+        self._words_instead = config.embedder_fallback == "local"
+        kept = f"{chosen.space.model} {chosen.service.url}"
+        self._cache = VectorCache(cache_folder(), kept, chosen.space.dimension, config.embedder_cache_mb * 1_000_000)
+        self._failed: tuple[float, str] | None = None
+
+    @property
+    def space(self) -> Space:
+        """The space of its vectors; known without asking."""
+        return self._chosen.space
+
+    def embed(self, text: str) -> "NDArray[np.float32]":
+        """Return the vectors of a statement; see `Embedder.embed`.
+
+        Raises:
+            EmbedderUnavailable: The service can't be had now.
+            EmbedderError: It gave no vectors that can be used.
+        """
+        return self._vectors([text], question=False, units=_ONE)[0]
+
+    def embed_query(self, text: str) -> "NDArray[np.float32]":
+        """Return the vectors of a question; see `RemoteEmbedder.embed_query`.
+
+        Raises:
+            EmbedderUnavailable: The service can't be had within twice `EMBEDDER_TIMEOUT`.
+            EmbedderError: It gave no vectors that can be used.
+        """
+        return self._vectors([text], question=True, units=_SEARCH)[0]
+
+    def embed_many(self, texts: Sequence[str]) -> "list[NDArray[np.float32]]":
+        """Return the vectors of many statements; see `RemoteEmbedder.embed_many`.
+
+        Raises:
+            EmbedderUnavailable: The service can't be had now; what it gave until then is kept.
+            EmbedderError: It gave no vectors that can be used.
+        """
+        return self._vectors(texts, question=False, units=_ONE if len(texts) == 1 else _MANY)
+
+    def familiarity(self, text: str) -> float:  # noqa: ARG002 - a service does not tell
+        """Return 0.0: which words the model knows is not known."""
+        return 0.0
+
+    def _vectors(self, texts: Sequence[str], *, question: bool, units: Patience) -> "list[NDArray[np.float32]]":
+        import numpy as np
+
+        model = self._chosen.model
+        mark = model.question if question else model.statement
+        # A question is one request, so that the time of a search has a bound.
+        most = min(MAX_WINDOWS, self._chosen.provider.batch) if question else MAX_WINDOWS
+        cut = [windows(text, model.window_bytes - len(mark), most) for text in texts]
+        marked = dict.fromkeys(mark + window for text in cut for window in text)
+        kind = "question" if question else "statement"
+        found = self._cache.find([f"{kind} {text}" for text in marked])
+        vectors = {text: found[f"{kind} {text}"] for text in marked if f"{kind} {text}" in found}
+        for batch in by_weight(
+            [text for text in marked if text not in vectors],
+            lambda text: len(text.encode("utf-8", "replace")),
+            most=self._chosen.provider.batch,
+            heaviest=MAX_REQUEST_BYTES,
+        ):
+            new = dict(zip(batch, self._ask(batch, question=question, units=units), strict=True))
+            self._cache.keep({f"{kind} {text}": vector for text, vector in new.items()})
+            vectors |= new
+        return [np.stack([vectors[mark + window] for window in text]) for text in cut]
+
+    def _ask(self, texts: Sequence[str], *, question: bool, units: Patience) -> "NDArray[np.float32]":
+        body = providers.ask(self._chosen, texts, question=question)
+        if self._failed is not None and self._clock() < self._failed[0]:
+            raise EmbedderUnavailable(self._failed[1], words_instead=True)
+        patience = Patience(units.request * self._timeout, units.total * self._timeout)
+        try:
+            given = self._network().post(body, patience, self._chosen.provider.vectors)
+        except EmbedderUnavailable as exc:
+            if self._words_instead:  # others need not wait as long to hear the same
+                self._failed = (self._clock() + RESTS_SECONDS, str(exc))
+            raise EmbedderUnavailable(str(exc), words_instead=self._words_instead) from exc
+        self._failed = None
+        return self._checked(given, len(texts))
+
+    def _network(self) -> "Transport":
+        if self._transport is None:
+            from memories.embedders.service.transport import Transport  # 25 ms that only those who ask pay
+
+            self._transport = Transport(self._chosen.service)
+        return self._transport
+
+    def _checked(self, given: list[Any], count: int) -> "NDArray[np.float32]":
+        """Return the vectors of an answer, of unit length.
+
+        Raises:
+            EmbedderError: They are not what was asked for.
+        """
+        import numpy as np
+
+        name, dimension = self._chosen.service.shown, self.space.dimension
+        if len(given) != count:
+            raise EmbedderError(f"{name} gave {len(given)} vectors for {count} texts; nothing was stored")
+        for vector in given:
+            if not isinstance(vector, list) or not all(type(number) in (int, float) for number in vector):
+                raise EmbedderError(f"{name} gave something else than numbers for a vector; nothing was stored")
+            if len(vector) != dimension:
+                raise EmbedderError(
+                    f"{name} gave a vector of {len(vector)} numbers, and {self.space.model} has {dimension}; nothing "
+                    "was stored; check EMBEDDER and EMBEDDER_DIMENSIONS"
+                )
+        try:
+            vectors = np.array(given, dtype=np.float64)
+        except OverflowError:
+            vectors = np.full((count, dimension), np.inf)
+        largest = np.abs(vectors).max(axis=1, keepdims=True)
+        if not np.isfinite(vectors).all() or not largest.all():
+            raise EmbedderError(f"{name} gave a vector that points nowhere (zeros or no numbers); nothing was stored")
+        vectors /= largest  # the squares of huge numbers would be infinite
+        unit: NDArray[np.float32] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        return unit
+
+
+def open_remote(name: str, config: Config) -> HTTPEmbedder:
+    """Return the embedder that a name such as `openai:MODEL` and the settings choose.
+
+    Raises:
+        ConfigError: A setting is missing or not acceptable.
+    """
+    return HTTPEmbedder(providers.choose(name, config), config)

@@ -1,0 +1,341 @@
+"""The services that make vectors: where each is, how it is asked, what it answers, and which settings it needs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from memories.config import Config, Secret
+from memories.embedders.protocol import Space
+from memories.embedders.service.models import UNKNOWN_TOKENS, Known, known
+from memories.errors import ConfigError, EmbedderError
+from memories.validate import shown
+
+# A model that nobody measured here hides nothing and refuses nothing: no query counts as noise, and only what is all
+# but the same is a duplicate.
+_UNMEASURED = {"noise_mean": 0.0, "noise_spread": 0.0, "weight": 1.65, "duplicate": 0.95, "slope": 20.0, "middle": 0.4}
+_MINILM = {"noise_mean": 0.09, "noise_spread": 0.07, "weight": 1.65, "duplicate": 0.8, "slope": 20.6, "middle": 0.213}
+_CONSTANTS: Mapping[str, Mapping[str, float]] = {
+    "all-minilm": _MINILM,
+    "all-minilm-l6-v2": _MINILM,
+    # Its cosines lie between 0.7 and 1, so a step between two of them means more.
+    "text-embedding-ada-002": {**_UNMEASURED, "weight": 5.0, "duplicate": 0.98, "slope": 60.0, "middle": 0.8},
+}
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "noise_mean": (-1, 1),
+    "noise_spread": (0, 1),
+    "weight": (0, 100),
+    "duplicate": (0, 1),
+    "slope": (0.1, 1000),
+    "middle": (-1, 1),
+}
+_TREATMENT = 1  # the number of our way to cut and mark texts: with another way the vectors are others
+
+
+class Patience(NamedTuple):
+    """How many seconds are waited: for one request, and for all tries together, the pauses between them included."""
+
+    request: float
+    total: float
+
+
+class Service(NamedTuple):
+    """Where the requests go.
+
+    Attributes:
+        title: How messages name it.
+        url: Where requests are posted to.
+        key: What shows who asks, if anything does.
+        key_from: Which setting holds the key, or should.
+        model: The model that is asked for, for messages.
+    """
+
+    title: str
+    url: str
+    key: Secret | None
+    key_from: str
+    model: str
+
+    @property
+    def shown(self) -> str:
+        """The service with its address, for messages."""
+        parts = urlsplit(self.url)
+        return f"{self.title} ({parts.scheme}://{parts.netloc}{parts.path})"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What vectors are asked for.
+
+    Attributes:
+        model: By the name that the service knows.
+        texts: At most `Provider.batch`.
+        question: Whether they are questions, not statements.
+        dimension: How long the vectors are to be, where it is not the model's own length.
+    """
+
+    model: str
+    texts: Sequence[str]
+    question: bool
+    dimension: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A kind of service.
+
+    Attributes:
+        name: What stands before the colon in EMBEDDER.
+        title: How messages name it.
+        url: Where its maker runs it.
+        path: What is posted to, below the URL.
+        model: The one that is used where none is named.
+        batch: How many texts go into one request.
+        keys: The settings with its key; empty if it needs none.
+        body: Makes a request's body.
+        vectors: Takes the vectors out of an answer, in the order of the texts; raises LookupError, TypeError or
+            ValueError where they aren't there.
+    """
+
+    name: str
+    title: str
+    url: str
+    path: str
+    model: str
+    batch: int
+    keys: tuple[str, ...]
+    body: Callable[[Request], dict[str, Any]]
+    vectors: Callable[[Any], list[Any]]
+
+
+def _openai_body(asked: Request) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": asked.model, "input": list(asked.texts), "encoding_format": "float"}
+    return body | ({"dimensions": asked.dimension} if asked.dimension else {})
+
+
+def _ollama_body(asked: Request) -> dict[str, Any]:
+    return {"model": asked.model, "input": list(asked.texts), "truncate": True}
+
+
+def _voyage_body(asked: Request) -> dict[str, Any]:
+    kind = "query" if asked.question else "document"
+    body: dict[str, Any] = {"model": asked.model, "input": list(asked.texts), "input_type": kind, "truncation": True}
+    return body | ({"output_dimension": asked.dimension} if asked.dimension else {})
+
+
+def _cohere_body(asked: Request) -> dict[str, Any]:
+    kind = "search_query" if asked.question else "search_document"
+    body: dict[str, Any] = {"model": asked.model, "texts": list(asked.texts), "input_type": kind}
+    body |= {"embedding_types": ["float"], "truncate": "END"}
+    return body | ({"output_dimension": asked.dimension} if asked.dimension else {})
+
+
+def _numbered(answer: Any) -> list[Any]:
+    """Return the vectors of an answer in OpenAI's shape, by their numbers if they have any."""
+    found = answer["data"]
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise TypeError
+    numbers = [each.get("index") for each in found]
+    if any(number is not None for number in numbers):
+        if sorted(numbers) != list(range(len(found))):
+            raise ValueError
+        found = sorted(found, key=lambda each: int(each["index"]))
+    return [each["embedding"] for each in found]
+
+
+def _listed(answer: Any) -> list[Any]:
+    return list(answer["embeddings"])
+
+
+def _by_type(answer: Any) -> list[Any]:
+    """Return the vectors of an answer in Cohere's shape; its first version has them without their type."""
+    found = answer["embeddings"]
+    return list(found["float"] if isinstance(found, dict) else found)
+
+
+OPENAI = Provider(
+    "openai", "OpenAI", "https://api.openai.com/v1", "/embeddings", "text-embedding-3-small", 256,
+    ("openai_api_key",), _openai_body, _numbered,
+)  # fmt: skip
+OLLAMA = Provider(
+    "ollama", "Ollama", "http://127.0.0.1:11434", "/api/embed", "nomic-embed-text", 16, (), _ollama_body, _listed
+)
+VOYAGE = Provider(
+    "voyage", "Voyage", "https://api.voyageai.com/v1", "/embeddings", "voyage-3", 128,
+    ("voyage_api_key",), _voyage_body, _numbered,
+)  # fmt: skip
+COHERE = Provider(
+    "cohere", "Cohere", "https://api.cohere.com/v2", "/embed", "embed-english-v3.0", 96,
+    ("cohere_api_key",), _cohere_body, _by_type,
+)  # fmt: skip
+PROVIDERS = {provider.name: provider for provider in (OPENAI, OLLAMA, VOYAGE, COHERE)}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A model of a service, as the settings choose it.
+
+    Attributes:
+        provider: The kind of service.
+        service: Where it is asked.
+        model: What is known of the model.
+        space: The space of its vectors.
+        shorter: The length to ask for, if it is not the model's own.
+        key_missing: What to say instead of asking, where a key is needed and there is none; else empty.
+    """
+
+    provider: Provider
+    service: Service
+    model: Known
+    space: Space
+    shorter: int | None
+    key_missing: str
+
+
+def choose(name: str, config: Config) -> Chosen:
+    """Return the model that a name and the settings choose.
+
+    Args:
+        name: `openai`, `openai:MODEL`, `ollama:MODEL`, …
+        config: The settings.
+
+    Raises:
+        ConfigError: A setting is missing or not acceptable.
+    """
+    provider = PROVIDERS[name.partition(":")[0]]
+    model = name.partition(":")[2].strip() or provider.model
+    if len(model) > 200 or not model.isprintable():
+        raise ConfigError(f'EMBEDDER names a model "{shown(model)}", which is no name; check it')
+    url = _url(config.embedder_url or provider.url, provider, config)
+    key, key_from = _key(provider, url, config)
+    found, shorter = _size(model, config.embedder_dimensions)
+    title = "the embedder's server" if provider is OPENAI and not _belongs(url, provider) else provider.title
+    missing = ""
+    if provider.keys and not key and _belongs(url, provider):
+        missing = f"{provider.title} wants a key: set {key_from}, or EMBEDDER=minilm for the local model"
+    service = Service(title, url.geturl(), key, key_from, model)
+    space = _space(provider, model, shorter or found.dimension, config.embedder_calibration)
+    return Chosen(provider, service, found, space, shorter, missing)
+
+
+def _url(given: str, provider: Provider, config: Config) -> SplitResult:
+    """Return where requests are posted to.
+
+    Raises:
+        ConfigError: It is no address of a service, or texts would cross a network unencrypted.
+    """
+    try:
+        url = urlsplit(given)
+        _ = url.port
+    except ValueError:
+        raise ConfigError(f'EMBEDDER_URL "{shown(given)}" is no URL; give https://host/path') from None
+    if url.username is not None or url.password is not None:
+        raise ConfigError("EMBEDDER_URL holds a name or a password; leave it out, and set EMBEDDER_API_KEY")
+    if url.scheme not in ("http", "https") or not url.hostname or not given.isascii() or " " in given:
+        raise ConfigError(f'EMBEDDER_URL "{shown(given)}" is no URL of a service; give https://host/path')
+    if url.scheme == "http" and not is_loopback(url.hostname) and not config.embedder_plain_http:
+        raise ConfigError(
+            f"EMBEDDER_URL http://{shown(url.netloc)} would send texts unencrypted over a network; use https, or set "
+            "EMBEDDER_PLAIN_HTTP=true if you trust that network"
+        )
+    path = url.path.rstrip("/")
+    return url._replace(path=path if path.endswith(provider.path) else path + provider.path, fragment="")
+
+
+def _key(provider: Provider, url: SplitResult, config: Config) -> tuple[Secret | None, str]:
+    """Return the key to send, or None, and the setting that holds it or should.
+
+    A maker's key goes to the maker's host only. EMBEDDER_API_KEY goes wherever EMBEDDER_URL points, unless a `.env`
+    that merely lies in the working folder names the address and not the key.
+
+    Raises:
+        ConfigError: The key may not go there, or is none.
+    """
+    own = list(provider.keys) if _belongs(url, provider) else []
+    for name in ("embedder_api_key", *own):
+        secret: Secret | None = getattr(config, name)
+        if secret is None:
+            continue
+        if name == "embedder_api_key" and ".env" == config.sources["embedder_url"] != config.sources[name]:
+            raise ConfigError(
+                "EMBEDDER_URL comes from .env in the working folder and EMBEDDER_API_KEY does not, so the key is not "
+                "sent there; set both in one place"
+            )
+        key = secret.reveal()
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise ConfigError(f"{name.upper()} has characters that no key has; copy it again")
+        return secret, name.upper()
+    return None, own[0].upper() if own else "EMBEDDER_API_KEY"
+
+
+def _belongs(url: SplitResult, provider: Provider) -> bool:
+    """Return whether a URL is one of the provider's maker, who may see its key."""
+    host, home = url.hostname or "", urlsplit(provider.url).hostname or ""
+    return url.scheme == "https" and (host == home or host.endswith(f".{home}"))
+
+
+def _size(model: str, asked: int | None) -> tuple[Known, int | None]:
+    """Return what is known of a model, and the length to ask for if it is not the model's own."""
+    found = known(model)
+    if found is None and asked is None:
+        raise ConfigError(
+            f"how long the vectors of embedder model {shown(model)} are is not known here; set EMBEDDER_DIMENSIONS"
+        )
+    if found is None:
+        return Known(asked or 0, UNKNOWN_TOKENS), None
+    if asked is None or asked == found.dimension:
+        return found, None
+    if asked not in found.shorter:
+        raise ConfigError(
+            f"EMBEDDER_DIMENSIONS is {asked}, and the vectors of {shown(model)} have {found.dimension}; leave it out"
+        )
+    return found, asked
+
+
+def _space(provider: Provider, model: str, dimension: int, calibration: str | None) -> Space:
+    name = model.removesuffix(":latest")
+    constants = {**_CONSTANTS.get(name.rpartition("/")[2].lower(), _UNMEASURED), **_calibration(calibration)}
+    return Space(
+        model=f"{provider.name}/{name}/{_TREATMENT}",
+        dimension=dimension,
+        noise_mean=constants["noise_mean"],
+        noise_spread=constants["noise_spread"],
+        weight=constants["weight"],
+        duplicate=constants["duplicate"],
+        calibration=(constants["slope"], constants["middle"]),
+    )
+
+
+def _calibration(text: str | None) -> dict[str, float]:
+    """Return the constants that a setting names, such as `slope=20.6, middle=0.213`."""
+    found: dict[str, float] = {}
+    for part in (text or "").replace(",", " ").split():
+        name, _, number = part.partition("=")
+        least, most = _BOUNDS.get(name, (1.0, 0.0))
+        try:
+            found[name] = float(number)
+        except ValueError:
+            found[name] = 0.0
+            least, most = 1.0, 0.0
+        if not least <= found[name] <= most:
+            known_names = ", ".join(f"{each} {low:g} to {high:g}" for each, (low, high) in _BOUNDS.items())
+            raise ConfigError(f'EMBEDDER_CALIBRATION has "{shown(part)}"; it takes name=number: {known_names}')
+    return found
+
+
+def ask(chosen: Chosen, texts: Sequence[str], *, question: bool) -> dict[str, Any]:
+    """Return the body of a request for the vectors of these texts."""
+    if chosen.key_missing:
+        raise EmbedderError(chosen.key_missing)
+    request = Request(chosen.service.model, texts, question, chosen.shorter)
+    return chosen.provider.body(request)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, whatever the network does."""
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

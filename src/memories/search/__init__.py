@@ -1,0 +1,1 @@
+"""How a question becomes hits; begin with `search.py`."""

@@ -1,0 +1,277 @@
+"""From a search to what may answer it: the stores' candidates with what speaks for each."""
+
+import math
+from collections.abc import Sequence
+from datetime import date, datetime, time, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from memories import versions
+from memories.embedders.protocol import embed_query
+from memories.models import SPEAKER, Candidate, Collection, Filter, Matches, Query, Record, Ref
+from memories.search import dates
+from memories.search.ranking import FULL_LENGTH, FULL_WORDS, MEANT_DATE, Evidence, Features, fused
+from memories.search.speakers import named, without
+from memories.stores.protocol import Store
+from memories.text import is_latin, normal_form, query_terms
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from memories.embedders import Embedder
+    from memories.search.surroundings import Surroundings
+
+MATCHES = 100  # at least so many turns by words, and by vector, are seen in their places
+MIN_READ = 24  # and so many of them are read
+PRECISE_DAYS = 62  # a span of up to two months is what is asked about; a year may be any number
+YEARS_BACK = 4  # a date without a year is looked for in this year and so many before
+_JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)  # as far as closeness is about MEANT_DATE
+_SAMPLE = 200  # characters that show which script a text is in
+_TOLD = 2_000  # characters that are read for the days that a text speaks of
+_LETTERS = 6  # in a word, with its space
+_DAY_MILLIS = 86_400_000
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+class Question(NamedTuple):
+    """What is asked, as it is looked for.
+
+    Attributes:
+        text: The question.
+        terms: Its words.
+        now: When it is asked, in the time zone of the one who asks: what "yesterday" counts from.
+        judged_at: The time for which confidence and age are computed.
+        half_life_hours: See `decay`.
+        embedder: Makes vectors; None to go by words alone.
+    """
+
+    text: str
+    terms: Sequence[str]
+    now: datetime
+    judged_at: datetime
+    half_life_hours: float
+    embedder: "Embedder | None"
+
+    @property
+    def weight(self) -> float:
+        """How much similarity counts beside words."""
+        return self.embedder.space.weight if self.embedder else 0.0
+
+    def vector(self, text: str) -> "NDArray[np.float32] | None":
+        """Return one vector, shape (dimension,): for a long text the direction between its windows."""
+        if self.embedder is None:
+            return None
+        total: NDArray[np.float32] = embed_query(self.embedder, text).sum(axis=0)
+        return total / max(float((total @ total) ** 0.5), 1e-12)
+
+    def readable(self, text: str) -> bool:
+        """Return whether the model knows the script of both the question and a text."""
+        if self.embedder is None or not self.embedder.space.latin_only:
+            return True
+        return is_latin(self.text) and is_latin(text[:_SAMPLE])
+
+
+class Gathered(NamedTuple):
+    """Candidates with their features, in the same order, and whether there may be more."""
+
+    candidates: list[Candidate]
+    features: list[Features]
+    more: bool
+
+
+def question(
+    text: str, now: datetime, judged_at: datetime, half_life_hours: float, embedder: "Embedder | None"
+) -> Question:
+    """Return a question with its words; see `Question`."""
+    return Question(text, query_terms(text), now, judged_at, half_life_hours, embedder)
+
+
+def alone(store: Store, where: Filter, asked: Question, k: int) -> Gathered:
+    """Return the memories that may answer, `k` by words and `k` by vector, each by itself."""
+    found = store.candidates(where, vector=asked.vector(asked.text), terms=asked.terms, k=k)
+    years = sorted({candidate.record.created_at.year for candidate in found})
+    meant = dates.spans(asked.text, asked.now, years)
+    close, precise = [0.0] * len(found), [0.0] * len(found)
+    if meant and found:
+        import numpy as np
+
+        zone = asked.now.tzinfo
+        days = np.array([found_.record.created_at.astimezone(zone).toordinal() for found_ in found], dtype=np.int64)
+        close, precise = dates.closeness(days, meant).tolist(), _precisely(days, meant).tolist()
+    features = [
+        _features(candidate.record, asked, Evidence.alone(candidate.words, candidate.similarity, day), near)
+        for candidate, day, near in zip(found, close, precise, strict=True)
+    ]
+    return Gathered(found, features, more=len(found) >= k)
+
+
+def in_place(store: Store, where: Filter, asked: Question, limit: int) -> Gathered:
+    """Return the turns, or memories, that may answer, each with what its surroundings tell."""
+    speakers = named(asked.text, store.values(where.collection, where.namespaces, SPEAKER))
+    vector = asked.vector(without(asked.text, speakers))
+    matches = store.matches(where, Query(vector, asked.terms, max(MATCHES, 2 * limit), _spans_of_time(asked)))
+    if not len(matches.group):
+        return Gathered([], [], more=False)
+    seen = _seen(matches, asked, speakers)
+    rows = {_ref(where, matches, row): row for row in _best(seen, asked, max(MIN_READ, 2 * limit))}
+    records = {record.ref: record for record in store.read(list(rows))}
+    gathered = Gathered([], [], more=False)
+    for ref, row in rows.items():
+        record = records.get(ref)
+        if record is None:
+            continue  # it was removed meanwhile
+        similarity = float(matches.similarity[row])
+        found = Candidate(record, None if math.isnan(similarity) else similarity, float(seen.around.words[row]))
+        gathered.candidates.append(found)
+        evidence = _evidence(found, seen, row, asked)
+        gathered.features.append(_features(record, asked, evidence, float(seen.precise[row])))
+    return gathered
+
+
+def _features(record: Record, asked: Question, evidence: Evidence, near: float) -> Features:
+    """Return the features of a record that is `near` a precise date of the question."""
+    readable, meant = asked.readable(record.text), near >= MEANT_DATE
+    if record.ref.collection is Collection.HISTORY:
+        return Features(evidence, readable=readable, meant=meant)
+    return Features(
+        evidence,
+        confidence=versions.confidence(record, asked.judged_at, asked.half_life_hours),
+        decay_policy=versions.decay_policy(record),
+        age_days=(asked.judged_at - record.created_at).total_seconds() / 86_400,
+        accesses=record.accesses,
+        readable=readable,
+        meant=meant,
+    )
+
+
+# --- dates -----------------------------------------------------------------------------------------------------------
+
+
+def _precisely(days: "NDArray[np.int64]", meant: Sequence[dates.Span]) -> "NDArray[np.float64]":
+    """Return how close days are to those spans that are short enough to be meant."""
+    import numpy as np
+
+    precise = _precise(meant)
+    return dates.closeness(days, precise) if precise else np.zeros(len(days))
+
+
+def _precise(meant: Sequence[dates.Span]) -> list[dates.Span]:
+    return [span for span in meant if (span[1] - span[0]).days < PRECISE_DAYS]
+
+
+def _spans_of_time(asked: Question) -> list[tuple[datetime, datetime]]:
+    """Return the precise spans that a question names, and what is close to them, as moments in the asker's zone."""
+    years = range(max(1, asked.now.year - YEARS_BACK), asked.now.year + 1)
+    zone = asked.now.tzinfo
+    return [
+        (datetime.combine(first - _JUST_BEFORE, time.min, zone), datetime.combine(last + _JUST_AFTER, time.max, zone))
+        for first, last in _precise(dates.spans(asked.text, asked.now, years))
+        if first.year > 1 and last.year < 9999  # the first and the last day have no place in every zone
+    ]
+
+
+# --- what is seen in its place ---------------------------------------------------------------------------------------
+
+
+class _Seen(NamedTuple):
+    """What is known of matches without their texts, in rows, and what is asked of the texts."""
+
+    around: "Surroundings"
+    vectorless: "NDArray[np.bool_]"
+    named: "NDArray[np.float64]"
+    close: "NDArray[np.float64]"
+    precise: "NDArray[np.float64]"
+    meant: Sequence[dates.Span]
+    when: bool
+
+
+def _seen(matches: Matches, asked: Question, speakers: Sequence[str]) -> _Seen:
+    import numpy as np
+
+    from memories.search.surroundings import measure
+
+    names = {normal_form(speaker) for speaker in speakers}
+    said = [normal_form(labels.get(SPEAKER, "")) in names for labels in matches.labels]
+    offset = asked.now.utcoffset()
+    millis = matches.created_at + (0 if offset is None else int(offset.total_seconds() * 1000))
+    years = np.unique(millis.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64)) + 1970
+    meant = dates.spans(asked.text, asked.now, years.tolist())
+    days = millis // _DAY_MILLIS + _EPOCH
+    around = measure(matches)
+    # What counts in full is the best of its own index, so that memories and turns can stand in one order.
+    scale = FULL_WORDS / max(FULL_WORDS, float(around.words.max()))
+    return _Seen(
+        around=around._replace(words=around.words * scale, session_best=around.session_best * scale),
+        vectorless=np.isnan(matches.similarity),
+        named=np.array(said, dtype=np.float64)[matches.label],
+        close=dates.closeness(days, meant) if meant else np.zeros(len(days)),
+        precise=_precisely(days, meant),
+        meant=meant,
+        when=dates.asks_when(asked.text),
+    )
+
+
+def _best(seen: _Seen, asked: Question, count: int) -> list[int]:
+    """Return the rows that promise most by what is known without their texts."""
+    import numpy as np
+
+    around = seen.around
+    evidence = Evidence(
+        words=around.words,
+        session_best=around.session_best,
+        window_words=around.window_words,
+        session_words=around.session_words,
+        similarity=None if asked.embedder is None else around.similarity,
+        window_similarity=around.window_similarity,
+        session_similarity=around.session_similarity,
+        named=seen.named,
+        date=seen.close,
+        aside=around.aside,
+    )
+    most = float(around.words.max())
+    scores = fused(evidence, most, asked.weight)
+    if asked.embedder is not None and seen.vectorless.any():
+        scores = np.where(seen.vectorless, fused(evidence._replace(similarity=None), most, asked.weight), scores)
+    return [int(row) for row in np.argsort(-scores, kind="stable")[:count]]
+
+
+def _ref(where: Filter, matches: Matches, row: int) -> Ref:
+    namespace, group = matches.groups[matches.group[row]]
+    return Ref(where.collection, namespace, group, int(matches.position[row]))
+
+
+def _evidence(found: Candidate, seen: _Seen, row: int, asked: Question) -> Evidence:
+    around, text = seen.around, found.record.text
+    similarity = None if found.similarity is None else float(around.similarity[row])
+    close = float(seen.close[row])
+    shares = float(around.window_words[row]), float(around.session_words[row])
+    if found.record.ref.collection is Collection.MEMORY:
+        near = similarity or 0.0
+        return Evidence(found.words, found.words, *shares, similarity, near, near, date=close)
+    return Evidence(
+        found.words,
+        float(around.session_best[row]),
+        *shares,
+        similarity,
+        float(around.window_similarity[row]),
+        float(around.session_similarity[row]),
+        named=float(seen.named[row]),
+        date=close,
+        told_date=_told(found.record, seen, asked) if seen.meant else 0.0,
+        tells_when=float(seen.when and dates.tells_time(text)),
+        aside=float(around.aside[row]),
+        question=float(text.rstrip().endswith(("?", "？", "؟"))),
+        brevity=_brevity(text),
+    )
+
+
+def _told(record: Record, seen: _Seen, asked: Question) -> float:
+    """Return how well the days that a turn speaks of, counted from its own, agree with those of the question."""
+    said_at = record.created_at.astimezone(asked.now.tzinfo)
+    return dates.overlap(dates.spans(record.text[:_TOLD], said_at, [said_at.year]), seen.meant)
+
+
+def _brevity(text: str) -> float:
+    """Return how brief a text is: 1 for one word, 0 from `FULL_LENGTH` words on, by the logarithm between."""
+    words = max(1, len(text.split()), len(text) // _LETTERS)  # not every script parts its words
+    return 1 - math.log(min(words, FULL_LENGTH)) / math.log(FULL_LENGTH)

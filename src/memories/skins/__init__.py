@@ -1,0 +1,1 @@
+"""Who talks: each skin parses, calls one method, and renders; each can be deleted."""

@@ -1,0 +1,280 @@
+"""Answers for people: aligned, dated, coloured on a terminal, with nothing in them that could act on the terminal."""
+
+import shutil
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from memories.config import SETTINGS, Config, without_password
+from memories.models import History, Memory, Page, Status
+from memories.skins.cli.session import colored
+from memories.skins.shapes import HINT_DUPLICATE, HINT_SAME, trouble
+from memories.times import describe_age, to_iso
+
+if TYPE_CHECKING:
+    from memories.search.search import Considered, Explanation, Hit
+    from memories.write.create import Created
+    from memories.write.turns import Conversation, Turn
+
+MAX_SHOWN = 2_000
+SHORT_ID = 18  # the time and 12 random bits
+_DIM, _BOLD, _GREEN, _YELLOW, _PLAIN = "\033[2m", "\033[1m", "\033[32m", "\033[33m", "\033[0m"
+
+
+def safe(text: str) -> str:
+    """Return text with every character escaped that would be invisible, reorder others, or command a terminal."""
+    return "".join(
+        character
+        if character == "\n" or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+        else f"\\u{{{ord(character):x}}}"
+        for character in text.replace("\t", "    ")
+    )
+
+
+def memory(found: Memory) -> str:
+    """Return a memory in full."""
+    rows = [
+        ("id", found.id),
+        ("namespace", found.namespace),
+        ("tags", _tags(found.tags) or "-"),
+        ("decay", f"{found.decay_policy}, confidence {_percent(found.confidence)}"),
+        ("created", _dated(found.created_at)),
+        ("updated", f"{_dated(found.updated_at)}, version {found.version}" if found.version > 1 else ""),
+        ("reinforced", _dated(found.last_reinforced_at) if found.last_reinforced_at else ""),
+        ("key", safe(found.key or "")),
+        ("supersedes", found.supersedes or ""),
+        ("replaced by", found.superseded_by or ""),
+    ]
+    return f"{_paint(_BOLD, _wrapped(found.content))}\n{_table((name, value) for name, value in rows if value)}"
+
+
+def created(result: "Created") -> str:
+    """Return what became of a create."""
+    if result.memory is None:
+        first = result.duplicates[0]
+        lines = [_paint(_YELLOW, "Not stored: it says the same as")]
+        lines += [_one(item.id, item.content, f"{item.similarity:.2f} similar") for item in result.duplicates]
+        return "\n".join([*lines, HINT_DUPLICATE.format(id=first.id[:SHORT_ID])])
+    head = _paint(_GREEN, "Stored") if result.stored else _paint(_YELLOW, HINT_SAME.capitalize())
+    lines = [head, memory(result.memory)]
+    if result.similar_to:
+        lines.append(_paint(_YELLOW, "It is like these; if it corrects one, delete that one:"))
+        lines += [_one(item.id, item.content, item.difference) for item in result.similar_to]
+    if result.note:
+        lines.append(_paint(_YELLOW, safe(result.note)))
+    return "\n".join(lines)
+
+
+def deleted(found: Memory) -> str:
+    """Return the answer to a delete."""
+    return f"Deleted: {_short(found.content)}\nTo bring it back: memory restore {found.id}"
+
+
+def forget_question(history: History) -> str:
+    """Return what a person is asked before a memory is forgotten."""
+    count = len(history.versions)
+    versions = f"{count} versions" if count > 1 else "1 version"
+    return f"Forget for good ({versions}): {_short(history.versions[-1].content)}"
+
+
+def found(result: "Explanation", *, explain: bool) -> str:
+    """Return the hits of a search."""
+    if not result.hits:
+        head = "Nothing found."
+    else:
+        head = "\n\n".join(_hit(place, hit) for place, hit in enumerate(result.hits, 1))
+    if result.note:
+        head += f"\n\n{_paint(_YELLOW, safe(result.note))}"
+    if not explain:
+        return head
+    terms = ", ".join(map(safe, result.terms)) or "-"
+    return "\n".join([head, "", f"words looked for: {terms}", *_considered(result.considered)])
+
+
+def turns(said: "Sequence[Turn]") -> str:
+    """Return turns in order."""
+    return "\n\n".join(_said(None, turn, "") for turn in said) or "Nothing here."
+
+
+def conversations(found: "Sequence[Conversation]") -> str:
+    """Return a listing of conversations."""
+    if not found:
+        return "Nothing here."
+    return _table(
+        (safe(each.id), f"{each.turn_count:>6} turns, {to_iso(each.first_at)[:10]} to {_dated(each.last_at)}")
+        for each in found
+    )
+
+
+def page(result: Page) -> str:
+    """Return a page of memories."""
+    if not result.memories:
+        return "Nothing here."
+    items = [_item(None, item, _paint(_DIM, f"version {item.version}")) for item in result.memories]
+    more = [f"More: --cursor {result.next_cursor}"] if result.next_cursor else []
+    return "\n\n".join([*items, *more])
+
+
+def history(result: History) -> str:
+    """Return every version of a memory."""
+    blocks = [_paint(_DIM, result.id)]
+    for version in result.versions:
+        until = f", until {_dated(version.ended_at)} ({version.ended_by})" if version.ended_at else ", current"
+        head = f"version {version.version}, {version.operation}, {_dated(version.created_at)}{until}"
+        tags = [f"  {_paint(_DIM, _tags(version.tags))}"] if version.tags else []
+        blocks.append("\n".join([_paint(_DIM, head), f"  {_wrapped(version.content, indent='  ')}", *tags]))
+    for name, other in (("supersedes", result.supersedes), ("replaced by", result.superseded_by)):
+        if other:
+            blocks.append(f"{name} {other}")
+    return "\n\n".join(blocks)
+
+
+def tags(key: str | None, counts: Mapping[str, int]) -> str:
+    """Return tag keys or values with counts."""
+    if not counts:
+        return "No tags." if key is None else f"No memory has the tag {safe(key)}."
+    return _table((safe(name), f"{count:>6}") for name, count in counts.items())
+
+
+def status(found: Status) -> str:
+    """Return the state of a memory that answered."""
+    rows = [
+        ("status", f"unhealthy: {safe(problem)}" if (problem := trouble(found)) else _paint(_GREEN, "healthy")),
+        ("store", safe(found.store) + ("" if found.schema_version else " (not there yet; the first memory makes it)")),
+        ("memories", f"{found.memory_count} in {', '.join(found.namespaces_read)}"),
+        ("turns", str(found.turn_count) if found.turn_count else ""),
+        ("deleted", str(found.deleted_count)),
+        ("no vector", f"{found.without_vector_count} (found by words only)" if found.without_vector_count else ""),
+        ("embedder", found.embedder),
+        ("size", "" if found.size_bytes is None else f"{found.size_bytes / 1e6:.1f} MB"),
+        ("erasing", "bytes of a forgotten memory are still there; forget it again" if found.erasing else ""),
+    ]
+    return _table((name, value) for name, value in rows if value)
+
+
+def config(found: Config) -> str:
+    """Return every setting."""
+    rows = [
+        (setting.name, f"{safe(_value(found, setting.name))}  {_paint(_DIM, f'({found.sources[setting.name]})')}")
+        for setting in SETTINGS
+    ]
+    return _table(rows)
+
+
+def _value(found: Config, name: str) -> str:
+    value = getattr(found, name)
+    return "-" if value is None else without_password(str(value))
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def _hit(place: int, hit: "Hit") -> str:
+    what = f"score {hit.score:.2f}" + _and_similar(hit.similarity)
+    if isinstance(hit.found, Memory):
+        return _item(place, hit.found, what)
+    return _said(place, hit.found, what)
+
+
+def _said(place: int | None, turn: "Turn", what: str) -> str:
+    """Return a turn: what was said, and by whom, when and where."""
+    details = [
+        what,
+        f"{turn.speaker or turn.role} in {turn.conversation_id}",
+        _dated(turn.created_at),
+        _tags(turn.tags),
+    ]
+    return _block(place, turn.content, " · ".join(safe(part) for part in details if part), turn.id)
+
+
+def _block(place: int | None, content: str, details: str, name: str) -> str:
+    mark = "" if place is None else f"{place:>2}  "
+    indent = " " * len(mark)
+    said = _paint(_BOLD, _wrapped(_cut(content), indent=indent))
+    return f"{mark}{said}\n{indent}{_paint(_DIM, details)}\n{indent}{_paint(_DIM, safe(name))}"
+
+
+def _item(place: int | None, found: Memory, what: str) -> str:
+    """Return a memory in two lines: what it says, and what is known of it."""
+    faded = "" if found.confidence >= 0.995 else f"confidence {_percent(found.confidence)}"
+    known = [what, faded, describe_age(found.updated_at, _now()), _tags(found.tags), _pool(found)]
+    return _block(place, found.content, " · ".join(part for part in known if part), found.id[:SHORT_ID])
+
+
+def _one(memory_id: str, content: str, what: str) -> str:
+    return f"  {memory_id[:SHORT_ID]}  {_short(content)}  {_paint(_DIM, f'({safe(what)})') if what else ''}".rstrip()
+
+
+def _considered(items: "Iterable[Considered]") -> list[str]:
+    """Return the table of candidates and their numbers; columns that say nothing of any are left out."""
+    rows = list(items)
+    names = [name for name in (rows[0].features if rows else ()) if any(row.features[name] for row in rows)]
+    heads = [name.replace("similarity", "sim.").replace("_", " ") for name in names]
+    widths = [max(7, len(head) + 2) for head in heads]
+    lines = ["score".rjust(7) + "".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))]
+    for row in rows:
+        numbers = [_number(row.features[name]).rjust(width) for name, width in zip(names, widths, strict=True)]
+        lines.append(f"{row.score:>7.4f}{''.join(numbers)}  {_short(row.content)}")
+        if row.dropped:
+            lines.append(f"{'':>7}  {_paint(_YELLOW, f'dropped: {row.dropped}')}")
+    return lines if rows else []
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> str:
+    kept = list(rows)
+    width = max((_width(name) for name, _ in kept), default=0)
+    return "\n".join(f"{_paint(_DIM, name)}{' ' * (width - _width(name))}  {value}" for name, value in kept)
+
+
+def _width(text: str) -> int:
+    """Return how many columns a text takes on a terminal."""
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def _tags(tags: Mapping[str, str]) -> str:
+    return safe(" ".join(f"{key}={value}" for key, value in tags.items()))
+
+
+def _pool(found: Memory) -> str:
+    return "" if found.namespace == "shared" else f"in {found.namespace}"
+
+
+def _and_similar(similarity: float | None) -> str:
+    return "" if similarity is None else f" · similarity {similarity:.2f}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"
+
+
+def _dated(moment: datetime) -> str:
+    return f"{to_iso(moment)[:16].replace('T', ' ')} UTC ({describe_age(moment, _now())})"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def _short(text: str) -> str:
+    return textwrap.shorten(safe(text[:400]), 80, placeholder="…")
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    width = max(20, min(100, shutil.get_terminal_size().columns) - len(indent))
+    lines = [part for line in safe(text).splitlines() for part in (textwrap.wrap(line, width) or [""])]
+    return f"\n{indent}".join(lines)
+
+
+def _paint(code: str, text: str) -> str:
+    return f"{code}{text}{_PLAIN}" if colored(sys.stdout) and text else text
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

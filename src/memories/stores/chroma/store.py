@@ -1,0 +1,50 @@
+"""The store on a Chroma server."""
+
+from urllib.parse import unquote, urlsplit
+
+from memories.config import without_password
+from memories.embedders.protocol import Space
+from memories.errors import ConfigError
+from memories.stores.chroma.driver import ChromaDriver
+from memories.stores.documents.http import Address, checked, tls_of
+from memories.stores.documents.store import RemoteStore
+
+_PORT = 8000
+_COLLECTION = "memories"
+
+
+class ChromaStore(RemoteStore):
+    """Implements `Store` on a Chroma server, version 1.0 or newer; what it can't keep is said in `RemoteStore`."""
+
+    def __init__(self, url: str, space: Space | None, collection_name: str | None = None) -> None:
+        """Prepare; nothing is asked of the server yet.
+
+        Args:
+            url: `chroma://host:port`, with the name of a collection behind it if it is not the setting's. A key for a
+                proxy stands before the host, `chroma://:KEY@host:port`, and is sent as a bearer token; `?tls=1` or
+                `?ssl=true` speaks TLS.
+            space: The space of the vectors that will be written and searched; None in keyword-only mode.
+            collection_name: The collection where the URL names none.
+
+        Raises:
+            ConfigError: The URL is not acceptable.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port or _PORT
+        except ValueError as exc:
+            raise ConfigError(f'"{without_password(url)[:80]}" is not a Chroma URL; use chroma://host:port') from exc
+        name = parts.path.strip("/") or collection_name or _COLLECTION
+        bare = name.replace("-", "").replace("_", "").replace(".", "")
+        if not parts.hostname or not (
+            3 <= len(name) <= 100 and bare.isascii() and bare.isalnum() and name[0].isalnum()
+        ):
+            raise ConfigError(
+                f'"{without_password(url)[:80]}" is not a Chroma URL; use chroma://host:port or '
+                "chroma://host:port/collection, a name of 3 to 100 letters, digits, - and _"
+            )
+        key = checked(unquote(parts.password or ""), "ChromaDB", "what stands before the @ of the URL")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        tls = tls_of(parts.query, "Chroma") or False
+        address = Address("ChromaDB", parts.hostname, port, tls, headers, "Is Docker running?")
+        super().__init__(ChromaDriver(address, name), space)

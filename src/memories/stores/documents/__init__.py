@@ -1,0 +1,1 @@
+"""What every store on a document server shares; Chroma and Qdrant are drivers of it."""

@@ -1,0 +1,348 @@
+"""The store over a document server: whole records, transactions and searches by what a `Driver` offers."""
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memories.embedders.protocol import Space
+from memories.errors import StoreBusy, StoreError
+from memories.file_lock import tried
+from memories.models import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, StoreInfo
+from memories.stores.documents.changes import Changes, Flush, by_part, check_free, check_keys, unfinished
+from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
+from memories.stores.documents.pending import Turn
+from memories.stores.documents.query import View
+from memories.stores.documents.schema import LIVE, label_of, means, pair_of, record_id, window_ids
+from memories.stores.documents.spaces import SCHEMA, Spaces
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from memories.stores.documents.search import Samples, Search
+
+_BUSY_SECONDS = 30
+_PAGE = 1_000  # records in one request
+
+
+class RemoteStore:
+    """Implements `Store` on a server that keeps documents with payloads and vectors, and knows no transactions.
+
+    What it can't keep, and what heals it:
+
+    - Transactions are buffered here, laid over what is read inside them, and written at their end. Writers of one user
+      on one machine take turns by a lock on a file. Those of different machines do not: of two that write one position
+      or one key at once, one gets `Conflict`, or both, and no acknowledged write is lost by it. But what a transaction
+      has read may be changed by another machine before it ends, and of two patches of one field the last one holds.
+      The service guards what it read by appending the next version, whose position only one can take.
+    - What a transaction changes comes true in one step as far as it lies in one namespace of one collection and fits
+      into one request (`Driver.max_batch`). Where it is more, readers may see a part of it for a moment, and a crash
+      between two requests may leave it so; `Memories` writes into one namespace at a time.
+    - What another machine has begun and died over is in the way for a minute after this one has first met it.
+    - `remove` takes records out of every read; the server may keep their bytes until it rewrites its files, which the
+      result says.
+    - Words: how rare a term is, and how long a text, is taken from all records of the namespaces that are read, ended
+      ones included. Of very many records that have a term those with the rarest terms are ranked, and among more than
+      2,000 a word that a fifth of them has is not looked for beside rarer ones.
+    - `scan` and `groups` list the ids of all records that are meant before a page is read: some ms for a thousand.
+    """
+
+    def __init__(self, driver: Driver, space: Space | None) -> None:
+        """Prepare; nothing is asked of the server yet.
+
+        Args:
+            driver: Speaks with the server.
+            space: The space of the vectors that will be written and searched; None in keyword-only mode.
+        """
+        self._driver = driver
+        self._spaces = Spaces(driver, space)
+        self._local = threading.local()
+        self._samples: Samples | None = None
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See `Store.transaction`; the docstring of the class says what is not kept."""
+        outer = self._changes
+        if outer is not None:
+            self._local.changes = outer.copy()
+            try:
+                yield
+            except BaseException:
+                self._local.changes = outer
+                raise
+            return
+        with _turn(self._driver.url) as turn:
+            self._local.changes = Changes()
+            self._local.turn = turn
+            try:
+                yield
+                self._flush(self._local.changes)
+            finally:
+                self._local.changes = None
+
+    def _flush(self, changes: Changes) -> None:
+        if not changes:
+            return
+        letters = None
+        if any(record.vectors is not None for record in changes.new.values()):
+            letters = self._spaces.claim()
+        elif changes.new:
+            self._spaces.begin()
+        Flush(self._driver, changes, self._local.turn, letters).run()
+
+    def append(self, records: Sequence[Record]) -> None:
+        """See `Store.append`."""
+        if not records:
+            return
+        with self.transaction():
+            changes: Changes = self._local.changes
+            if any(record.vectors is not None for record in records):
+                self._spaces.check()
+            check_free(self._driver, records, changes, self._local.turn)
+            changes.new |= {record.ref: record for record in records}
+
+    def patch(self, patches: Sequence[Patch]) -> None:
+        """See `Store.patch`."""
+        if not patches:
+            return
+        with self.transaction():
+            changes: Changes = self._local.changes
+            known = {record.ref: record for record in self.read([patch.ref for patch in patches])}
+            ended = {ref for ref, record in known.items() if record.ended_at is not None}
+            for patch in patches:
+                if patch.ref in known:
+                    changes.patch(known[patch.ref], patch)
+                    known[patch.ref] = changes.known(patch.ref) or known[patch.ref]
+            revived = [known[ref] for ref in ended if known[ref].ended_at is None]
+            check_keys(self._driver, revived, changes, self._local.turn)
+
+    def touch(self, refs: Sequence[Ref]) -> None:
+        """See `Store.touch`; accesses that two writers count at the same moment may count as one."""
+        records = self.read(refs)
+        if self._changes is not None:
+            for record in records:
+                self._changes.touch(record)
+            return
+        accesses = {record.ref: record.accesses + 1 for record in records}
+        for part, own in by_part(accesses).items():
+            self._driver.update(part, {record_id(ref): {"accesses": accesses[ref]} for ref in own})
+
+    def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
+        """See `Store.remove`; the result also names what only the server can erase."""
+        if self._changes is not None:
+            raise StoreError("removing for good can't be undone and so can't be part of a transaction")
+        remains: list[str] = []
+        with self.transaction():
+            for part, own in by_part(refs).items():
+                dead, alive = unfinished(self._driver, part, own, self._local.turn)
+                remains += [
+                    f"version {ref.position} of {ref.group}, which another machine is writing; remove it in a minute"
+                    for ref in (stored.record.ref for stored in alive)
+                ]
+                found = self._view.stored(own) + dead
+                # Vectors first: of a record that is still there, a second call finds what a first one has left.
+                for space in {space for stored in found for space in stored.windows}:
+                    windows = [(stored.record.ref, stored.windows.get(space)) for stored in found]
+                    names = [name for ref, some in windows if some for name in window_ids(ref, some)]
+                    self._driver.delete(part._replace(kind=Kind.VECTORS, space=space), names)
+                self._driver.delete(part, [record_id(stored.record.ref) for stored in found])
+                self._forget_labels(part, {label_of(*pair) for each in found for pair in each.record.labels.items()})
+        return (*self._driver.remains, *remains)
+
+    def _forget_labels(self, part: Part, labels: set[str]) -> None:
+        """Take labels out that no record has; a writer of another machine adds its own before and after its record."""
+        unused = self._unused(part, labels)
+        if not unused:
+            return
+        held = part._replace(kind=Kind.LABELS)
+        self._driver.delete(held, unused)
+        used = sorted(set(unused).difference(self._unused(part, unused)))
+        if used:  # somebody saw the label before it was taken out, and wrote the record after we had looked
+            self._driver.add(held, [Point(label, {}) for label in used])
+
+    def _unused(self, part: Part, labels: Iterable[str]) -> list[str]:
+        return [name for name in labels if not self._driver.find(part, [Condition("labels", "has", name)], limit=1)]
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def scan(
+        self, where: Filter, *, limit: int, after: tuple[str, int] | None = None, newest_first: bool = False
+    ) -> list[Record]:
+        """See `Store.scan`."""
+        view = self._view
+        if where.key is not None:  # so few that their ids need not be found out first
+            known = {stored.record.ref: stored.record for stored in view.meant(where)}
+            ordered = sorted(known, key=_order, reverse=newest_first)
+        else:
+            known = {}
+            ordered = sorted(view.around(where), key=_order, reverse=newest_first)
+        if after is not None:
+            ordered = [ref for ref in ordered if _is_behind(ref, after, newest_first=newest_first)]
+        records: list[Record] = []
+        size = max(1, min(_PAGE, limit))
+        for start in range(0, len(ordered), size):
+            if len(records) >= limit:
+                break
+            page = ordered[start : start + size]
+            found = known or {record.ref: record for record in view.records(page) if means(where, record)}
+            records += [found[ref] for ref in page if ref in found]
+        return records[:limit]
+
+    def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
+        """See `Store.groups`."""
+        found = {(ref.group, ref.namespace) for ref in self._view.refs(where)}
+        return [(namespace, group) for group, namespace in sorted(found)[:limit]]
+
+    def read(self, refs: Sequence[Ref]) -> list[Record]:
+        """See `Store.read`."""
+        return self._view.records(refs)
+
+    def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
+        """See `Store.values`."""
+        pairs: list[tuple[str, str]] = []
+        for namespace in dict.fromkeys(namespaces):
+            pairs += map(pair_of, self._driver.ids(Part(Kind.LABELS, collection, namespace), []))
+        for record in self._view.changes.meant(Filter(collection, tuple(namespaces), state="any")):
+            pairs += record.labels.items()
+        return sorted({value for name, value in pairs if name == key})
+
+    def count(self, where: Filter, *, at_most: int | None = None) -> int:
+        """See `Store.count`."""
+        found = len(self._view.places(where))
+        return found if at_most is None else min(found, at_most)
+
+    def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
+        """See `Store.labels`."""
+        counted: dict[str, int] = {}
+        for stored in self._view.meant(where):
+            labels = stored.record.labels
+            for found in labels if key is None else [labels[key]] if key in labels else []:
+                counted[found] = counted.get(found, 0) + 1
+        return dict(sorted(counted.items()))
+
+    def candidates(
+        self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
+    ) -> list[Candidate]:
+        """See `Store.candidates`."""
+        return self._search(where, vector).candidates(vector, terms, k)
+
+    def matches(self, where: Filter, query: Query) -> Matches:
+        """See `Store.matches`."""
+        return self._search(where, query.vector).matches(query)
+
+    def info(self, where: Filter) -> StoreInfo:
+        """See `Store.info`; what the server needs on its disk is not known."""
+        view, state = self._view, self._spaces.state()
+        without = view.refs(where)
+        if without and "space" in state:
+            without -= view.refs(where, Condition("spaces", "has", state["space"]))
+        without -= {ref for ref, record in view.changes.new.items() if record.vectors is not None}
+        return StoreInfo(
+            url=self._driver.url,
+            schema_version=SCHEMA if state else None,
+            model=state.get("model"),
+            size_bytes=None,
+            without_vector_count=len(without),
+            erasing=False,
+            collection=self._driver.collection,
+        )
+
+    # --- moving a whole store ---------------------------------------------------------------------------------------
+
+    def namespaces(self, collection: Collection) -> list[str]:
+        """See `Store.namespaces`."""
+        there = [Condition("ended", "<=", LIVE)]
+        parts = [part for part in self._driver.parts() if (part.kind, part.collection) == (Kind.RECORDS, collection)]
+        found = {part.namespace for part in parts if self._driver.find(part, there, limit=1)}
+        new = self._view.changes.new
+        return sorted(found | {ref.namespace for ref in new if ref.collection is collection})
+
+    def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
+        """See `Store.vectors`."""
+        view = self._view
+        return view.vectors(view.stored(refs), self._spaces.state().get("space", ""))
+
+    def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
+        """See `Store.unstaged`; records of the running transaction are not among them."""
+        return self._spaces.unstaged(space, collection, limit)
+
+    def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
+        """See `Store.stage`; it is done at once, and a transaction that fails does not undo it."""
+        with self.transaction():
+            self._refuse_unwritten()
+            self._spaces.stage(space, vectors)
+
+    def switch(self, space: Space) -> None:
+        """See `Store.switch`; it is done at once, and a transaction that fails does not undo it."""
+        with self.transaction():
+            self._refuse_unwritten()
+            self._spaces.switch(space)
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._driver.close()
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _changes(self) -> Changes | None:
+        """What the running transaction of this thread is going to change; None outside of one."""
+        return getattr(self._local, "changes", None)
+
+    @property
+    def _view(self) -> View:
+        return View(self._driver, self._changes or Changes())
+
+    def _search(self, where: Filter, vector: "NDArray[np.float32] | None") -> "Search":
+        from memories.stores.documents.search import Samples, Search
+
+        if self._samples is None:
+            self._samples = Samples()
+        space = None if vector is None else self._spaces.searched()
+        return Search(self._view, where, space, self._samples)
+
+    def _refuse_unwritten(self) -> None:
+        if self._changes:
+            raise StoreError("vectors can't be staged in a transaction that has written records; end it first")
+
+
+def _order(ref: Ref) -> tuple[str, int, str]:
+    return ref.group, ref.position, ref.namespace
+
+
+def _is_behind(ref: Ref, after: tuple[str, int], *, newest_first: bool) -> bool:
+    place = ref.group, ref.position
+    return place < after if newest_first else place > after
+
+
+@contextlib.contextmanager
+def _turn(url: str) -> Iterator[Turn]:
+    """Keep other writers of this machine out."""
+    import platform
+
+    path = _lock_file(url)
+    with contextlib.ExitStack() as stack:
+        try:
+            held = stack.enter_context(tried(path, _BUSY_SECONDS))
+            found = path.stat()
+        except OSError as exc:
+            raise StoreError(f"cannot take the lock of the writers of {url}, {path}: {exc.strerror}") from exc
+        if not held:
+            raise StoreBusy(f"another process has been writing to {url} for {_BUSY_SECONDS} seconds; try again")
+        machine = f"{platform.node()}:{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}"
+        yield Turn(machine, path.with_suffix(".seen"))
+
+
+def _lock_file(url: str) -> Path:
+    """Return the file by which the writers of one user on this machine take turns."""
+    import tempfile
+
+    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
+    name = hashlib.sha256(url.encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"memories-{user}" / f"{name}.lock"

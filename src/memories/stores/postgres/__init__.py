@@ -1,0 +1,1 @@
+"""The PostgreSQL store: a team on one server or on several."""

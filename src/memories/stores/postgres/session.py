@@ -1,0 +1,207 @@
+"""One transaction of the PostgreSQL store: statements, savepoints, locks, and what the store remembers about itself."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memories.embedders.protocol import Space
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from memories.stores.postgres.driver import Connection
+
+Row = tuple[Any, ...]
+
+
+class Vectors(NamedTuple):
+    """The table of the vectors of one space."""
+
+    model: str
+    dimension: int
+    table: str
+
+    def are_of(self, space: Space) -> bool:
+        """Return whether they are of this space."""
+        return (self.model, self.dimension) == (space.model, space.dimension)
+
+
+class Meta(NamedTuple):
+    """What the store remembers about itself.
+
+    Attributes:
+        schema: The version of its schema, 0 while there is none.
+        partitions: In how many parts its records lie.
+        used: The vectors that are searched.
+        staged: Those that will be, after a change of their space.
+        erasing: Tables whose files may still hold removed records.
+    """
+
+    schema: int
+    partitions: int
+    used: Vectors | None
+    staged: Vectors | None
+    erasing: tuple[str, ...]
+
+
+LockKey = Callable[..., int]
+_SPACES, _ERASING = "\0spaces", "\0erasing"  # no namespace begins so
+READ_META = "SELECT name, value FROM meta"
+NOTHING = Meta(0, 0, None, None, ())
+
+
+class Session:
+    """Runs statements in a transaction that has begun."""
+
+    def __init__(self, connection: "Connection", lock_key: "LockKey", remembered: Sequence[Row] | None = None) -> None:
+        """Take a connection in a transaction.
+
+        Args:
+            connection: The connection.
+            lock_key: Gives the number of the lock of a namespace, and without one that of the whole store.
+            remembered: What `READ_META` returned, if it was run.
+        """
+        self.connection = connection
+        self._lock_key = lock_key
+        self._locked: frozenset[str] = frozenset()
+        self._depth = 0
+        self.added = 0  # records, in this transaction
+        self._meta = None if remembered is None else _meta(remembered)
+
+    # --- statements ------------------------------------------------------------------------------------------------
+
+    def rows(self, sql: str, values: Sequence[Any] = (), *, binary: bool = False) -> list[Row]:
+        """Return all rows."""
+        return self.connection.execute(sql, values or None, binary=binary).fetchall()
+
+    def value(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        """Return the first value of the first row, None if there is no row."""
+        found = self.rows(sql, values)
+        return found[0][0] if found else None
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> None:
+        """Run a statement, or without values several."""
+        self.connection.execute(sql, values or None)
+
+    def run_many(self, sql: str, values: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each of the values."""
+        if values:
+            with self.connection.cursor() as cursor:
+                cursor.executemany(sql, values)
+
+    def copy(self, into: str, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Add rows to a table, `into` naming it and its columns, by the fastest way there is."""
+        with self.connection.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN (FORMAT BINARY)") as copy:
+            copy.set_types(types)
+            for row in rows:
+                copy.write_row(row)
+
+    # --- locks and savepoints --------------------------------------------------------------------------------------
+
+    def lock(self, namespaces: Iterable[str]) -> None:
+        """Let nobody else write to these namespaces until the transaction ends."""
+        new = frozenset(namespaces) - self._locked
+        if new:
+            # In the same order everywhere, so that two that take the same ones at once never wait for each other.
+            keys = ",".join(map(str, sorted(self._lock_key(namespace) for namespace in new)))
+            self._lock_by(f"SELECT pg_advisory_xact_lock(key) FROM unnest('{{{keys}}}'::bigint[]) AS given(key)")
+            self._locked |= new
+
+    def lock_all(self) -> None:
+        """Let nobody else write to the store until the transaction ends."""
+        self._lock_by(f"SELECT pg_advisory_xact_lock({self._lock_key()})")
+
+    def lock_spaces(self) -> None:
+        """Let nobody else make tables for vectors until the transaction ends."""
+        self._lock_by(f"SELECT pg_advisory_xact_lock({self._lock_key(_SPACES)})")
+
+    def lock_erasing(self) -> None:
+        """Let nobody else change which tables are to be written anew until the transaction ends."""
+        self._lock_by(f"SELECT pg_advisory_xact_lock({self._lock_key(_ERASING)})")
+
+    def _lock_by(self, statement: str) -> None:
+        """Run a statement that waits for a lock, and learn what the store remembers after the wait."""
+        self._meta = _meta(last_rows(self.connection.execute(f"{statement}; {READ_META}")))
+
+    @contextlib.contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo what was done inside if it fails."""
+        name, locked = f"part_{self._depth}", self._locked
+        self.run(f"SAVEPOINT {name}")
+        self._depth += 1
+        try:
+            yield
+        except BaseException:
+            if not self.connection.closed:
+                self.run(f"ROLLBACK TO {name}")
+            self._locked, self._meta = locked, None  # locks that were taken inside are gone
+            raise
+        finally:
+            self._depth -= 1
+        self.run(f"RELEASE {name}")
+
+    # --- what the store remembers ----------------------------------------------------------------------------------
+
+    @property
+    def meta(self) -> Meta:
+        """What the store remembers about itself."""
+        if self._meta is None:
+            self._meta = _meta(self.rows(READ_META))
+        return self._meta
+
+    def remember(self, values: Mapping[str, Any]) -> None:
+        """Keep values under their names; None forgets."""
+        for name, value in values.items():
+            if value is None:
+                self.run("DELETE FROM meta WHERE name = %s", (name,))
+            else:
+                sql = "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+                self.run(sql, (name, written(value) if isinstance(value, Vectors) else str(value)))
+        self._meta = None
+
+    def forget_meta(self) -> None:
+        """Read anew what the store remembers when it is asked for next."""
+        self._meta = None
+
+
+class Missing(Session):
+    """A session with a store that does not exist: there is nothing in it."""
+
+    def rows(self, sql: str, values: Sequence[Any] = (), *, binary: bool = False) -> list[Row]:  # noqa: ARG002
+        """Return no rows."""
+        return []
+
+    @property
+    def meta(self) -> Meta:
+        """What is remembered: nothing."""
+        return NOTHING
+
+
+def last_rows(answer: "psycopg.Cursor[Row]") -> list[Row]:
+    """Return the rows of the last of several statements."""
+    while answer.nextset():
+        pass
+    return answer.fetchall()
+
+
+def written(vectors: Vectors) -> str:
+    """Return what `meta` says of vectors; the name of the model comes last, since it may be anything."""
+    return f"{vectors.table} {vectors.dimension} {vectors.model}"
+
+
+def _meta(rows: Sequence[Row]) -> Meta:
+    known: dict[str, str] = dict(rows)
+    return Meta(
+        schema=int(known.get("schema", 0)),
+        partitions=int(known.get("partitions", 0)),
+        used=_vectors(known.get("vectors")),
+        staged=_vectors(known.get("staged")),
+        erasing=tuple(known.get("erasing", "").split()),
+    )
+
+
+def _vectors(text: str | None) -> Vectors | None:
+    if text is None:
+        return None
+    table, dimension, model = text.split(" ", 2)
+    return Vectors(model, int(dimension), table)

@@ -1,0 +1,434 @@
+"""The PostgreSQL store: records, words and vectors of a team on one server or on several."""
+
+import contextlib
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from memories.embedders.protocol import Space
+from memories.errors import StoreDamaged, StoreError
+from memories.models import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, StoreInfo
+from memories.stores.postgres import erasure, spaces
+from memories.stores.postgres import words as postgres_words
+from memories.stores.postgres.connection import Server
+from memories.stores.postgres.errors import Interrupted
+from memories.stores.postgres.json_values import jsonb
+from memories.stores.postgres.query import (
+    RECORDS,
+    by_pool,
+    condition,
+    extent,
+    one_of,
+    record_of,
+    seqs_of,
+    these,
+)
+from memories.stores.postgres.session import Session, Vectors
+from memories.times import to_millis
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_RECORD_COLUMNS = (
+    "(namespace, seq, collection, grp, position, created_at, ended_at, ended_by, key, session, length, labels, fields, "
+    "text, tokens)"
+)
+_RECORD_TYPES = "text int8 text text int8 int8 int8 text text int8 int4 jsonb jsonb text text".split()
+_COUNT_ACCESS = """
+INSERT INTO access (namespace, seq, count) SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[])
+ON CONFLICT (namespace, seq) DO UPDATE SET count = access.count + excluded.count
+"""
+_COUNT_DOCUMENTS = """
+INSERT INTO corpus (namespace, collection, ended, documents, tokens) VALUES (%s, %s, %s, %s, %s)
+ON CONFLICT (namespace, collection, ended)
+DO UPDATE SET documents = corpus.documents + excluded.documents, tokens = corpus.tokens + excluded.tokens
+"""
+_KNOW_LABELS = """
+INSERT INTO label (namespace, collection, key, value)
+SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[])
+ON CONFLICT DO NOTHING
+"""
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _repeated(
+    method: "Callable[Concatenate[PostgresStore, _P], _R]",
+) -> "Callable[Concatenate[PostgresStore, _P], _R]":
+    """Read once more where the connection was lost, or a table was replaced, while it was being read."""
+
+    @functools.wraps(method)
+    def again(store: "PostgresStore", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return method(store, *args, **kwargs)
+        except Interrupted:
+            if store._server.in_write:
+                raise
+            return method(store, *args, **kwargs)
+
+    return again
+
+
+class PostgresStore:
+    """Implements `Store` on PostgreSQL 15 or newer, with pgvector 0.8 or newer where there are vectors.
+
+    Every rule of the protocol holds, many processes and machines included. What is particular:
+
+    - *Transactions* wait for each other only where they touch the same namespaces: each locks those that it reads or
+      writes, from the first time on. Two that do so in opposite orders get `StoreBusy`. `namespaces` and `unstaged`
+      lock the whole store, so a transaction best begins with them.
+    - *Durability* is the server's. `synchronous_commit` is switched on where it is off, and a server with `fsync = off`
+      is only read. With `synchronous_standby_names` set, what was acknowledged is on the replica too.
+    - *A lost connection*: a read is repeated once, a write never. If it was lost during the commit, the error says that
+      the write may be stored or not. A server that says nothing for a minute during a read, or for two during a write,
+      is taken for lost, but for `StoreUnreachable` nothing is repeated; to erase and to migrate may take any time.
+    - *Word scores* leave out words that very many of more than 4,000 records have, where there is a rarer one.
+    - *Removal* rewrites the partitions that held the records (VACUUM FULL), during which nobody reads or writes these.
+      Out of reach are the server's write-ahead log until it is recycled, its archives and backups, and a statement log.
+    - *Partitions on other nodes* (foreign tables of postgres_fdw): such nodes commit one after the other, so a crash
+      between two can leave `corpus` and `label`, from which counts and speakers are read, short of a record that was
+      never acknowledged. What was removed there stays in that node's files until VACUUM FULL is run there.
+    """
+
+    def __init__(self, url: str, space: Space | None) -> None:
+        """Prepare; nothing is opened or written yet.
+
+        Args:
+            url: `postgresql://user:password@host:port/database`, with any of libpq's options behind a question mark,
+                and two of our own: `schema`, the schema of the tables (`memories`), and `partitions`, how many a new
+                store gets (4; with 1 the tables are plain ones).
+            space: The space of the vectors that will be written and searched; None in keyword-only mode.
+
+        Raises:
+            ConfigError: The URL is not acceptable.
+        """
+        self._server = Server(url)
+        self._space = space
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See `Store.transaction`."""
+        with self._server.write():
+            yield
+
+    def append(self, records: Sequence[Record]) -> None:
+        """See `Store.append`."""
+        if not records:
+            return
+        with self._server.write({record.ref.namespace for record in records}) as db:
+            vectors = None
+            if any(record.vectors is not None for record in records):
+                vectors = spaces.claim(db, self._require_space())
+            _append(db, records, vectors)
+
+    def patch(self, patches: Sequence[Patch]) -> None:
+        """See `Store.patch`."""
+        with self._server.write({patch.ref.namespace for patch in patches}) as db:
+            known = _states(db, {patch.ref for patch in patches})
+            moved: list[tuple[Ref, int, bool, int]] = []
+            for patch in patches:
+                if patch.ref not in known:
+                    continue
+                seq, ended, length = known[patch.ref]
+                _change(db, seq, patch)
+                if ended != (patch.ended_at is not None):
+                    moved.append((patch.ref, seq, not ended, length))
+                    known[patch.ref] = seq, not ended, length
+            _move(db, moved)
+
+    def touch(self, refs: Sequence[Ref]) -> None:
+        """See `Store.touch`."""
+        try:
+            with self._server.write(wait_seconds=0.1, durable=False) as db:
+                _count_accesses(db, [(ref.namespace, seq, 1) for ref, seq in seqs_of(db, refs).items()])
+        except StoreDamaged:
+            raise
+        except StoreError:
+            return  # busy, full or read-only: a read does not fail for its statistic
+
+    def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
+        """See `Store.remove`."""
+        if self._server.in_write:
+            raise StoreError("removing for good rewrites tables and can't be part of a transaction")
+        with self._server.read() as db:
+            if not db.meta.schema:
+                return ()
+        with self._server.write({ref.namespace for ref in refs}) as db:
+            erasure.remove(db, refs)
+        return erasure.erase(self._server)
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    @_repeated
+    def scan(
+        self, where: Filter, *, limit: int, after: tuple[str, int] | None = None, newest_first: bool = False
+    ) -> list[Record]:
+        """See `Store.scan`."""
+        direction, sign = ("DESC", "<") if newest_first else ("ASC", ">")
+        found: list[Record] = []
+        with self._server.read(where.namespaces) as db:
+            for namespace in dict.fromkeys(where.namespaces):  # each in the order of its index
+                matching = condition(where, namespace)
+                sql, values = matching.sql, matching.values
+                if after is not None:
+                    sql += f" AND (r.grp, r.position) {sign} (%s, %s)"
+                    values += after
+                order = f"ORDER BY r.grp {direction}, r.position {direction} LIMIT %s"
+                found += [record_of(row) for row in db.rows(f"{RECORDS} WHERE {sql} {order}", (*values, limit))]
+        found.sort(key=lambda record: (record.ref.group, *record.ref[3:], record.ref.namespace), reverse=newest_first)
+        return found[:limit]
+
+    @_repeated
+    def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
+        """See `Store.groups`."""
+        matching = condition(where)
+        with self._server.read(where.namespaces) as db:
+            rows = db.rows(
+                f"SELECT DISTINCT r.grp, r.namespace FROM record r WHERE {matching.sql} ORDER BY 1, 2 LIMIT %s",
+                (*matching.values, limit),
+            )
+        return [(namespace, group) for group, namespace in rows]
+
+    @_repeated
+    def count(self, where: Filter, *, at_most: int | None = None) -> int:
+        """See `Store.count`."""
+        matching = condition(where)
+        sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {matching.sql} LIMIT %s) found"
+        with self._server.read(where.namespaces) as db:
+            return int(db.value(sql, (*matching.values, at_most)) or 0)
+
+    @_repeated
+    def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
+        """See `Store.labels`."""
+        matching = condition(where)
+        column, wanted, values = ("key", "true", []) if key is None else ("value", "l.key = %s", [key])
+        with self._server.read(where.namespaces) as db:
+            rows = db.rows(
+                f'SELECT l.{column} COLLATE "C", count(*) FROM record r CROSS JOIN jsonb_each_text(r.labels) l '
+                f"WHERE {matching.sql} AND {wanted} GROUP BY 1 ORDER BY 1",
+                (*matching.values, *values),
+            )
+        return dict(rows)
+
+    @_repeated
+    def candidates(
+        self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
+    ) -> list[Candidate]:
+        """See `Store.candidates`."""
+        matching = condition(where)
+        with self._server.read(where.namespaces) as db:
+            there = extent(db, matching)
+            similar: dict[int, float] = {}
+            used = None if vector is None else self._comparable(db)
+            if vector is not None and used is not None:
+                from memories.stores.postgres import vectors as postgres_vectors
+
+                similar = postgres_vectors.best(db, used, matching, there, (vector, k))
+            words = postgres_words.best(db, matching, there, terms, k, list(similar))
+            if vector is not None and used is not None:
+                lacking = [seq for seq in words if seq not in similar]
+                similar |= postgres_vectors.exact(db, used, matching, lacking, vector)
+            among, values = one_of("r.namespace", matching.namespaces)
+            seqs = list({**words, **similar})
+            rows = db.rows(f"{RECORDS} WHERE {among} AND r.seq = ANY(%s::bigint[])", (*values, seqs)) if seqs else []
+        return [Candidate(record_of(row), similar.get(row[0]), words.get(row[0], 0.0)) for row in rows]
+
+    @_repeated
+    def matches(self, where: Filter, query: Query) -> Matches:
+        """See `Store.matches`."""
+        from memories.stores.postgres import turns
+
+        with self._server.read(where.namespaces) as db:
+            used = None if query.vector is None else self._comparable(db)
+            return turns.find(db, condition(where), used, query)
+
+    @_repeated
+    def read(self, refs: Sequence[Ref]) -> list[Record]:
+        """See `Store.read`."""
+        found: list[Record] = []
+        with self._server.read({ref.namespace for ref in refs}) as db:
+            for (collection, namespace), among in by_pool(refs).items():
+                sql, values = these(collection, namespace, among)
+                found += [record_of(row) for row in db.rows(f"{RECORDS} WHERE {sql}", values)]
+        return found
+
+    @_repeated
+    def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
+        """See `Store.values`."""
+        sql = "SELECT DISTINCT value FROM label WHERE namespace = ANY(%s::text[]) AND collection = %s AND key = %s"
+        with self._server.read(namespaces) as db:
+            rows = db.rows(f"{sql} ORDER BY 1", (list(namespaces), collection, key))
+        return [value for (value,) in rows]
+
+    @_repeated
+    def namespaces(self, collection: Collection) -> list[str]:
+        """See `Store.namespaces`."""
+        sql = "SELECT DISTINCT namespace FROM corpus WHERE collection = %s AND documents > 0 ORDER BY 1"
+        with self._server.read(whole=True) as db:
+            return [namespace for (namespace,) in db.rows(sql, (collection,))]
+
+    @_repeated
+    def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
+        """See `Store.vectors`."""
+        with self._server.read({ref.namespace for ref in refs}) as db:
+            used, seqs = db.meta.used, seqs_of(db, refs)
+            if used is None or not seqs:
+                return {}
+            from memories.stores.postgres import vectors as postgres_vectors
+
+            return postgres_vectors.read(db, used, seqs)
+
+    @_repeated
+    def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
+        """See `Store.unstaged`."""
+        with self._server.read(whole=True) as db:
+            return spaces.unstaged(db, space, collection, limit)
+
+    def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
+        """See `Store.stage`."""
+        with self._server.write({ref.namespace for ref in vectors}) as db:
+            spaces.stage(db, space, vectors)
+
+    def switch(self, space: Space) -> None:
+        """See `Store.switch`."""
+        with self._server.write(whole=True) as db:
+            spaces.switch(db, space)
+
+    @_repeated
+    def info(self, where: Filter) -> StoreInfo:
+        """See `Store.info`."""
+        matching = condition(where)
+        with self._server.read(where.namespaces) as db:
+            meta = db.meta
+            lacking = ""
+            if meta.used is not None:
+                lacking = (
+                    f"AND NOT EXISTS (SELECT 1 FROM {meta.used.table} v "
+                    "WHERE v.namespace = r.namespace AND v.seq = r.seq)"
+                )
+            without = db.value(f"SELECT count(*) FROM record r WHERE {matching.sql} {lacking}", matching.values)
+            size = db.value(
+                "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class "
+                "WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'"
+            )
+        return StoreInfo(
+            url=self._server.shown,
+            schema_version=meta.schema or None,
+            model=meta.used.model if meta.used else None,
+            size_bytes=int(size or 0),
+            without_vector_count=int(without or 0),
+            erasing=bool(meta.erasing),
+        )
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._server.close()
+
+    def _comparable(self, db: Session) -> Vectors | None:
+        """Return the vectors that are searched, if there are any; raise if they are of another space."""
+        used = db.meta.used
+        if used is not None and not used.are_of(self._require_space()):
+            raise spaces.mismatch(used, self._require_space())
+        return used
+
+    def _require_space(self) -> Space:
+        if self._space is None:
+            raise StoreError("this store was opened without an embedder and was given a vector")
+        return self._space
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _append(db: Session, records: Sequence[Record], vectors: Vectors | None) -> None:
+    """Add records with their words, labels and vectors, and count them."""
+    numbers = db.rows("SELECT nextval('record_order') FROM generate_series(1, %s)", (len(records),))
+    numbered = [(record, int(seq)) for record, (seq,) in zip(records, numbers, strict=True)]
+    counted: Counter[tuple[str, str, bool]] = Counter()
+    lengths: Counter[tuple[str, str, bool]] = Counter()
+    rows: list[tuple[Any, ...]] = []
+    for record, seq in numbered:
+        ref, ended = record.ref, record.ended_at is not None
+        length, tokens = postgres_words.tokens_of(record)
+        counted[ref.namespace, ref.collection, ended] += 1
+        lengths[ref.namespace, ref.collection, ended] += length
+        rows.append(
+            (
+                *(ref.namespace, seq, str(ref.collection), ref.group, ref.position, to_millis(record.created_at)),
+                *(None if record.ended_at is None else to_millis(record.ended_at), record.ended_by, record.key),
+                *(record.session, length, jsonb(record.labels), jsonb(_kept(record.fields))),
+                *(record.text, tokens),
+            )
+        )
+    db.copy(f"record {_RECORD_COLUMNS}", _RECORD_TYPES, rows)
+    db.added += len(records)
+    db.run_many(_COUNT_DOCUMENTS, [(*pool, count, lengths[pool]) for pool, count in sorted(counted.items())])
+    labels = {(r.ref.namespace, str(r.ref.collection), *pair) for r in records for pair in r.labels.items()}
+    if labels:
+        db.run(_KNOW_LABELS, [list(column) for column in zip(*sorted(labels), strict=True)])
+    _count_accesses(db, [(record.ref.namespace, seq, record.accesses) for record, seq in numbered if record.accesses])
+    if vectors is not None:
+        from memories.stores.postgres.vectors import insert
+
+        insert(
+            db,
+            vectors,
+            (
+                (record.ref.namespace, seq, str(record.ref.collection), record.ended_at is None, record.vectors)
+                for record, seq in numbered
+                if record.vectors is not None
+            ),
+        )
+
+
+def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _states(db: Session, refs: Iterable[Ref]) -> dict[Ref, tuple[int, bool, int]]:
+    """Return of each address that exists its seq, whether it ended, and how many tokens it has."""
+    found: dict[Ref, tuple[int, bool, int]] = {}
+    for (collection, namespace), among in by_pool(refs).items():
+        sql, values = these(collection, namespace, among)
+        columns = "r.grp, r.position, r.seq, r.ended_at IS NOT NULL, r.length"
+        for group, position, *state in db.rows(f"SELECT {columns} FROM record r WHERE {sql}", values):
+            found[Ref(collection, namespace, group, position)] = (*state,)
+    return found
+
+
+def _change(db: Session, seq: int, patch: Patch) -> None:
+    db.run(
+        "UPDATE record SET ended_at = %s, ended_by = %s, fields = (fields || %s) - %s::text[] "
+        "WHERE namespace = %s AND seq = %s",
+        (
+            None if patch.ended_at is None else to_millis(patch.ended_at),
+            patch.ended_by,
+            jsonb(patch.fields),
+            [name for name, value in patch.fields.items() if value is None],
+            patch.ref.namespace,
+            seq,
+        ),
+    )
+
+
+def _move(db: Session, moved: Sequence[tuple[Ref, int, bool, int]]) -> None:
+    """Count records, each with its seq, whether it ended now, and its length, where they are now."""
+    counts: Counter[tuple[str, str, bool]] = Counter()
+    lengths: Counter[tuple[str, str, bool]] = Counter()
+    for ref, seq, ended, length in moved:
+        for state, sign in ((ended, 1), (not ended, -1)):
+            counts[ref.namespace, ref.collection, state] += sign
+            lengths[ref.namespace, ref.collection, state] += sign * length
+        for table in spaces.tables(db):
+            db.run(f"UPDATE {table} SET live = %s WHERE namespace = %s AND seq = %s", (not ended, ref.namespace, seq))
+    db.run_many(_COUNT_DOCUMENTS, [(*pool, count, lengths[pool]) for pool, count in sorted(counts.items())])
+
+
+def _count_accesses(db: Session, counted: Sequence[tuple[str, int, int]]) -> None:
+    if counted:
+        db.run(_COUNT_ACCESS, [list(column) for column in zip(*sorted(counted), strict=True)])

@@ -1,0 +1,272 @@
+"""Requests to a folder, by the local mode of Qdrant's own client: for one process at a time, and small stores."""
+
+import atexit
+import contextlib
+import json
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memories.disk import flush_folder
+from memories.errors import ConfigError, StoreBusy, StoreDamaged, StoreError
+from memories.file_lock import tried
+from memories.stores.qdrant.driver import NoCollection, Request, Verb
+from memories.stores.qdrant.local import LocalCollection
+
+if TYPE_CHECKING:
+    from qdrant_client import QdrantClient
+
+BUSY_SECONDS = 10.0  # that another process may keep the folder
+_META, _LOCK, _PENDING = "meta.json", ".memories.lock", ".memories.pending"
+_SEVERAL = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE)  # which may write more than one point
+_WRITING = (*_SEVERAL, Verb.CREATE, Verb.INDEX)
+
+
+class FolderTransport:
+    """Implements `Transport` by the same requests that go to a server, carried out in this process.
+
+    - One process holds the folder from its first request until it closes the store; another one waits for
+      `BUSY_SECONDS` and then gets `StoreBusy`. Threads and stores of one process share it; a process that was forked
+      from it is another one.
+    - Local mode reads all collections into memory when it opens, and compares a query with every vector: it is for
+      some ten thousand records. It imports slowly, some 1.5 s.
+    - It writes each point by itself. So that a request is done wholly or not at all, it is noted in the folder before,
+      and what a crash has cut short is done when the folder is opened next.
+    - Its files hold pickled objects: a folder of somebody you don't trust can run code when it is opened.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            folder: Where the collections are, or will be.
+        """
+        self._folder = folder
+        self._shared: _Held | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        """See `Transport.url`."""
+        return f"qdrant:///{self._folder}"
+
+    @property
+    def remains(self) -> tuple[str, ...]:
+        """See `Transport.remains`; where SQLite is built to overwrite what it deletes, nothing."""
+        return () if _overwrites() else (f"the files in {self._folder}",)
+
+    def ask(self, request: Request) -> Any:
+        """See `Transport.ask`."""
+        if request.verb is Verb.VERSION:
+            return {"title": "qdrant", "version": "1.17.0"}  # what local mode can do
+        with self._lock:
+            if self._shared is not None and self._shared.process != os.getpid():
+                self._shared = None  # the parent's
+            if self._shared is None:
+                if request.verb not in _WRITING and not (self._folder / _META).exists():
+                    if request.verb is Verb.COLLECTIONS:
+                        return {"collections": []}
+                    raise NoCollection(f"{self.url} does not exist")
+                self._shared = _hold(self._folder)
+            shared = self._shared
+        return shared.ask(request)
+
+    def close(self) -> None:
+        """See `Transport.close`; the last store of a process that closes a folder leaves it to others."""
+        with self._lock:
+            shared, self._shared = self._shared, None
+        if shared is not None and shared.process == os.getpid():
+            _release(shared)
+
+
+class _Held:
+    """A folder that this process holds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process = os.getpid()
+        self.users = 0
+        self._opened: dict[str, LocalCollection] = {}
+        self._lock = threading.RLock()
+        self._turn = contextlib.ExitStack()
+        with contextlib.ExitStack() as stack:
+            # Our lock comes first: the client reads everything before it looks whether it may.
+            with _translated(folder):
+                held = stack.enter_context(tried(folder / _LOCK, BUSY_SECONDS))
+            if not held:
+                raise _busy(folder)
+            self._client = _client(folder)
+            try:
+                self._redo()
+            except BaseException:
+                self._client.close()
+                raise
+            self._turn = stack.pop_all()
+
+    def ask(self, request: Request) -> Any:
+        with self._lock, _translated(self.folder):
+            if request.collection and request.verb is not Verb.CREATE and not self._has(request.collection):
+                if request.verb is Verb.REMOVE:
+                    return False
+                raise NoCollection(f"{self.folder} has no collection {request.collection}")
+            if request.verb not in _SEVERAL:
+                return self._do(request)
+            self._redo()
+            pending = self.folder / _PENDING
+            _write(pending, json.dumps([request.verb, request.collection, request.body]))
+            try:
+                result = self._do(request)
+            except ValueError:  # the client has refused it, and written nothing
+                pending.unlink()
+                raise
+            pending.unlink()
+            return result
+
+    def close(self) -> None:
+        with self._lock, _translated(self.folder), self._turn:
+            self._client.close()
+
+    def leave_to_parent(self) -> None:
+        """Let go of the lock in a forked process, so that the parent can free it; the client stays as it is."""
+        self._turn.close()
+
+    def _redo(self) -> None:
+        """Do what was cut short, by a crash or a full disk; doing it twice does no harm."""
+        pending = self.folder / _PENDING
+        with _translated(self.folder):
+            if pending.exists():
+                verb, collection, body = json.loads(pending.read_text())
+                if self._has(collection):
+                    self._do(Request(Verb(verb), collection, body))
+                pending.unlink()
+
+    def _has(self, collection: str) -> bool:
+        return self._client.collection_exists(collection)
+
+    def _do(self, request: Request) -> Any:
+        body = request.body or {}
+        if request.verb is Verb.COLLECTIONS:
+            return {"collections": [{"name": entry.name} for entry in self._client.get_collections().collections]}
+        if request.verb is Verb.CREATE:
+            return self._create(request.collection, body)
+        if request.verb is Verb.REMOVE:
+            self._opened.pop(request.collection, None)
+            return self._client.delete_collection(request.collection)
+        if request.collection not in self._opened:
+            self._opened[request.collection] = LocalCollection(self._client, request.collection)
+        return self._opened[request.collection].ask(request.verb, body)
+
+    def _create(self, collection: str, body: Mapping[str, Any]) -> Any:
+        from qdrant_client import models
+
+        asked = models.CreateCollection.model_validate(body)
+        if not self._has(collection):
+            self._client.create_collection(collection, vectors_config=asked.vectors, metadata=asked.metadata)
+        return True
+
+
+# --- one holder for all stores of a process ---------------------------------------------------------------------------
+
+_held: dict[tuple[int, Path], _Held] = {}  # by process too: a forked one must not use what its parent holds
+_holding = threading.Lock()
+
+
+def _hold(folder: Path) -> _Held:
+    key = os.getpid(), folder
+    with _holding:
+        _leave_parents()
+        if key not in _held:
+            _held[key] = _Held(folder)
+            atexit.unregister(_close_all)  # so that it is registered once
+            atexit.register(_close_all)
+        _held[key].users += 1
+        return _held[key]
+
+
+def _leave_parents() -> None:
+    """Leave to the parent what it held when this process was forked; its clients are kept, since closing unlocks."""
+    for (process, _), held in _held.items():
+        if process != os.getpid():
+            held.leave_to_parent()
+
+
+def _release(held: _Held) -> None:
+    with _holding:
+        held.users -= 1
+        if held.users == 0:
+            _held.pop((os.getpid(), held.folder), None)
+            held.close()
+
+
+def _close_all() -> None:
+    """Close what stores have left open; the client complains when it is taken apart at the end of the program."""
+    for (process, _), held in list(_held.items()):
+        if process == os.getpid():
+            held.close()
+
+
+def _client(folder: Path) -> "QdrantClient":
+    try:
+        from qdrant_client import QdrantClient
+    except ImportError as exc:
+        raise ConfigError("qdrant:///folder needs qdrant-client; run: pip install qdrant-client") from exc
+    with _translated(folder):
+        return QdrantClient(path=str(folder), force_disable_check_same_thread=True)
+
+
+def _overwrites() -> bool:
+    """Return whether the database that the client brings along overwrites what it deletes; no if it is not loaded."""
+    module = sys.modules.get("sqlite3")
+    if module is None:
+        return False
+    with contextlib.closing(module.connect(":memory:")) as db:
+        return bool(db.execute("PRAGMA secure_delete").fetchone()[0])
+
+
+def _busy(folder: Path) -> StoreBusy:
+    return StoreBusy(
+        f"another process has qdrant:///{folder} open, which only one can; close it there, or use a Qdrant server"
+    )
+
+
+@contextlib.contextmanager
+def _translated(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pickle.UnpicklingError, EOFError, json.JSONDecodeError) as exc:
+        raise _damaged(folder) from exc
+    except _database_error("OperationalError") as exc:
+        raise StoreError(f"{folder} can't be written: {exc}; see whether its disk is full or read-only") from exc
+    except _database_error("DatabaseError") as exc:
+        raise _damaged(folder) from exc
+    except OSError as exc:
+        raise StoreError(f"{folder} can't be used: {exc.strerror or exc}; check who may write there") from exc
+    except RuntimeError as exc:
+        if "already accessed" in str(exc):
+            raise _busy(folder) from exc
+        raise
+
+
+def _database_error(name: str) -> tuple[type[Exception], ...]:
+    """Return an exception of the database that the client brings along; none as long as it has not been loaded."""
+    module = sys.modules.get("sqlite3")
+    return () if module is None else (getattr(module, name),)
+
+
+def _damaged(folder: Path) -> StoreDamaged:
+    return StoreDamaged(f"what is in {folder} can't be read; restore a copy of the folder")
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that is whole or not there, whatever happens."""
+    part = path.with_suffix(".part")
+    with part.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    flush_folder(path.parent)

@@ -1,0 +1,114 @@
+"""Requests to a Qdrant server over its REST API."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from memories.errors import StoreBusy, StoreError
+from memories.stores.documents.http import Address, Answer, JsonClient
+from memories.stores.qdrant.driver import NoCollection, Request, Verb
+from memories.validate import shown
+
+_DONE = "wait=true&ordering=strong"  # flushed to the log, applied, and by the leader of the shard
+_ROUTES: Mapping[Verb, tuple[str, str]] = {
+    Verb.VERSION: ("GET", "/"),
+    Verb.COLLECTIONS: ("GET", "/collections"),
+    Verb.INFO: ("GET", "/collections/{}"),
+    Verb.CREATE: ("PUT", "/collections/{}"),
+    Verb.REMOVE: ("DELETE", "/collections/{}"),
+    Verb.INDEX: ("PUT", f"/collections/{{}}/index?{_DONE}"),
+    Verb.UPSERT: ("PUT", f"/collections/{{}}/points?{_DONE}"),
+    Verb.SET_PAYLOAD: ("POST", f"/collections/{{}}/points/payload?{_DONE}"),
+    Verb.DELETE: ("POST", f"/collections/{{}}/points/delete?{_DONE}"),
+    Verb.GET: ("POST", "/collections/{}/points"),
+    Verb.SCROLL: ("POST", "/collections/{}/points/scroll"),
+    Verb.COUNT: ("POST", "/collections/{}/points/count"),
+    Verb.QUERY: ("POST", "/collections/{}/points/query"),
+    Verb.FACET: ("POST", "/collections/{}/facet"),
+}
+_WRITING_POINTS = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE, Verb.INDEX)
+_WRITING = (*_WRITING_POINTS, Verb.CREATE, Verb.REMOVE)
+
+
+class RestTransport:
+    """Implements `Transport`; nothing is opened before it is needed."""
+
+    def __init__(self, host: str, port: int, *, key: str = "", tls: bool = False) -> None:
+        """Prepare.
+
+        Args:
+            host: The name or number of the server.
+            port: Its REST port.
+            key: The API key, or nothing.
+            tls: Whether it is spoken to by https.
+        """
+        headers = {"api-key": key} if key else {}
+        self._client = JsonClient(Address("Qdrant", host, port, tls, headers, "Is it running?"))
+        self._has_key = bool(key)
+
+    @property
+    def url(self) -> str:
+        """See `Transport.url`."""
+        host, port = self._client.address.host, self._client.address.port
+        return f"qdrant://[{host}]:{port}" if ":" in host else f"qdrant://{host}:{port}"
+
+    def ask(self, request: Request) -> Any:
+        """See `Transport.ask`."""
+        method, route = _ROUTES[request.verb]
+        path = route.format(quote(request.collection, safe="~"))
+        answer = self._client.ask(method, path, request.body, writes=request.verb in _WRITING)
+        if answer.status == 200:
+            return self._result(request, answer)
+        said = _said(answer)
+        if request.verb is Verb.CREATE and "already exists" in said:
+            return True  # somebody else was faster
+        if answer.status == 404 and said.startswith("Not found: Collection"):
+            if request.verb is Verb.REMOVE:
+                return False
+            raise NoCollection(f"{self.url} has no collection {request.collection}")
+        raise self._refusal(request, answer, said)
+
+    @property
+    def remains(self) -> tuple[str, ...]:
+        """See `Transport.remains`."""
+        return (f"the segments of {self._client.address}, until its optimizer has rewritten them",)
+
+    def close(self) -> None:
+        """See `Transport.close`."""
+        self._client.close()
+
+    def _result(self, request: Request, answer: Answer) -> Any:
+        try:
+            if request.verb is Verb.VERSION:
+                if "qdrant" not in answer.value["title"].lower():
+                    raise KeyError("title")
+                return answer.value
+            result = answer.value["result"]
+            status = result["status"] if request.verb in _WRITING_POINTS else "completed"
+        except (LookupError, TypeError, AttributeError) as exc:
+            raise self._stranger() from exc
+        if status != "completed":
+            raise StoreBusy(f"{self._client.address} did not finish a write in time; look whether it is there")
+        return result
+
+    def _refusal(self, request: Request, answer: Answer, said: str) -> StoreError:
+        name, because = self._client.address, f": {said}" if said else ""
+        if answer.status in (401, 403):
+            what = "refused the key" if self._has_key else "wants a key"
+            return StoreError(f"{name} {what} (status {answer.status}); set QDRANT_API_KEY")
+        if answer.status in (408, 429, 502, 503, 504):
+            return StoreBusy(f"{name} has too much to do (status {answer.status}){because}; try again later")
+        if not said:
+            return self._stranger()
+        return StoreError(f"{name} refused a request ({request.verb}) with status {answer.status}{because}")
+
+    def _stranger(self) -> StoreError:
+        return StoreError(f"what answers as {self._client.address} is not Qdrant; check the address")
+
+
+def _said(answer: Answer) -> str:
+    """Return what a server says of its refusal, short; nothing if it is not in Qdrant's form."""
+    try:
+        return shown(answer.value["status"]["error"])
+    except (LookupError, TypeError):
+        return ""

@@ -1,0 +1,75 @@
+"""The Qdrant store: which server or folder a URL means, and the store over it."""
+
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from memories.embedders.protocol import Space
+from memories.errors import ConfigError
+from memories.stores.documents.store import RemoteStore
+from memories.stores.qdrant.driver import QdrantDriver, Transport
+
+DEFAULT_PORT = 6333
+_DEFAULT_COLLECTION = "memories"
+
+
+class QdrantStore(RemoteStore):
+    """Implements `Store` on a Qdrant server, or on a folder by the local mode of its client.
+
+    - `qdrant://host:port/collection`: a server, by REST. A key stands in `QDRANT_API_KEY`, or in the URL as a
+      password (`qdrant://:KEY@host`). With a key, a host that is not this machine is spoken to by https; `?tls=1` and
+      `?tls=0` (or `?ssl=true`, `?ssl=false`) say so otherwise.
+    - `qdrant:///folder`: a folder that one process at a time can have open; see `FolderTransport`.
+
+    What has run: the contract in a folder, and over REST against the client's local mode as the server, which reads
+    every request by the models of the API. Against a real server it runs where `QDRANT_URL` names one to the tests.
+
+    Both carry out the same requests; see `QdrantDriver` for what is kept where. What a store on documents can't keep,
+    `RemoteStore` says. Of two machines that write one position at once, the server takes the first: points are inserted
+    with `update_mode: insert_only`, and read back.
+    """
+
+    def __init__(self, url: str, space: Space | None, collection_name: str | None = None) -> None:
+        """Prepare; nothing is opened or asked yet.
+
+        Args:
+            url: See above; the folder has three slashes before a relative path and four before an absolute one.
+            space: The space of the vectors that will be written and searched; None in keyword-only mode.
+            collection_name: The collection, where the URL names none.
+
+        Raises:
+            ConfigError: The URL is not acceptable.
+        """
+        transport, named = _transport(url)
+        super().__init__(QdrantDriver(transport, named or collection_name or _DEFAULT_COLLECTION), space)
+
+
+def _transport(url: str) -> tuple[Transport, str]:
+    """Return what carries requests to where a URL points, and the collection that it names, if any."""
+    rest = url.partition("://")[2]
+    if rest.startswith("/"):
+        if len(rest) == 1:
+            raise ConfigError("qdrant:/// names no folder; use qdrant:///folder or qdrant://host:port")
+        from memories.stores.qdrant.folder import FolderTransport
+
+        return FolderTransport(Path(rest[1:]).expanduser().absolute()), ""
+    from memories.stores.documents.http import checked, tls_of
+    from memories.stores.qdrant.rest import RestTransport
+
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or DEFAULT_PORT
+    except ValueError as exc:
+        raise ConfigError(
+            "the address of the Qdrant store is not acceptable; use qdrant://host:port/collection"
+        ) from exc
+    collection = unquote(parts.path.strip("/"))
+    if not host or (collection and not collection.replace("-", "").replace("_", "").isalnum()):
+        raise ConfigError("the address of the Qdrant store is not acceptable; use qdrant://host:port/collection")
+    given = unquote(parts.password or "") or os.environ.get("QDRANT_API_KEY", "").strip()
+    key, tls = checked(given, "Qdrant", "QDRANT_API_KEY"), tls_of(parts.query, "Qdrant")
+    return RestTransport(host, port, key=key, tls=bool(key) and not _is_here(host) if tls is None else tls), collection
+
+
+def _is_here(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")

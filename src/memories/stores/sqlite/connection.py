@@ -1,0 +1,488 @@
+"""The file of the SQLite store: how it is created, opened, locked, migrated and erased. No record is known here.
+
+Every statement in this package that touches a store file goes through apsw, whose SQLite has no WAL-reset bug, and
+the file is never opened in any other way: closing a plain file handle would cancel SQLite's locks in this process.
+"""
+
+import contextlib
+import os
+import random
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+
+from memories.disk import flush_folder
+from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError
+from memories.stores.sqlite import schema
+
+try:
+    import fcntl
+except ImportError:  # Windows: SQLite's own locks do all of it, less fairly
+    fcntl = None  # type: ignore[assignment]
+
+BUSY_SECONDS = 30.0
+_NETWORK_FILESYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs"}
+)
+
+
+def engine_is_safe(version: str) -> bool:
+    """Return whether this SQLite is free of the WAL-reset bug, which loses acknowledged commits without a word."""
+    number = tuple(int(part) for part in version.split("."))
+    return number >= (3, 51, 3) or (3, 50, 7) <= number < (3, 51, 0) or (3, 44, 6) <= number < (3, 45, 0)
+
+
+class SQLiteFile:
+    """One store file and this process's connections to it, one for each thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Remember where the file is; nothing is opened yet."""
+        if not engine_is_safe(apsw.sqlite_lib_version()):
+            raise StoreError(
+                f"SQLite {apsw.sqlite_lib_version()} can lose acknowledged writes (the WAL-reset bug); "
+                "install apsw 3.51.3 or newer"
+            )
+        self.path = path
+        self._reset()
+        _FILES.add(self)
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._local = threading.local()
+        self._opened: list[tuple[threading.Thread, apsw.Connection]] = []
+        self._opened_lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._lock_fd: int | None = None
+        self._identity: tuple[int, int] | None = None
+        self._version: int | None = None
+
+    # --- reading and writing ---------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[apsw.Connection]:
+        """Give a connection whose statements all see one state of the store; an empty one if there is no file."""
+        with translated(self.path):
+            connection = self._connection()
+            if connection.in_transaction:
+                yield connection
+                return
+            if self._outdated:
+                with self.write():
+                    pass
+            connection.execute("BEGIN")
+            try:
+                self._refuse_newer(connection)
+                yield connection
+            finally:
+                connection.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def write(self, *, wait_seconds: float | None = None, durable: bool = True) -> Iterator[apsw.Connection]:
+        """Give a connection in a transaction that no other writer comes between; commit at the end.
+
+        The lock on the side file comes first: it makes writers queue in fair order before SQLite's own lock. Inside
+        another `write` this is a savepoint: its failure undoes its own part, also where somebody catches it.
+
+        Args:
+            wait_seconds: How long to wait for other writers; by default `BUSY_SECONDS`.
+            durable: Flush it to the disk. What is not can be lost in a power cut until the next commit that is; what
+                was flushed before can't.
+
+        Raises:
+            StoreBusy: Another writer held the lock for so long.
+        """
+        with translated(self.path):
+            if self.in_write:
+                with self._connection() as connection:
+                    yield connection
+                return
+            with self._exclusive(BUSY_SECONDS if wait_seconds is None else wait_seconds):
+                if _identity(self.path) is None and self._identity is None:
+                    self._refuse_orphaned_log()
+                    with _filesystem_errors(self.path):
+                        self._create()
+                connection = self._connection()
+                if self._outdated:
+                    self._migrate(connection)
+                connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+                self._begin(connection, wait_seconds)
+                self._local.depth = 1
+                try:
+                    self._refuse_newer(connection)
+                    yield connection
+                    connection.execute("COMMIT")
+                finally:
+                    self._local.depth = 0
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+
+    @staticmethod
+    def _begin(connection: apsw.Connection, wait_seconds: float | None) -> None:
+        """Begin to write; a program that is none of ours may hold the file without our lock, and is waited for too."""
+        if wait_seconds is None:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        connection.set_busy_timeout(int(wait_seconds * 1000))
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        finally:
+            connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
+
+    @property
+    def in_write(self) -> bool:
+        """Whether this thread is inside `write`."""
+        return self._pid == os.getpid() and bool(getattr(self._local, "depth", 0))
+
+    def erase_free_pages(self) -> None:
+        """Rewrite the file without its free space, and empty the log, so that removed bytes are gone from the disk."""
+        with translated(self.path), self._exclusive(BUSY_SECONDS):
+            connection = self._connection()
+            connection.execute("VACUUM")
+            busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+            if busy:
+                raise StoreBusy(
+                    f"{self.path} is being read by another process, so the old pages are still on the disk; "
+                    "forget it again when that process is done"
+                )
+
+    def close(self) -> None:
+        """Close every connection of this process."""
+        if self._pid != os.getpid():
+            return  # they are the parent's
+        with self._opened_lock:
+            try:
+                for _, connection in self._opened:
+                    connection.close()
+            except apsw.ThreadingViolationError as exc:
+                raise StoreError(f"{self.path} is in use by another thread; close it when its calls are done") from exc
+            self._opened.clear()
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+        self._reset()
+
+    def size_bytes(self) -> int:
+        """Return what the file and its log take on the disk."""
+        sizes = (Path(f"{self.path}{suffix}") for suffix in ("", "-wal"))
+        return sum(part.stat().st_size for part in sizes if part.exists())
+
+    def snapshots(self) -> tuple[str, ...]:
+        """Return the snapshots that migrations left beside the file."""
+        return tuple(sorted(str(found) for found in self.path.parent.glob(f"{self.path.name}.v*.backup")))
+
+    # --- connections -----------------------------------------------------------------------------------------------
+
+    def _connection(self) -> apsw.Connection:
+        self._forget_if_forked()
+        found = _identity(self.path)
+        if found is None and self._identity is None:
+            self._refuse_orphaned_log()
+            return self._empty()
+        if self._identity is not None and found != self._identity:
+            raise StoreDamaged(
+                f"{self.path} was removed or replaced while it was open; nothing was written; start again to use "
+                "what is there now"
+            )
+        connection: apsw.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            with _filesystem_errors(self.path):
+                _refuse_unsafe(self.path)
+                connection = self._local.connection = self._open()
+            self._identity = found
+        return connection
+
+    @property
+    def _outdated(self) -> bool:
+        return self._version is not None and self._version < len(schema.MIGRATIONS)
+
+    def _empty(self) -> apsw.Connection:
+        """Return an empty store in memory: what a store that does not exist yet reads as."""
+        connection: apsw.Connection | None = getattr(self._local, "empty", None)
+        if connection is None:
+            connection = self._local.empty = apsw.Connection(":memory:")
+            for script in schema.MIGRATIONS:
+                connection.execute(script)
+        return connection
+
+    def _open(self) -> apsw.Connection:
+        self._disinherit()
+        if self.path.stat().st_size == 0:
+            raise StoreDamaged(f"{self.path} is empty (0 bytes), which no store is; restore a backup or remove it")
+        connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
+            connection.execute("PRAGMA mmap_size=0; PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON")
+            connection.execute("PRAGMA synchronous=FULL")
+            if connection.pragma("application_id") != schema.APPLICATION_ID:
+                raise StoreDamaged(f"{self.path} is a SQLite database of another program; it was not touched")
+            self._version = self._refuse_newer(connection)
+        except BaseException:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # closing must not touch the file either
+            connection.close()
+            raise
+        self._keep(connection)
+        return connection
+
+    def _keep(self, connection: apsw.Connection) -> None:
+        """Remember a connection of this thread until `close`, and close those whose thread has ended."""
+        with self._opened_lock:
+            for thread, left in self._opened:
+                if not thread.is_alive():
+                    left.close()
+            self._opened = [entry for entry in self._opened if entry[0].is_alive()]
+            self._opened.append((threading.current_thread(), connection))
+
+    def _refuse_newer(self, connection: apsw.Connection) -> int:
+        """Return the schema's version; asked in every transaction, since a newer program may migrate at any time."""
+        version = int(connection.pragma("user_version"))
+        newest = len(schema.MIGRATIONS)
+        if version > newest:
+            raise SchemaTooNew(
+                f"{self.path} has schema {version} and this program knows {newest} at most; "
+                "upgrade memories; the file was not touched"
+            )
+        return version
+
+    def _refuse_orphaned_log(self) -> None:
+        """Refuse to start anew beside the log of a store that is gone: SQLite would replay it into the new file."""
+        log = Path(f"{self.path}-wal")
+        if _identity(log) is not None and log.stat().st_size > 0 and _identity(self.path) is None:
+            raise StoreDamaged(
+                f"{self.path} is gone, but its log {log.name} is still there; put the file back, or remove the log too"
+            )
+
+    def _forget_if_forked(self) -> None:
+        if self._pid != os.getpid():
+            self._disinherit()
+
+    def _disinherit(self) -> None:
+        """Let go of the parent's connections, of every store: SQLite would take the parent's locks for ours."""
+        for file in list(_FILES):
+            if file._pid != os.getpid() and not file._drop_inherited() and file.path == self.path:
+                raise StoreError(
+                    f"{self.path} was in use when this process was forked; start processes before, or by spawn"
+                )
+
+    def _drop_inherited(self) -> bool:
+        """Close what the parent opened, without touching the file; not if it was in the middle of something."""
+        if any(connection.in_transaction for _, connection in self._opened):
+            return False
+        for _, connection in self._opened:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.close()
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)  # else the parent's lock would outlive it here
+        self._reset()
+        return True
+
+    # --- creating and migrating ------------------------------------------------------------------------------------
+
+    def _create(self) -> None:
+        """Make the file with its schema under another name and move it into place, so that it is never half made."""
+        self._refuse_network_filesystem()
+        scratch = self.path.with_name(f".{self.path.name}.new")
+        for leftover in (scratch, Path(f"{scratch}-wal"), Path(f"{scratch}-shm")):
+            leftover.unlink(missing_ok=True)
+        os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o600))
+        connection = apsw.Connection(str(scratch))
+        try:
+            connection.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
+            connection.execute("BEGIN IMMEDIATE")
+            for script in schema.MIGRATIONS:
+                connection.execute(script)
+            connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version={len(schema.MIGRATIONS)}")
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+        scratch.rename(self.path)
+        flush_folder(self.path.parent)
+
+    def _migrate(self, connection: apsw.Connection) -> None:
+        """Bring an older schema up to date, under the side-file lock, after a snapshot of the whole file."""
+        version = connection.pragma("user_version")
+        if version < len(schema.MIGRATIONS):  # else another process was first
+            self._snapshot(connection, version)
+        for number in range(version + 1, len(schema.MIGRATIONS) + 1):
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                connection.execute(schema.MIGRATIONS[number - 1])
+                connection.execute(f"PRAGMA user_version={number}")
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+        self._version = len(schema.MIGRATIONS)
+
+    def _snapshot(self, connection: apsw.Connection, version: int) -> None:
+        target = self.path.with_name(f"{self.path.name}.v{version}.backup")
+        if target.exists():
+            return  # a migration that was cut short; its snapshot is the older, better one
+        scratch = target.with_name(f".{target.name}.new")
+        scratch.unlink(missing_ok=True)
+        os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # VACUUM INTO alone would make it 0644
+        connection.execute("VACUUM INTO ?", (str(scratch),))
+        scratch.rename(target)
+        flush_folder(target.parent)
+
+    def _refuse_network_filesystem(self) -> None:
+        kind = _filesystem(self.path.parent)
+        if kind in _NETWORK_FILESYSTEMS:
+            raise StoreError(
+                f"{self.path.parent} is on a network filesystem ({kind}), where SQLite's log does not work; "
+                "set MEMORY_HOME to a folder on a local disk"
+            )
+
+    # --- the side-file lock ----------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _exclusive(self, wait_seconds: float) -> Iterator[None]:
+        self._forget_if_forked()
+        deadline = time.monotonic() + wait_seconds
+        if not self._writing.acquire(timeout=wait_seconds):
+            raise self._busy(wait_seconds)
+        try:
+            fd = self._open_lock()
+            try:
+                while not _try_lock(fd):
+                    if time.monotonic() >= deadline:
+                        raise self._busy(wait_seconds)
+                    time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 - only to keep waiters out of step
+                yield
+            finally:
+                _unlock(fd)
+        finally:
+            self._writing.release()
+
+    def _open_lock(self) -> int:
+        """Return the open side file; the first call makes it, and its folder."""
+        if self._lock_fd is None:
+            with _filesystem_errors(self.path):
+                missing = [folder for folder in self.path.parents if not folder.exists()]
+                for folder in reversed(missing):
+                    folder.mkdir(mode=0o700, exist_ok=True)  # `parents=True` would leave those above open to all
+                _refuse_unsafe(self.path)
+                flags = os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+                self._lock_fd = os.open(f"{self.path}.lock", flags, 0o600)
+        return self._lock_fd
+
+    def _busy(self, wait_seconds: float) -> StoreBusy:
+        holder = ""
+        if self._lock_fd is not None and fcntl is not None:
+            holder = os.pread(self._lock_fd, 20, 0).decode("ascii", "replace").strip()
+        by = f" by process {holder}" if holder else ""
+        return StoreBusy(f"{self.path} was kept busy{by} for {wait_seconds:.0f} s; nothing was written; try again")
+
+
+_FILES: "weakref.WeakSet[SQLiteFile]" = weakref.WeakSet()
+
+
+@contextlib.contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn the errors of SQLite and of the filesystem into ours, each one clear sentence."""
+    try:
+        yield
+    except apsw.BusyError as exc:
+        raise StoreBusy(f"{path} was kept busy for {BUSY_SECONDS:.0f} s; nothing was written; try again") from exc
+    except apsw.FullError as exc:
+        raise StoreError(f"the disk of {path} is full; nothing was written; make room and try again") from exc
+    except apsw.NotADBError as exc:
+        raise StoreDamaged(f"{path} is not a SQLite database; it was not touched") from exc
+    except apsw.CorruptError as exc:
+        raise StoreDamaged(f"{path} is damaged ({exc}); stop writing to it and restore a backup") from exc
+    except apsw.ReadOnlyError as exc:
+        raise StoreError(f"{path} or its folder can't be written; check who owns it and its permissions") from exc
+    except apsw.CantOpenError as exc:
+        raise StoreError(f"cannot open {path}: {_why_closed(path)}") from exc
+    except apsw.IOError as exc:
+        raise StoreError(f"the disk of {path} reported an error ({exc}); nothing was acknowledged") from exc
+    except apsw.NoMemError as exc:
+        raise StoreError(f"out of memory while using {path}; nothing was written") from exc
+    except apsw.Error as exc:
+        raise StoreError(f"SQLite could not use {path} ({exc}); nothing was acknowledged") from exc
+
+
+@contextlib.contextmanager
+def _filesystem_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise StoreError(f"cannot use {path}: {exc.strerror or exc}") from exc
+
+
+def _why_closed(path: Path) -> str:
+    if path.is_dir():
+        return "it is a folder"
+    if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK):
+        return "it or its folder can't be written; check who owns it and its permissions"
+    return "too many files are open, or no room is left on its disk"
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file apart from another of the same name; by stat, never by opening it."""
+    with _filesystem_errors(path):
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            return None
+    return found.st_dev, found.st_ino
+
+
+def _refuse_unsafe(path: Path) -> None:
+    """Refuse a link in place of the file, and a folder or file that everybody may write or somebody else owns."""
+    if path.is_symlink():
+        raise StoreError(f"{path} is a symbolic link; name the file itself")
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder; name a file")
+    if os.name != "posix":
+        return
+    for part in (path.parent, path):
+        if not part.exists():
+            continue
+        found = part.stat()
+        if found.st_mode & 0o002 and not found.st_mode & 0o1000:  # in a sticky one nobody can replace our files
+            raise StoreError(f"{part} can be written by everybody; run: chmod o-w {part}")
+        if found.st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
+            raise StoreError(f"{part} belongs to another user; set MEMORY_HOME to a folder of your own")
+
+
+def _try_lock(fd: int) -> bool:
+    """Take the lock if it is free, and write down who has it."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    with contextlib.suppress(OSError):  # a full disk; it is only for the message of those who wait in vain
+        os.pwrite(fd, f"{os.getpid():<20}".encode(), 0)
+    return True
+
+
+def _unlock(fd: int) -> None:
+    if fcntl is not None:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def _filesystem(folder: Path) -> str:
+    """Return the kind of filesystem that a folder is on, as Linux names it; empty where that can't be told."""
+    if not sys.platform.startswith("linux"):
+        return ""
+    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+    return filesystem_of(str(folder.resolve()), mounts)
+
+
+def filesystem_of(resolved: str, mounts: str) -> str:
+    """Return the kind of filesystem that a path is on, given the text of /proc/self/mounts."""
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        _, escaped, found, *_ = line.split(" ")
+        mount = escaped.replace("\\040", " ")
+        inside = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, found
+    return kind

@@ -1,0 +1,144 @@
+"""Another embedder for the SQLite store: its vectors are staged beside those in use, then take their place."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import apsw
+
+from memories.embedders.protocol import Space
+from memories.errors import Conflict, EmbedderMismatch
+from memories.models import Collection
+from memories.stores.sqlite.query import damage_noticed, fetch
+from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from memories.stores.sqlite.vectors import VectorIndex
+
+Named = tuple[str, int]  # a model and its dimension
+
+
+def in_use(db: apsw.Connection) -> Named | None:
+    """Return the model and the dimension of the vectors in the store, if it has any."""
+    return _named(db, "")
+
+
+def claim(db: apsw.Connection, space: Space) -> None:
+    """Check that vectors of this space may go in; the first one decides for the store.
+
+    Raises:
+        EmbedderMismatch: The store's vectors are of another space.
+    """
+    stored = in_use(db)
+    if stored is None:
+        _name(db, "", space)
+    elif stored != (space.model, space.dimension):
+        raise EmbedderMismatch(
+            f"this store's vectors were made by {stored[0]} ({stored[1]} dimensions) and the embedder is "
+            f"{space.model} ({space.dimension}); set EMBEDDER to the one it was made with, or change over to this one "
+            "with: memory reembed"
+        )
+
+
+def without(db: apsw.Connection, space: Space, collection: Collection, limit: int, *, behind: int = 0) -> list[int]:
+    """Return the seqs of records that have no vectors of this space, staged or in use, in order.
+
+    Args:
+        db: A connection inside a transaction.
+        space: The space.
+        collection: Memories or turns.
+        limit: At most so many.
+        behind: Only those with a greater seq.
+    """
+    named = (space.model, space.dimension)
+    among = "r.pool IN (SELECT id FROM pool WHERE collection = ?) AND r.seq > ?"
+    tables = {in_use(db): VECTORS, _named(db, "staged_"): STAGED}
+    if named in tables:
+        among += f" AND NOT EXISTS (SELECT 1 FROM {tables[named][collection]} v WHERE v.seq = r.seq)"
+    # NOT INDEXED: it goes through the table in order and stops, where an index would be read whole and sorted.
+    rows = fetch(
+        db,
+        f"SELECT r.seq FROM record r NOT INDEXED WHERE {among} ORDER BY r.seq LIMIT ?",
+        (collection, behind, limit),
+    )
+    return [seq for (seq,) in rows]
+
+
+def stage(db: apsw.Connection, space: Space, vectors: "Mapping[Collection, Mapping[int, NDArray[np.float32]]]") -> None:
+    """Keep vectors of records beside those in use; in use at once if the store has those of this space, or none.
+
+    Args:
+        db: A connection inside a transaction that writes.
+        space: The space of the vectors.
+        vectors: For each collection the vectors of each seq.
+    """
+    named = (space.model, space.dimension)
+    if in_use(db) is None:
+        _name(db, "", space)
+    if in_use(db) != named and _named(db, "staged_") != named:
+        drop_staged(db)
+        _name(db, "staged_", space)
+    for collection, given in vectors.items():
+        index = _index(space, collection)
+        if in_use(db) == named:
+            index.put(db, given)
+        else:
+            index.stage(db, given)
+
+
+def switch(db: apsw.Connection, space: Space) -> None:
+    """Put the staged vectors in the place of those in use, and make their blocks.
+
+    Raises:
+        Conflict: Records have no vectors of this space yet.
+    """
+    left = sum(len(without(db, space, collection, 1)) for collection in Collection)
+    if left:
+        raise Conflict(
+            f"there are records without vectors of {space.model}; run memory reembed again, it goes on where it was"
+        )
+    if in_use(db) in (None, (space.model, space.dimension)):
+        return
+    if _named(db, "staged_") != (space.model, space.dimension):
+        drop_staged(db)  # of a third space, in a store without records
+    for collection in Collection:
+        used, staged = VECTORS[collection], STAGED[collection]
+        # Renamed, not copied: other writers wait meanwhile.
+        db.execute(f"DROP TABLE {used}; ALTER TABLE {staged} RENAME TO {used}")
+        db.execute(f"CREATE TABLE {staged} (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL)")
+        db.execute(f"DELETE FROM {BLOCKS[collection]}")
+        _index(space, collection).seal_all(db)
+    db.execute("DELETE FROM meta WHERE name IN ('staged_model', 'staged_dimension')")
+    _name(db, "", space)
+
+
+def drop_staged(db: apsw.Connection, seqs: Sequence[int] | None = None) -> None:
+    """Remove staged vectors, all of them or those of these records."""
+    for table in STAGED.values():
+        if seqs is None:
+            db.execute(f"DELETE FROM {table}")
+        else:
+            db.executemany(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in seqs])
+
+
+def _index(space: Space, collection: Collection) -> "VectorIndex":
+    from memories.stores.sqlite.quantize import Quantizer
+    from memories.stores.sqlite.vectors import VectorIndex
+
+    return VectorIndex(Quantizer(space.dimension), collection)
+
+
+def _named(db: apsw.Connection, prefix: str) -> Named | None:
+    names = f"{prefix}model", f"{prefix}dimension"
+    found = dict(fetch(db, "SELECT name, value FROM meta WHERE name IN (?, ?)", names))
+    with damage_noticed():
+        return (found[names[0]], found[names[1]]) if found else None
+
+
+def _name(db: apsw.Connection, prefix: str, space: Space) -> None:
+    db.execute(
+        "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?), (?, ?)",
+        (f"{prefix}model", space.model, f"{prefix}dimension", space.dimension),
+    )

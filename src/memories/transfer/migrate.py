@@ -1,0 +1,237 @@
+"""Migrate: a whole store is copied into another one, while the original stays in use, and the copy is verified.
+
+It can be stopped at any moment and run again: what was copied is recognized and left.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from memories.embedders.protocol import Embedder
+from memories.errors import Conflict, RequestError, StoreError
+from memories.models import Record, Ref
+from memories.stores.copies import change, in_turn, lasting, passing
+from memories.stores.protocol import Store
+from memories.transfer.export import PAGE, Place, Progress, pages, places, refuse_damaged, total, with_vectors
+from memories.transfer.lines import content_hash
+
+FEW = 100  # so few records may be left for when other writers wait
+MAX_PASSES = 20
+MAX_TOUCHES = 100
+
+
+class Contents(NamedTuple):
+    """How many records a place has, and the sum of their content hashes, which does not depend on their order."""
+
+    records: int
+    digest: int
+
+
+@dataclass(slots=True)
+class Migrated:
+    """What a migration did.
+
+    Attributes:
+        copied: Records that were copied.
+        changed: Records that were copied before and changed since.
+        removed: Records that were copied and then forgotten in the original.
+        without_vector: Records of the copy that only words can find.
+        contents: What each place has, in the original and, the same, in the copy.
+    """
+
+    copied: int = 0
+    changed: int = 0
+    removed: int = 0
+    without_vector: int = 0
+    contents: dict[Place, Contents] = field(default_factory=dict)
+
+
+def migrate(source: Store, target: Store, embedder: Embedder | None, *, progress: Progress) -> Migrated:
+    """Copy a whole store into another one, while the original stays in use, and verify the copy.
+
+    The last of it is done while other writers of the original wait, so that the copy has everything that was written
+    until then. The original is not changed.
+
+    Args:
+        source: The original.
+        target: The other one: empty, or a copy that was begun.
+        embedder: What the target was opened with. Vectors of its space are taken over, others are made anew.
+        progress: Is told how far it is.
+
+    Raises:
+        RequestError: There is nothing to copy, or the target has records that the original has not.
+        StoreError: The copy is not the same as the original.
+        StoreDamaged: Some of the original can't be read.
+    """
+    among = set(places(source))
+    if not among:
+        raise RequestError("the store has no records, so there is nothing to migrate")
+    refuse_damaged(source, among)
+    mover = _Mover(source, target, embedder, source.info(min(among).everything()).model)
+    for place in among:
+        mover.refuse_others(place)
+    for _ in range(MAX_PASSES):
+        before = mover.written
+        whole, done = total(source, places(source)), 0
+        among.update(places(source))
+        for place in places(source):
+            for page in pages(source, place):
+                mover.copy(page)
+                done += len(page)
+                progress("copying", min(done, whole), whole)
+        if mover.written - before <= FEW:
+            break
+    with source.transaction():
+        for place in sorted(among.union(places(source))):  # of some all may have been forgotten meanwhile
+            mover.result.contents[place] = mover.finish(place)
+    mover.remove_surplus()
+    mover.verify(progress)
+    return mover.result
+
+
+class _Mover:
+    """Copies records from one store to another, and knows which ones it copied."""
+
+    def __init__(self, source: Store, target: Store, embedder: Embedder | None, model: str | None) -> None:
+        self.result = Migrated()
+        self._source, self._target, self._embedder = source, target, embedder
+        self._same_space = embedder is not None and embedder.space.model == model
+        self._copied: set[int] = set()  # hashes of addresses: 1,000,000 of them take 60 MB
+        self._surplus: list[Ref] = []
+
+    @property
+    def written(self) -> int:
+        """How many records were written so far."""
+        return self.result.copied + self.result.changed
+
+    def refuse_others(self, place: Place) -> None:
+        """Refuse a target that has records which the original has not: it is no copy of it.
+
+        Raises:
+            RequestError: It has some.
+        """
+        others = list(islice(self._only_there(place), 1)) if self._target.count(place.everything(), at_most=1) else []
+        if others:
+            raise RequestError(_is_no_copy(others[0]))
+
+    def copy(self, page: Sequence[Record]) -> None:
+        """Copy what the target does not have, and what changed since it was copied."""
+        missing, changed = self._compare(page)
+        self._change(changed)
+        try:
+            self._append(missing)
+        except Conflict:
+            # A key went from one memory to another after that one was copied; `finish` sees both at once.
+            return
+
+    def finish(self, place: Place) -> Contents:
+        """Copy the rest of a place while nobody writes to the original; return what the original has.
+
+        Ends come before what is new, since a key may have gone from one memory to another.
+        """
+        missing: list[Record] = []
+        changed: list[tuple[Record, Record]] = []
+        count = digest = 0
+        for page in pages(self._source, place):
+            new, old = self._compare(page)
+            missing += new
+            changed += old
+            count += len(page)
+            digest += sum(map(content_hash, page))
+        self._change(changed)
+        try:
+            for start in range(0, len(missing), PAGE):
+                self._append(missing[start : start + PAGE])
+        except Conflict as exc:
+            raise RequestError(f"the target is no copy of this store: {exc}; migrate to an empty store") from exc
+        if self._target.count(place.everything()) > count:
+            self._surplus += self._only_there(place)
+        return Contents(count, digest % 2**128)
+
+    def remove_surplus(self) -> None:
+        """Remove from the copy what was forgotten in the original after it was copied.
+
+        Raises:
+            RequestError: Somebody else has written to the target meanwhile.
+        """
+        for ref in self._surplus:
+            if hash(ref) not in self._copied:
+                raise RequestError(_is_no_copy(ref))
+        if self._surplus:
+            self._target.remove(self._surplus)
+            self.result.removed = len(self._surplus)
+
+    def verify(self, progress: Progress) -> None:
+        """Compare counts and content hashes of the copy with those of the original.
+
+        Raises:
+            StoreError: They differ.
+        """
+        whole, done = sum(contents.records for contents in self.result.contents.values()), 0
+        for place, original in self.result.contents.items():
+            self.result.without_vector += self._target.info(place.everything()).without_vector_count
+            count = digest = 0
+            for page in pages(self._target, place):
+                count += len(page)
+                digest += sum(map(content_hash, page))
+                done += len(page)
+                progress("verifying", min(done, whole), whole)
+            if Contents(count, digest % 2**128) != original:
+                raise StoreError(
+                    f"the copy is not the same: {place.collection} of {place.namespace} has {count} records there and "
+                    f"{original.records} in the original, or they say something else; go on using the original, which "
+                    "was not changed, and run it again"
+                )
+
+    def _compare(self, page: Sequence[Record]) -> tuple[list[Record], list[tuple[Record, Record]]]:
+        """Return what the target does not have, and what is otherwise there, each with the record there.
+
+        Raises:
+            RequestError: The target has another record at one of the addresses.
+        """
+        there = {record.ref: record for record in self._target.read([record.ref for record in page])}
+        missing = [record for record in page if record.ref not in there]
+        pairs = [(record, there[record.ref]) for record in page if record.ref in there]
+        for record, other in pairs:
+            if lasting(record) != lasting(other):
+                raise RequestError(_is_no_copy(record.ref))
+        return missing, [(record, other) for record, other in pairs if _outdated(record, other)]
+
+    def _change(self, pairs: Sequence[tuple[Record, Record]]) -> None:
+        """Bring what was copied before up to date."""
+        patches = [patch for patch in (change(record, other) for record, other in pairs) if patch is not None]
+        for some in in_turn(patches):
+            for start in range(0, len(some), PAGE):
+                self._target.patch(some[start : start + PAGE])
+        self.result.changed += len(patches)
+        for number in range(MAX_TOUCHES):  # a statistic: more than so many reads meanwhile are not worth the time
+            behind = [record.ref for record, other in pairs if record.accesses > other.accesses + number]
+            if not behind:
+                break
+            self._target.touch(behind)
+
+    def _append(self, records: Sequence[Record]) -> None:
+        if records:
+            kept = self._source.vectors([record.ref for record in records]) if self._same_space else {}
+            self._target.append(with_vectors(records, kept, self._embedder))
+            self._copied.update(hash(record.ref) for record in records)
+            self.result.copied += len(records)
+
+    def _only_there(self, place: Place) -> Iterator[Ref]:
+        """Yield the addresses that only the target has."""
+        for page in pages(self._target, place):
+            refs = [record.ref for record in page]
+            yield from set(refs) - {record.ref for record in self._source.read(refs)}
+
+
+def _outdated(record: Record, other: Record) -> bool:
+    return passing(record) != passing(other) or record.accesses > other.accesses
+
+
+def _is_no_copy(ref: Ref) -> str:
+    return (
+        f"the target is no copy of this store: it has a record of its own, {ref.collection} {ref.group} "
+        f"({ref.position}) in namespace {ref.namespace}, or that one was forgotten here since; forget it there, or "
+        "migrate to an empty store; to merge two stores use memory export and memory import"
+    )

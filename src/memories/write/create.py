@@ -1,0 +1,250 @@
+"""How a draft becomes a memory, or does not: addressed by key, recognized as a duplicate, or stored."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from memories import validate, versions
+from memories.batches import by_count
+from memories.embedders.protocol import embed_to_store
+from memories.errors import InvalidInput, RequestError
+from memories.ids import new_id
+from memories.models import Candidate, Collection, DecayPolicy, Draft, Filter, Memory, Record
+from memories.stores.protocol import Store, refuse_other_model
+from memories.text import query_terms
+from memories.times import kept
+from memories.write.duplicates import Judgement, Verdict, judge
+
+if TYPE_CHECKING:
+    from memories.embedders import Embedder
+
+BATCH = 500  # drafts in one transaction: one disk flush for all of them
+BATCH_COMPARED = 25  # comparing takes time, and other writers should wait only briefly
+MAX_SIMILAR = 5
+MAX_JUDGED = 2_000  # characters
+_COMPARED = 16
+_COMPARED_LOOSE = 64  # without a project, those of other projects are found as well and left out
+
+
+@dataclass(frozen=True, slots=True)
+class Similar:
+    """An existing memory that says nearly the same.
+
+    Attributes:
+        created_at: When its latest version was written.
+        agent: Who wrote it, if that is known.
+        difference: What it says differently, if anything.
+    """
+
+    id: str
+    content: str
+    similarity: float
+    created_at: datetime
+    agent: str | None = None
+    difference: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """What became of a `create`.
+
+    Attributes:
+        stored: Whether anything was stored.
+        memory: The memory that now holds the statement; None if it was refused as a duplicate.
+        duplicates: The memories that say the same, if it was refused.
+        similar_to: Memories that are alike and differ in a number, a date, a name, …: it may replace one of them.
+        note: Why it was stored without a vector though there is an embedder; mostly empty.
+    """
+
+    stored: bool
+    memory: Memory | None
+    duplicates: tuple[Similar, ...] = ()
+    similar_to: tuple[Similar, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a draft: `record` holds the statement now, unless it was refused as a duplicate."""
+
+    stored: bool
+    record: Record | None
+    duplicates: tuple[Similar, ...] = ()
+    similar_to: tuple[Similar, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes drafts into one namespace.
+
+    Attributes:
+        find: Returns the latest version of a memory that the caller may read; raises NotFound.
+        confidence: Returns how current a record is now.
+        min_confidence: What is less current is not found by a search, and so repeating it is no repetition.
+        force: Store whatever is there already.
+    """
+
+    store: Store
+    embedder: "Embedder | None"
+    namespace: str
+    now: datetime
+    find: Callable[[str], Record]
+    confidence: Callable[[Record], float]
+    min_confidence: float
+    force: bool
+
+    def write(self, drafts: Sequence[Draft]) -> list[Outcome]:
+        """Write drafts in order; all are checked before the first is written.
+
+        Vectors are made before the transaction, so that nobody waits for a model.
+        """
+        checked = [_checked(draft) for draft in drafts]
+        outcomes: list[Outcome] = []
+        for batch in by_count(checked, BATCH if self.force else BATCH_COMPARED):
+            made = embed_to_store(self.embedder, [draft.content for draft in batch])
+            if made.note and self.embedder is not None:
+                refuse_other_model(self.store, self.embedder.space, Filter(Collection.MEMORY, (self.namespace,)))
+            with self.store.transaction():
+                written = [self._write(draft, vectors) for draft, vectors in zip(batch, made.vectors, strict=True)]
+            outcomes += [replace(each, note=made.note if each.stored else "") for each in written]
+        return outcomes
+
+    def _write(self, draft: Draft, vectors: Any) -> Outcome:
+        superseded = None if draft.supersedes is None else self._find_own(draft.supersedes)
+        if superseded is not None:
+            draft = replace(draft, supersedes=superseded.ref.group)
+        if draft.key is not None:
+            address = versions.scoped_key(draft.key, draft.tags)
+            addressed = self.store.scan(Filter(Collection.MEMORY, (self.namespace,), key=address), limit=1)
+            if addressed:
+                return self._write_next(draft, addressed[0], superseded, vectors)
+        same, duplicates, similar = (None, (), ()) if self.force else self._compare(draft, vectors)
+        # What has an address of its own is never refused: its writer means that address, not what resembles it.
+        if draft.key is None and same is not None:
+            self._retire(superseded, same.ref.group, self.now)
+            return Outcome(stored=False, record=same)
+        if draft.key is None and duplicates:
+            return Outcome(stored=False, record=None, duplicates=duplicates)
+        created_at = draft.created_at or self.now
+        record = versions.first_version(draft, new_id(created_at), self.namespace, created_at)
+        self._retire(superseded, record.ref.group, created_at)
+        self.store.append([replace(record, vectors=vectors)])
+        return Outcome(stored=True, record=record, similar_to=similar)
+
+    def _write_next(self, draft: Draft, latest: Record, superseded: Record | None, vectors: Any) -> Outcome:
+        """Write a new version of the memory that the draft's key addresses; what the draft leaves open stays."""
+        if superseded is not None and superseded.ref.group == latest.ref.group:
+            superseded = None  # it replaces itself
+        changes = versions.declared(draft) | ({"supersedes": draft.supersedes} if superseded else {})
+        labels = {**latest.labels, **draft.tags}
+        written_at = draft.created_at or self.now
+        self._retire(superseded, latest.ref.group, written_at)
+        same = draft.content == latest.text and labels == latest.labels
+        unchanged = same and all(latest.fields.get(name) == value for name, value in changes.items())
+        # Saying again what decays is news: it holds still.
+        if unchanged and versions.decay_policy(latest) is DecayPolicy.STABLE:
+            return Outcome(stored=False, record=latest)
+        record = versions.next_version(
+            latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=changes
+        )
+        self.store.patch([versions.ended(latest, record.created_at, "update")])
+        self.store.append([replace(record, vectors=vectors)])
+        return Outcome(stored=True, record=record)
+
+    def _find_own(self, memory_id: str) -> Record:
+        """Return a memory that may be replaced: what others read must not vanish behind what they can't."""
+        found = self.find(memory_id)
+        if found.ref.namespace != self.namespace:
+            raise InvalidInput(
+                f"the memory to replace is in namespace {found.ref.namespace}, and the new one would be in "
+                f"{self.namespace}; write the new one there"
+            )
+        if found.ended_at is not None:
+            successor = found.fields.get("superseded_by")
+            raise RequestError(
+                f"Memory was replaced by {successor} already; replace that one, or restore this one first"
+            )
+        return found
+
+    def _retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
+        if superseded is not None:
+            self.store.patch([versions.ended(superseded, at, "supersede", superseded_by=successor)])
+
+    def _compare(self, draft: Draft, vectors: Any) -> tuple[Record | None, tuple[Similar, ...], tuple[Similar, ...]]:
+        """Return the memory with the same text, those that say the same, and those that are alike but differ."""
+        same: Record | None = None
+        duplicates: list[Similar] = []
+        similar: list[Similar] = []
+        threshold = 1.0 if self.embedder is None else self.embedder.space.duplicate
+        for candidate in self._rivals(draft, vectors):
+            record = candidate.record
+            judgement = _judge(draft.content, record.text, candidate.similarity, threshold)
+            found = Similar(
+                record.ref.group,
+                record.text,
+                _rounded(candidate.similarity),
+                record.created_at,
+                record.labels.get("agent"),
+                judgement.reason,
+            )
+            if judgement.verdict is Verdict.SAME:
+                same = same or record
+            elif judgement.verdict is Verdict.DUPLICATE:
+                duplicates.append(found)
+            elif judgement.verdict is Verdict.CORRECTION:
+                similar.append(found)
+        return same, tuple(duplicates[:MAX_SIMILAR]), tuple(similar[:MAX_SIMILAR])
+
+    def _is_current(self, record: Record, draft: Draft) -> bool:
+        """Return whether a search would show a record, or at least no less than it would show the draft."""
+        declared = 1.0 if draft.confidence is None else draft.confidence
+        return self.confidence(record) >= min(self.min_confidence, declared)
+
+    def _rivals(self, draft: Draft, vectors: Any) -> list[Candidate]:
+        """Return what may say the same, most similar first: current, of this namespace and of the same project."""
+        project = draft.tags.get("project")
+        where = Filter(Collection.MEMORY, (self.namespace,), labels={} if project is None else {"project": project})
+        whole = vectors is None or len(vectors) == 1
+        found = self.store.candidates(
+            where,
+            vector=None if vectors is None else vectors[0],
+            terms=query_terms(draft.content),
+            k=_COMPARED if project is not None else _COMPARED_LOOSE,
+        )
+        rivals = [
+            # A text of several windows was compared by its first one only, which says little about the whole.
+            candidate if whole else replace(candidate, similarity=None)
+            for candidate in found
+            if candidate.record.labels.get("project") == project
+            and candidate.record.ref.group != draft.supersedes
+            and self._is_current(candidate.record, draft)
+        ]
+        return sorted(rivals, key=lambda rival: -(rival.similarity or 0.0))
+
+
+def _checked(draft: Draft) -> Draft:
+    """Return a draft whose values are acceptable, in the form in which they are kept."""
+    if draft.decay is not None and draft.decay not in tuple(DecayPolicy):
+        raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{str(draft.decay)[:40]}"')
+    return replace(
+        draft,
+        content=validate.content(draft.content),
+        tags=validate.tags(draft.tags),
+        decay=None if draft.decay is None else DecayPolicy(draft.decay),
+        key=None if draft.key is None else validate.key(draft.key),
+        confidence=None if draft.confidence is None else validate.unit(draft.confidence, "confidence"),
+        created_at=None if draft.created_at is None else kept(draft.created_at, "created_at"),
+    )
+
+
+def _judge(new: str, old: str, similarity: float | None, threshold: float) -> Judgement:
+    """Judge two texts; of long ones only whether they are the same, since comparing their words takes seconds."""
+    if max(len(new), len(old)) <= MAX_JUDGED:
+        return judge(new, old, similarity, threshold=threshold)
+    return Judgement(Verdict.SAME if new.split() == old.split() else Verdict.DIFFERENT)
+
+
+def _rounded(similarity: float | None) -> float:
+    return round(max(0.0, similarity or 0.0), 4)

@@ -1,0 +1,64 @@
+"""Removing for good: memories, conversations, turns, and what waits to become one."""
+
+from collections.abc import Callable, Sequence
+
+from memories import validate
+from memories.errors import NotFound
+from memories.models import Collection, Filter, Forgotten, Record, Ref
+from memories.stores.protocol import Store
+from memories.write.queue import RetryQueue
+
+_ALL = 1_000_000  # more versions or turns than one memory or conversation has
+
+
+def memory(store: Store, where: Filter) -> Forgotten:
+    """Remove a memory with all its versions; `where` names it by its group."""
+    assert where.group is not None
+    return _remove(store, where.group, lambda: store.scan(where, limit=_ALL))
+
+
+def conversation(store: Store, namespace: str, name: str, queue: RetryQueue) -> Forgotten:
+    """Remove a conversation, and the turns that wait to be stored in it.
+
+    Raises:
+        NotFound: There is no such conversation.
+    """
+    name = validate.one_line(name, "conversation id")
+    waiting = queue.discard(name)
+    where = Filter(Collection.HISTORY, (namespace,), group=name, state="any")
+    forgotten = _remove(store, name, lambda: store.scan(where, limit=_ALL))
+    return _found(store, forgotten._replace(versions=forgotten.versions + waiting), where, "Conversation")
+
+
+def turn(store: Store, namespace: str, name: str, index: int) -> Forgotten:
+    """Remove one turn of a conversation; the others keep their places.
+
+    Raises:
+        NotFound: There is no such turn.
+    """
+    ref = Ref(Collection.HISTORY, namespace, validate.one_line(name, "conversation id"), validate.index(index))
+    where = Filter(Collection.HISTORY, (namespace,))
+    return _found(store, _remove(store, ref.group, lambda: store.read([ref])), where, "Turn")
+
+
+def finish(store: Store, name: str, where: Filter) -> Forgotten | None:
+    """Finish an erasure that was cut short, or return None if there is none."""
+    return Forgotten(name, 0, store.remove([])) if store.info(where).erasing else None
+
+
+def _found(store: Store, forgotten: Forgotten, where: Filter, what: str) -> Forgotten:
+    if forgotten.versions:
+        return forgotten
+    finished = finish(store, forgotten.id, where)
+    if finished is None:
+        raise NotFound(f"{what} not found")
+    return finished
+
+
+def _remove(store: Store, name: str, read: Callable[[], Sequence[Record]]) -> Forgotten:
+    """Remove what is read for good; again, if something was added meanwhile."""
+    forgotten = Forgotten(name, 0, ())
+    while records := read():
+        also_in = store.remove([record.ref for record in records])
+        forgotten = Forgotten(name, forgotten.versions + len(records), also_in)
+    return forgotten

@@ -1,0 +1,134 @@
+"""Embedders: the same text gives the same unit vector, whatever was embedded before or beside it."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from memories.embedders import Embedder, minilm, open_embedder
+from memories.embedders.minilm import MAX_WINDOWS, MiniLM
+from memories.errors import ConfigError, EmbedderError
+from memories.search.ranking import calibrated, uncalibrated
+
+TEXTS = ["The user prefers Python", "", "!", "用户住在柏林", "🎉", "a" * 5000, "word " * 300, "Emails go out at noon"]
+
+
+@pytest.fixture(scope="module")
+def model() -> MiniLM:
+    return MiniLM()
+
+
+@pytest.fixture(params=["minilm", "fake"])
+def embedder(request: pytest.FixtureRequest, model: MiniLM) -> Embedder:
+    other = open_embedder(request.param)
+    assert other is not None
+    return model if request.param == "minilm" else other
+
+
+def cosine(model: Embedder, one: str, other: str) -> float:
+    return float(model.embed(one)[0] @ model.embed(other)[0])
+
+
+def test_vectors_are_unit_length_of_the_spaces_dimension(embedder: Embedder) -> None:
+    for text in TEXTS:
+        vectors = embedder.embed(text)
+        assert vectors.dtype == np.float32
+        assert vectors.ndim == 2
+        assert vectors.shape[1] == embedder.space.dimension
+        assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-4)
+
+
+def test_vectors_do_not_depend_on_what_was_embedded_before(embedder: Embedder) -> None:
+    alone = {text: embedder.embed(text) for text in TEXTS}
+    for text in reversed(TEXTS):
+        assert np.array_equal(embedder.embed(text), alone[text])
+
+
+def test_vectors_do_not_depend_on_the_instance_or_the_thread(model: MiniLM) -> None:
+    found: list[list[np.ndarray]] = []  # type: ignore[type-arg]
+    another = MiniLM()
+    threads = [threading.Thread(target=lambda: found.append([another.embed(text) for text in TEXTS])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    for vectors in found:
+        assert all(np.array_equal(model.embed(text), vector) for text, vector in zip(TEXTS, vectors, strict=True))
+
+
+def test_spelling_that_means_nothing_changes_nothing(model: MiniLM) -> None:
+    assert np.array_equal(model.embed("The  “user”\n"), model.embed('the "user"'))
+
+
+def test_a_long_text_is_cut_into_windows_up_to_a_limit(model: MiniLM) -> None:
+    assert len(model.embed("word " * 254)) == 1
+    assert len(model.embed("word " * 255)) == 2
+    assert len(model.embed("word " * 100_000)) == MAX_WINDOWS
+
+
+def test_the_end_of_a_long_text_is_seen(model: MiniLM) -> None:
+    text = "The weather was fine that day. " * 60 + "The database password is rotated every month."
+    query = model.embed("how often do we rotate the database password?")[0]
+    similar = model.embed(text) @ query
+    assert similar.argmax() == len(similar) - 1
+    assert similar.max() > similar[0] + 0.2
+
+
+@pytest.mark.parametrize(
+    ("text", "paraphrase", "stranger"),
+    [
+        ("The user prefers dark mode", "She likes a black background", "Deploys happen on Tuesdays"),
+        ("Deploys happen on Tuesdays", "When do we release?", "The user is allergic to nuts"),
+        ("The user is allergic to nuts", "What must we not cook for her?", "The API listens on port 8080"),
+        ("Alice leads the payments team", "Who is in charge of billing?", "The tests run on Linux"),
+    ],
+)
+def test_a_paraphrase_is_nearer_than_a_stranger(model: MiniLM, text: str, paraphrase: str, stranger: str) -> None:
+    assert cosine(model, text, paraphrase) > cosine(model, text, stranger) + 0.05
+
+
+def test_a_calibrated_similarity_says_what_is_alike(embedder: Embedder) -> None:
+    """0.5 parts what is like a text from what is not, whatever cosines the model gives."""
+    text = "The database password is rotated every month"
+    scale = embedder.space.calibration
+    same, like, stranger = (
+        calibrated(float(embedder.embed(text)[0] @ embedder.embed(other)[0]), *scale)
+        for other in (text, "the password of the database is rotated", "Bob brings a cake for lunch")
+    )
+    assert 1 >= same > 0.95
+    assert same > like > 0.8
+    assert 0 <= stranger < 0.1
+    assert uncalibrated(calibrated(0.3, *scale), *scale) == pytest.approx(0.3)
+    assert calibrated(-1.0, *scale) < calibrated(0.0, *scale) < calibrated(1.0, *scale)
+
+
+def test_the_fake_knows_words_only() -> None:
+    fake = open_embedder("fake")
+    assert fake is not None
+    assert cosine(fake, "red apples", "apples, red!") == pytest.approx(1.0)
+    assert cosine(fake, "red apples", "scarlet fruit") < 0.5
+
+
+def test_missing_weights_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(minilm, "_WEIGHTS", tmp_path)
+    with pytest.raises(EmbedderError, match=rf"cannot load all-MiniLM-L6-v2 from {tmp_path}.*install memories again"):
+        MiniLM().embed("text")
+
+
+def test_damaged_weights_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tokenizer = "all-MiniLM-L6-v2.tokenizer.json"
+    (tmp_path / tokenizer).write_bytes((minilm._WEIGHTS / tokenizer).read_bytes())
+    (tmp_path / "all-MiniLM-L6-v2.int8.onnx").write_bytes(b"nonsense")
+    monkeypatch.setattr(minilm, "_WEIGHTS", tmp_path)
+    with pytest.raises(EmbedderError, match="install memories again"):
+        MiniLM().embed("text")
+
+
+def test_embedders_are_opened_by_name() -> None:
+    assert isinstance(open_embedder("minilm"), MiniLM)
+    assert open_embedder("none") is None
+    for name in ("gpt", "gpt:4", "openai-large", "", ":"):
+        with pytest.raises(ConfigError, match=f'there is no embedder "{name}"'):
+            open_embedder(name)

@@ -1,0 +1,959 @@
+"""Embedders over HTTP, against a server on this machine that speaks each service's language and can misbehave."""
+
+import json
+import logging
+import os
+import random
+import stat
+import subprocess
+import sys
+import threading
+import time
+from base64 import b64encode
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from memories import Memories
+from memories.config import Config, load_config
+from memories.embedders import (
+    EmbedderUnavailable,
+    RemoteEmbedder,
+    embed_many,
+    embed_query,
+    embed_to_store,
+    open_embedder,
+)
+from memories.embedders.fake import FakeEmbedder
+from memories.embedders.minilm import MiniLM
+from memories.embedders.service import providers
+from memories.embedders.service.embedder import MAX_REQUEST_BYTES, MAX_WINDOWS, RESTS_SECONDS, HTTPEmbedder
+from memories.embedders.service.models import MODELS, known, windows
+from memories.embedders.service.transport import FIRST_PAUSE_SECONDS, MAX_ANSWER_BYTES, MAX_KNOCKS, MAX_TRIES, Transport
+from memories.errors import ConfigError, EmbedderError, EmbedderMismatch
+
+KEY = "sk-very-secret-0123456789"
+FAKE = FakeEmbedder()
+PATHS = {
+    "openai": "/v1/embeddings",
+    "ollama": "/api/embed",
+    "voyage": "/v1/embeddings",
+    "cohere": "/v2/embed",
+}
+Behaviour = Callable[["Handler", dict[str, Any]], None]
+
+
+def vectors(body: dict[str, Any]) -> list[list[float]]:
+    """Return what the model behind the server makes of texts: three times as long as a unit."""
+    texts = body["texts"] if "texts" in body else body["input"]
+    return [[3 * float(number) for number in FAKE.embed(text)[0]] for text in texts]
+
+
+def spoken(path: str, made: list[Any]) -> dict[str, Any]:
+    """Return an answer in the shape that belongs to a path."""
+    if path.endswith("/api/embed"):
+        return {"model": "tiny", "embeddings": made, "total_duration": 1}
+    if path.endswith("/embed"):
+        return {"id": "1", "embeddings": {"float": made}, "response_type": "embeddings_by_type"}
+    numbered = [{"object": "embedding", "embedding": vector, "index": at} for at, vector in enumerate(made)]
+    return {"object": "list", "data": numbered, "model": "tiny", "usage": {"total_tokens": 1}}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as the next behaviour says, and properly where none is left."""
+
+    protocol_version = "HTTP/1.1"
+    server: "Server"
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.seen.append(Seen(self.path, dict(self.headers), body, self.client_address[1]))
+        behave = self.server.next.popleft() if self.server.next else proper
+        behave(self, body)
+
+    def do_CONNECT(self) -> None:
+        self.server.seen.append(Seen(self.path, dict(self.headers), {}, self.client_address[1]))
+        self.send_error(502)
+
+    def answer(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@dataclass
+class Seen:
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    port: int
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.seen: list[Seen] = []
+        self.next: deque[Behaviour] = deque()
+        self.over = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), OSError):  # the client may leave
+            super().handle_error(request, client_address)
+
+
+def proper(handler: Handler, body: dict[str, Any]) -> None:
+    handler.answer(200, json.dumps(spoken(handler.path, vectors(body))).encode())
+
+
+def status(code: int, said: object = None, **headers: str) -> Behaviour:
+    return lambda handler, _: handler.answer(code, b"" if said is None else json.dumps(said).encode(), **headers)
+
+
+def saying(body: bytes, **headers: str) -> Behaviour:
+    return lambda handler, _: handler.answer(200, body, **headers)
+
+
+def made(change: Callable[[list[list[Any]]], list[Any]]) -> Behaviour:
+    """Answer in the right shape, with vectors that were changed."""
+    return lambda handler, body: handler.answer(200, json.dumps(spoken(handler.path, change(vectors(body)))).encode())
+
+
+def drop(handler: Handler, _: dict[str, Any]) -> None:
+    handler.close_connection = True
+    handler.connection.close()
+
+
+def cut_short(handler: Handler, _: dict[str, Any]) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b'{"data": [')
+    handler.close_connection = True
+
+
+def hang(handler: Handler, _: dict[str, Any]) -> None:
+    handler.server.over.wait(30)
+    handler.close_connection = True
+
+
+def drip(handler: Handler, _: dict[str, Any]) -> None:
+    """Send a byte now and then, so that no timeout of a socket ever passes."""
+    handler.close_connection = True
+    for sign in b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n" + b" " * 9000:
+        if handler.server.over.wait(0.02):
+            return
+        handler.wfile.write(bytes([sign]))
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield running
+        running.over.set()
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of what is kept; no proxy of the machine is known."""
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "memories"
+
+
+@dataclass
+class Time:
+    """A clock that only pauses move."""
+
+    now: float = 0.0
+    pauses: list[float] = field(default_factory=list)
+
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+def settings(**given: object) -> Config:
+    return load_config({name: str(value) for name, value in given.items()}, environment={}, folder=Path("/"))
+
+
+def opened(server: Server, name: str = "openai", time: Time | None = None, **given: object) -> HTTPEmbedder:
+    """Return an embedder of 64 dimensions at the server, whose pauses take no time and whose draws are 1."""
+    base = server.url + PATHS[name].rpartition("/")[0]
+    base = server.url if name == "ollama" else base
+    known = {"embedder_url": base, "embedder_dimensions": 64, "embedder_cache_mb": 0, "embedder_api_key": KEY} | given
+    config = settings(**known)
+    chosen = providers.choose(f"{name}:tiny", config)
+    time = time or Time()
+    transport = Transport(chosen.service, pause=time.pause, clock=lambda: time.now, draw=lambda: 1.0)
+    return HTTPEmbedder(chosen, config, transport=transport, clock=lambda: time.now)
+
+
+# --- the four languages --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_each_service_is_asked_in_its_language(server: Server, name: str) -> None:
+    embedder = opened(server, name)
+    assert isinstance(embedder, RemoteEmbedder)
+    statements = embed_many(embedder, ["red apples", "green pears", "red apples"])
+    question = embed_query(embedder, "apples?")
+    assert [made.shape for made in statements] == [(1, 64)] * 3
+    for text, found in zip(["red apples", "green pears", "red apples"], statements, strict=True):
+        assert found.dtype == np.float32
+        assert np.allclose(found, FAKE.embed(text), atol=1e-6)
+    assert np.allclose(question, FAKE.embed("apples?"), atol=1e-6)
+    asked, questioned = server.seen
+    assert (asked.path, asked.headers["Authorization"]) == (PATHS[name], f"Bearer {KEY}")
+    texts = ["red apples", "green pears"]  # the third is the first
+    expected: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "openai": ({"input": texts, "encoding_format": "float"}, {"input": ["apples?"], "encoding_format": "float"}),
+        "ollama": ({"input": texts, "truncate": True}, {"input": ["apples?"], "truncate": True}),
+        "voyage": (
+            {"input": texts, "input_type": "document", "truncation": True},
+            {"input": ["apples?"], "input_type": "query", "truncation": True},
+        ),
+        "cohere": (
+            {"texts": texts, "input_type": "search_document", "embedding_types": ["float"], "truncate": "END"},
+            {"texts": ["apples?"], "input_type": "search_query", "embedding_types": ["float"], "truncate": "END"},
+        ),
+    }
+    assert (asked.body, questioned.body) == tuple({"model": "tiny", **body} for body in expected[name])
+
+
+def test_the_first_version_of_coheres_shape_is_read_too(server: Server) -> None:
+    server.next.append(lambda handler, body: handler.answer(200, json.dumps({"embeddings": vectors(body)}).encode()))
+    assert np.allclose(opened(server, "cohere").embed("red apples"), FAKE.embed("red apples"), atol=1e-6)
+
+
+def test_memories_are_found_through_a_service(server: Server, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/m.db"
+    with Memories(store, embedder=opened(server)) as memories:
+        created = memories.create("The orange cat sleeps on the red sofa")
+        memories.create("Deploys happen on Tuesdays")
+        assert memories.search("where sleeps the cat")[0].memory == created.memory
+        status_ = memories.status()
+        assert (status_.store_model, status_.without_vector_count) == ("openai/tiny/1", 0)
+
+
+def test_a_shorter_vector_is_asked_for_where_the_model_knows_it(server: Server) -> None:
+    for name, model, field_ in (
+        ("openai", "text-embedding-3-large", "dimensions"),
+        ("voyage", "voyage-3.5", "output_dimension"),
+        ("cohere", "embed-v4.0", "output_dimension"),
+    ):
+        config = settings(embedder_url=server.url, embedder_dimensions=256, embedder_cache_mb=0)
+        embedder = open_embedder(f"{name}:{model}", config)
+        assert embedder is not None
+        assert embedder.space.dimension == 256
+        server.next.append(made(lambda found: [[1.0] * 256 for _ in found]))
+        embedder.embed("text")
+        assert server.seen[-1].body[field_] == 256
+
+
+# --- long and strange texts ----------------------------------------------------------------------------------------
+
+
+def test_a_long_text_is_cut_into_windows_up_to_a_limit(server: Server) -> None:
+    embedder = opened(server)
+    assert len(embedder.embed("word " * 200)) == 1
+    assert len(embedder.embed("word " * 300)) == 2
+    assert len(embedder.embed("word " * 100_000)) == MAX_WINDOWS
+    sent = server.seen[1].body["input"]
+    assert all(len(window.encode()) <= 1280 for window in sent)
+    assert sent[0].split() + sent[1].split() >= ["word"] * 300  # they overlap
+
+
+@pytest.mark.parametrize(
+    ("signs", "space"), [("用户住在柏林的人喜欢", ""), ("🎉🐍🦀🌍", ""), ("abcdef", ""), ("äöüßé", " "), ("नमस्तेद", " ")]
+)
+def test_windows_of_any_script_hold_the_whole_text(signs: str, space: str) -> None:
+    draw = random.Random(1)
+    text = space.join("".join(draw.choices(signs, k=9)) for _ in range(300))
+    cut = windows(text, 640, 100)
+    assert len(cut) > 1
+    assert all(0 < len(window.encode()) <= 640 for window in cut)
+    at = 0
+    for window in cut:
+        found = text.index(window)
+        assert not text[at:found].strip()  # no gap
+        at = found + len(window)
+    assert at == len(text)
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "!", "\ud800 alone"])
+def test_texts_of_nothing_have_a_vector(server: Server, text: str) -> None:
+    assert opened(server).embed(text).shape == (1, 64)
+    assert server.seen[0].body["input"] == [{"!": "!", "\ud800 alone": "? alone"}.get(text, ".")]
+
+
+def test_what_a_model_wants_before_its_texts_is_put_there(server: Server) -> None:
+    config = settings(embedder_url=server.url, embedder_cache_mb=0)
+    embedder = open_embedder("ollama:nomic-embed-text:latest", config)
+    assert isinstance(embedder, HTTPEmbedder)
+    server.next += [made(lambda found: [[1.0] * 768 for _ in found])] * 2
+    embedder.embed("an apple")
+    embedder.embed_query("an apple")
+    assert [seen.body["input"] for seen in server.seen] == [["search_document: an apple"], ["search_query: an apple"]]
+
+
+def test_many_texts_go_in_batches(server: Server) -> None:
+    texts = [f"text number {at}" for at in range(40)]
+    found = opened(server, "ollama").embed_many(texts)
+    assert [len(seen.body["input"]) for seen in server.seen] == [16, 16, 8]
+    assert all(np.allclose(made, FAKE.embed(text), atol=1e-6) for text, made in zip(texts, found, strict=True))
+    assert len({seen.port for seen in server.seen}) == 1  # one connection serves them all
+
+
+def test_a_request_is_not_larger_than_services_take(server: Server) -> None:
+    opened(server).embed_many([f"{at} " + "word " * 250 for at in range(255)])
+    sizes = [sum(len(text.encode()) for text in seen.body["input"]) for seen in server.seen]
+    assert len(sizes) == 2
+    assert max(sizes) <= MAX_REQUEST_BYTES
+
+
+def test_a_long_question_is_one_request(server: Server) -> None:
+    text = "".join(chr(0x4E00 + at) for at in range(10_000))
+    assert len(opened(server, "ollama").embed_query(text)) == 16
+    assert len(server.seen) == 1
+
+
+# --- a service that is unwell --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trouble", [status(500), status(503), status(529), status(408), drop, cut_short])
+def test_trouble_that_passes_is_not_noticed(server: Server, trouble: Behaviour) -> None:
+    server.next += [trouble, trouble]
+    time = Time()
+    assert opened(server, time=time).embed("red apples").shape == (1, 64)
+    assert time.pauses == [FIRST_PAUSE_SECONDS, 2 * FIRST_PAUSE_SECONDS]
+    assert len(server.seen) == 3
+
+
+def test_pauses_double_and_end(server: Server) -> None:
+    server.next += [status(500, {"error": {"message": "overloaded"}})] * 99
+    time = Time()
+    with pytest.raises(EmbedderUnavailable) as caught:
+        opened(server, time=time).embed_many(["one", "two"])
+    assert time.pauses == [0.5, 1, 2, 4, 8, 16, 20]
+    assert len(server.seen) == MAX_TRIES
+    assert str(caught.value) == (
+        f"the embedder's server ({server.url}/v1/embeddings) is unwell (500): overloaded; tried 8 times, "
+        "try again later"
+    )
+
+
+@pytest.mark.parametrize(("act", "bound"), [("embed_query", 20), ("embed", 40)])
+def test_the_time_of_all_tries_has_a_bound(server: Server, act: str, bound: float) -> None:
+    server.next += [status(503)] * 99
+    time = Time()
+    with pytest.raises(EmbedderUnavailable, match="is unwell"):
+        getattr(opened(server, time=time), act)("text")
+    assert bound / 4 < time.now < bound
+
+
+def test_a_service_says_how_long_to_wait(server: Server) -> None:
+    server.next += [status(429, Retry_After="7"), status(429, Retry_After="1.5")]
+    time = Time()
+    opened(server, time=time).embed("text")
+    assert time.pauses == [7.0, 1.5]
+
+
+def test_a_service_may_say_when_to_come_back(server: Server) -> None:
+    from email.utils import formatdate
+
+    server.next.append(status(429, Retry_After=formatdate(time.time() + 9, usegmt=True)))
+    clock = Time()
+    opened(server, time=clock).embed("text")
+    assert 7 <= clock.pauses[0] <= 9
+
+
+@pytest.mark.parametrize("after", ["soon", "", "-5", "²", "Fri, 31 Dec 99999 23:59:59 GMT"])
+def test_a_time_that_is_none_is_our_own(server: Server, after: str) -> None:
+    server.next.append(lambda handler, _: handler.answer(429, b"", Retry_After=after.encode().decode("latin-1")))
+    time = Time()
+    opened(server, time=time).embed("text")
+    assert time.pauses == [FIRST_PAUSE_SECONDS]
+
+
+def test_a_search_does_not_wait_for_longer_than_it_may(server: Server) -> None:
+    server.next.append(status(429, {"error": {"message": "slow down"}}, Retry_After="60"))
+    time = Time()
+    with pytest.raises(
+        EmbedderUnavailable, match=r"is asked too often \(429\): slow down; it asks to wait 60 seconds$"
+    ):
+        opened(server, time=time).embed_query("text")
+    assert time.pauses == []
+
+
+def test_an_account_without_credit_is_not_asked_again(server: Server) -> None:
+    server.next.append(status(429, {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}))
+    with pytest.raises(EmbedderUnavailable, match=r"no credit left \(429\): You exceeded your quota$"):
+        opened(server).embed("text")
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("silence", [hang, drip])
+def test_a_server_that_does_not_answer_is_given_up(server: Server, silence: Behaviour) -> None:
+    server.next += [silence] * 9
+    config = {"embedder_timeout": 0.2, "embedder_cache_mb": 0, "embedder_dimensions": 64, "embedder_url": server.url}
+    embedder = open_embedder("openai:tiny", settings(**config))
+    assert isinstance(embedder, HTTPEmbedder)
+    begun = time.monotonic()
+    with pytest.raises(EmbedderUnavailable, match=r"did not answer within 0\.2 seconds"):
+        embedder.embed_query("text")
+    assert 0.2 <= time.monotonic() - begun < 0.8  # twice the timeout, and what a busy machine adds
+    server.over.set()
+    server.next.clear()
+    assert embedder.embed_query("text").shape == (1, 64)
+
+
+def test_a_timeout_is_tried_again(server: Server) -> None:
+    server.next.append(hang)
+    embedder = opened(server, embedder_timeout=0.3)
+    assert embedder.embed_query("red apples").shape == (1, 64)
+    assert len(server.seen) == 2
+
+
+def test_nobody_listens(server: Server) -> None:
+    embedder = opened(server, "ollama", time := Time(), embedder_url="http://127.0.0.1:9")
+    with pytest.raises(
+        EmbedderUnavailable, match=r"^Ollama \(http://127.0.0.1:9/api/embed\) can't be reached: .*refused"
+    ):
+        embedder.embed("text")
+    assert len(time.pauses) == MAX_KNOCKS - 1
+
+
+def test_a_host_that_is_not_there(server: Server) -> None:
+    embedder = opened(server, embedder_url="https://nowhere.invalid/v1", embedder_timeout=1)
+    with pytest.raises(EmbedderUnavailable, match=r"can't be reached|did not answer within 1 seconds"):
+        embedder.embed("text")  # name servers may take their time; we don't
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: Server) -> None:
+    def last(handler: Handler, body: dict[str, Any]) -> None:
+        proper(handler, body)
+        handler.close_connection = True  # without saying so
+
+    server.next.append(last)
+    time = Time()
+    embedder = opened(server, time=time)
+    for _ in range(3):
+        embedder.embed("text")
+    assert (len(server.seen), time.pauses) == (3, [])
+
+
+# --- answers that can't be used ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("trouble", "message"),
+    [
+        (
+            made(lambda found: [[*vector, 1.0] for vector in found]),
+            "gave a vector of 65 numbers, and openai/tiny/1 has 64",
+        ),
+        (made(lambda found: [[] for _ in found]), "gave a vector of 0 numbers"),
+        (made(lambda found: found[:1]), "gave 1 vectors for 2 texts"),
+        (made(lambda found: [*found, found[0]]), "gave 3 vectors for 2 texts"),
+        (made(lambda found: [[0.0] * 64 for _ in found]), "points nowhere"),
+        (made(lambda found: [[float("nan")] * 64 for _ in found]), "points nowhere"),
+        (made(lambda found: [[float("inf")] * 64 for _ in found]), "points nowhere"),
+        (made(lambda found: [[10**400] * 64 for _ in found]), "points nowhere"),
+        (made(lambda found: [["0.5"] * 64 for _ in found]), "something else than numbers"),
+        (made(lambda found: [[True] * 64 for _ in found]), "something else than numbers"),
+        (made(lambda found: [[None] * 64 for _ in found]), "something else than numbers"),
+        (made(lambda found: ["AACAPwAAAEA=" for _ in found]), "something else than numbers"),
+        (saying(b"<html>Sign in</html>", Content_Type="text/html"), "answered with text/html that holds no vectors"),
+        (saying(b""), "holds no vectors"),
+        (saying(b"[]"), "holds no vectors"),
+        (saying(b"null"), "holds no vectors"),
+        (saying(b'{"data": {}}'), "holds no vectors"),
+        (saying(b'{"data": [1, 2]}'), "holds no vectors"),
+        (saying(b'{"error": {"message": "no such model"}}'), r"holds no vectors \(no such model\)"),
+        (saying(b"[" * 100_000), "holds no vectors"),
+        (saying(b'{"data": [{"embedding": [1], "index": 0}, {"embedding": [1], "index": 0}]}'), "holds no vectors"),
+        (saying(b'{"data": [{"embedding": [1], "index": 1}, {"embedding": [1], "index": 2}]}'), "holds no vectors"),
+        (saying(b'{"data": [{"embedding": [1], "index": 0}, {"embedding": [1]}]}'), "holds no vectors"),
+        (saying(b'{"data": [{"embedding": [1], "index": "0"}, {"embedding": [1], "index": "1"}]}'), "holds no vectors"),
+        (status(301, Location="https://elsewhere.example/v1"), "points to https://elsewhere.example/v1"),
+        (status(400, {"error": {"message": "input too long"}}), r"refused the request \(400\): input too long"),
+        (status(404, {"error": "model 'tiny' not found"}), r"the model tiny \(404\): model 'tiny' not found; check"),
+        (status(422, {"detail": [{"msg": "bad"}]}), r"refused the request \(422\)$"),
+    ],
+)
+@pytest.mark.parametrize("fallback", ["none", "local"])
+def test_an_answer_that_can_not_be_used_stores_nothing(
+    server: Server, tmp_path: Path, trouble: Behaviour, message: str, fallback: str
+) -> None:
+    """It is no outage either, so words don't stand in for it."""
+    server.next.append(trouble)
+    embedder = opened(server, embedder_fallback=fallback)
+    with pytest.raises(EmbedderError, match=message) as caught:
+        embed_to_store(embedder, ["one", "two"])
+    assert not isinstance(caught.value, EmbedderUnavailable)
+    assert "\n" not in str(caught.value)
+    assert len(server.seen) == 1
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder=embedder) as memories:
+        server.next.append(made(lambda found: [vector[1:] for vector in found]))
+        with pytest.raises(EmbedderError, match="63 numbers"):
+            memories.create("one")
+        assert memories.status().memory_count == 0
+
+
+def test_an_answer_has_a_largest_size(server: Server) -> None:
+    def endless(handler: Handler, _: dict[str, Any]) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(10**12))
+        handler.end_headers()
+        handler.close_connection = True
+        while not handler.server.over.is_set():
+            handler.wfile.write(b" " * 1_048_576)
+
+    server.next.append(endless)
+    with pytest.raises(EmbedderError, match=f"more than {MAX_ANSWER_BYTES} bytes"):
+        opened(server, embedder_timeout=30).embed_query("text")
+
+
+def test_vectors_are_put_where_their_numbers_say(server: Server) -> None:
+    def shuffled(handler: Handler, body: dict[str, Any]) -> None:
+        answer = spoken(handler.path, vectors(body))
+        answer["data"].reverse()
+        handler.answer(200, json.dumps(answer).encode())
+
+    server.next.append(shuffled)
+    found = opened(server).embed_many(["red apples", "green pears", "blue plums"])
+    assert np.allclose(found[0], FAKE.embed("red apples"), atol=1e-6)
+
+
+def test_huge_and_tiny_numbers_have_a_direction(server: Server) -> None:
+    for size in (1e300, 1e-300, 10**20):
+        server.next.append(made(lambda found, size=size: [[size] * 64 for _ in found]))  # type: ignore[misc]
+        assert np.allclose(opened(server).embed("text"), 0.125)
+
+
+# --- keys and addresses --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_a_refused_key_is_explained_and_not_shown(server: Server, code: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.next.append(status(code, {"error": {"message": f"Incorrect API key provided: {KEY}."}}))
+    with pytest.raises(EmbedderUnavailable) as caught:
+        opened(server).embed("text")
+    assert str(caught.value) == (
+        f"the embedder's server ({server.url}/v1/embeddings) refused the key ({code}): Incorrect API key provided: "
+        "***; set EMBEDDER_API_KEY"
+    )
+    assert len(server.seen) == 1
+    assert KEY not in caplog.text
+
+
+def test_a_server_that_wants_a_key_is_told_which(server: Server) -> None:
+    server.next.append(status(401))
+    config = settings(embedder_url=server.url, embedder_dimensions=64, openai_api_key=KEY)
+    embedder = open_embedder("openai:tiny", config)
+    assert embedder is not None
+    with pytest.raises(EmbedderUnavailable, match=r"wants a key \(401\); set EMBEDDER_API_KEY$"):
+        embedder.embed("text")
+
+
+def key_of(name: str, config: Config) -> str:
+    """Return the key that would be sent."""
+    chosen = providers.choose(name, config)
+    assert KEY not in repr(chosen)
+    return chosen.service.key.reveal() if chosen.service.key else ""
+
+
+def test_a_makers_key_goes_to_the_maker_only(server: Server) -> None:
+    keys = {"openai_api_key": "one", "voyage_api_key": "two", "cohere_api_key": "three"}
+    for name, url, key in (
+        ("openai", None, "one"),
+        ("openai", "https://eu.api.openai.com/v1", "one"),
+        ("openai", "https://api.openai.com.evil.example/v1", ""),
+        ("openai", "https://evilapi.openai.com/v1", ""),
+        ("openai", "http://api.openai.com/v1", ""),
+        ("openai", "http://127.0.0.1:8080/v1", ""),
+        ("openai", "https://api.voyageai.com/v1", ""),
+        ("voyage", None, "two"),
+        ("voyage", "https://gateway.example/v1", ""),
+        ("cohere", None, "three"),
+        ("ollama", None, ""),
+    ):
+        given = (
+            keys | {"embedder_dimensions": "64", "embedder_plain_http": "true"} | ({"embedder_url": url} if url else {})
+        )
+        assert key_of(f"{name}:tiny", settings(**given)) == key, url
+    ours = settings(**keys, embedder_api_key="four", embedder_dimensions=64)
+    assert key_of("openai:tiny", ours) == "four"
+
+
+def test_a_missing_key_is_said_before_anything_is_sent(tmp_path: Path) -> None:
+    for name, variable in (("openai", "OPENAI"), ("voyage", "VOYAGE"), ("cohere", "COHERE")):
+        embedder = open_embedder(name, settings(embedder_fallback="local"))
+        assert embedder is not None
+        with pytest.raises(EmbedderError, match=f"wants a key: set {variable}_API_KEY") as caught:
+            embed_to_store(embedder, ["text"])
+        assert not isinstance(caught.value, EmbedderUnavailable)
+
+
+def test_a_key_is_not_sent_where_a_dotenv_that_lies_around_says(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("EMBEDDER_URL=https://evil.example/v1\nEMBEDDER_DIMENSIONS=64\n")
+    config = load_config({}, environment={"EMBEDDER_API_KEY": KEY}, folder=tmp_path)
+    with pytest.raises(ConfigError, match="so the key is not sent there") as caught:
+        providers.choose("openai:tiny", config)
+    assert KEY not in str(caught.value)
+    (tmp_path / ".env").write_text(
+        f"EMBEDDER_URL=https://mine.example/v1\nEMBEDDER_DIMENSIONS=64\nEMBEDDER_API_KEY={KEY}\n"
+    )
+    assert key_of("openai:tiny", load_config({}, environment={}, folder=tmp_path)) == KEY
+
+
+@pytest.mark.parametrize("key", ["two words", "line\nbreak", "ключ", "sk-\x7f"])
+def test_a_key_that_is_none_is_refused_unseen(key: str) -> None:
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY has characters that no key has") as caught:
+        open_embedder("openai", settings(openai_api_key=key))
+    assert key not in str(caught.value)
+
+
+def test_texts_cross_no_network_unencrypted() -> None:
+    for url in ("http://example.org/v1", "http://192.168.1.5:11434", "http://ollama:11434", "http://localhost.example"):
+        with pytest.raises(ConfigError, match="unencrypted"):
+            open_embedder("ollama", settings(embedder_url=url))
+        assert open_embedder("ollama", settings(embedder_url=url, embedder_plain_http="true")) is not None
+    for url in ("http://localhost:11434", "http://127.0.0.1:1", "http://[::1]:11434/", "https://example.org"):
+        assert open_embedder("ollama", settings(embedder_url=url)) is not None
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("example.org", "no URL of a service"),
+        ("ftp://example.org", "no URL of a service"),
+        ("https://", "no URL of a service"),
+        ("https://exa mple.org", "no URL of a service"),
+        ("https://example.org:port/", "is no URL"),
+        ("https://[::1", "is no URL"),
+        (f"https://user:{KEY}@example.org", "holds a name or a password"),
+    ],
+)
+def test_an_address_that_is_none(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        open_embedder("openai", settings(embedder_url=url))
+    assert KEY not in str(caught.value)
+
+
+def test_the_path_may_be_whole_or_not() -> None:
+    for url in ("https://a.example/v1", "https://a.example/v1/", "https://a.example/v1/embeddings"):
+        assert providers.choose("openai", settings(embedder_url=url)).service.url == "https://a.example/v1/embeddings"
+    url = "https://a.example/v1/embeddings?api-version=1"
+    assert providers.choose("openai", settings(embedder_url=url)).service.url == url
+
+
+def test_this_machine_is_spoken_to_without_a_proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert opened(server).embed("text").shape == (1, 64)
+
+
+def test_the_proxy_of_the_environment_is_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", server.url.replace("http://", "http://me:pass%20word@"))
+    embedder = opened(server, embedder_url="http://embedder.example/v1", embedder_plain_http="true")
+    assert embedder.embed("text").shape == (1, 64)
+    assert server.seen[0].path == "http://embedder.example/v1/embeddings"
+    assert server.seen[0].headers["Host"] == "embedder.example"
+    assert server.seen[0].headers["Proxy-Authorization"] == f"Basic {b64encode(b'me:pass word').decode()}"
+
+
+def test_a_proxy_sees_no_key_of_an_encrypted_request(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", server.url)
+    embedder = opened(server, embedder_url="https://embedder.example/v1")
+    with pytest.raises(EmbedderUnavailable, match="Tunnel connection failed: 502"):
+        embedder.embed("text")
+    assert server.seen[0].path == "embedder.example:443"
+    assert all(KEY not in str(seen) for seen in server.seen)
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "https://proxy.example"])
+def test_proxies_of_other_kinds_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("https_proxy", proxy)
+    with pytest.raises(EmbedderError, match="https_proxy must be http://"):
+        opened(server, embedder_url="https://embedder.example/v1").embed("text")
+
+
+# --- models and their spaces ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "dimension"),
+    [
+        ("openai", "openai/text-embedding-3-small/1", 1536),
+        ("openai:text-embedding-3-large", "openai/text-embedding-3-large/1", 3072),
+        ("ollama", "ollama/nomic-embed-text/1", 768),
+        ("ollama:mxbai-embed-large:latest", "ollama/mxbai-embed-large/1", 1024),
+        ("voyage", "voyage/voyage-3/1", 1024),
+        ("cohere", "cohere/embed-english-v3.0/1", 1024),
+        ("openai:BAAI/bge-m3", "openai/BAAI/bge-m3/1", 1024),
+    ],
+)
+def test_a_space_is_known_before_anything_is_asked(name: str, model: str, dimension: int) -> None:
+    embedder = open_embedder(name, settings())
+    assert embedder is not None
+    assert (embedder.space.model, embedder.space.dimension) == (model, dimension)
+    assert embedder.space.noise_spread == 0.0
+    assert embedder.familiarity("text") == 0.0
+
+
+def test_the_dimension_of_an_unknown_model_must_be_said() -> None:
+    with pytest.raises(ConfigError, match="embedder model nobody-knows are is not known here; set EMBEDDER_DIMENSIONS"):
+        open_embedder("openai:nobody-knows", settings())
+    embedder = open_embedder("openai:nobody-knows", settings(embedder_dimensions=99))
+    assert embedder is not None
+    assert embedder.space.dimension == 99
+
+
+def test_a_dimension_that_a_model_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="EMBEDDER_DIMENSIONS is 100, and the vectors of voyage-3 have 1024"):
+        open_embedder("voyage:voyage-3", settings(embedder_dimensions=100))
+    with pytest.raises(ConfigError, match="is 2000"):
+        open_embedder("openai", settings(embedder_dimensions=2000))
+
+
+def test_the_same_weights_have_the_same_constants() -> None:
+    embedder = open_embedder("ollama:all-minilm", settings())
+    assert embedder is not None
+    for name in ("noise_mean", "noise_spread", "weight", "duplicate", "calibration"):
+        assert getattr(embedder.space, name) == getattr(MiniLM.space, name)
+
+
+def test_what_was_measured_can_be_set() -> None:
+    measured = "slope=31.5, middle=0.52 noise_mean=0.41,noise_spread=0.02,duplicate=0.93,weight=2.5"
+    embedder = open_embedder("voyage", settings(embedder_calibration=measured))
+    assert embedder is not None
+    space = embedder.space
+    assert (space.calibration, space.noise_mean, space.noise_spread) == ((31.5, 0.52), 0.41, 0.02)
+    assert (space.duplicate, space.weight) == (0.93, 2.5)
+
+
+@pytest.mark.parametrize("text", ["slope", "slope=steep", "slope=0", "slope=nan", "incline=3", "duplicate=80", "=1"])
+def test_a_measure_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="EMBEDDER_CALIBRATION has"):
+        open_embedder("voyage", settings(embedder_calibration=text))
+
+
+def test_names_of_models_are_looked_up_as_they_are_written() -> None:
+    assert known("nomic-embed-text:latest") == known("Nomic-Embed-Text") == MODELS["nomic-embed-text"]
+    assert known("BAAI/bge-large-en-v1.5") == MODELS["bge-large-en-v1.5"]
+    assert known("gpt") is None
+    assert all(name == name.lower() and model.window_bytes >= 640 for name, model in MODELS.items())
+    with pytest.raises(ConfigError, match="which is no name"):
+        open_embedder("openai:a\nb", settings())
+
+
+# --- what is kept --------------------------------------------------------------------------------------------------
+
+
+def test_a_text_is_asked_once(server: Server, cache: Path) -> None:
+    first = opened(server, embedder_cache_mb=1).embed_many(["red apples", "green pears"])
+    again = opened(server, embedder_cache_mb=1).embed_many(["green pears", "red apples", "blue plums"])
+    assert np.array_equal(first[0], again[1])
+    assert np.array_equal(first[1], again[0])
+    assert [seen.body["input"] for seen in server.seen] == [["red apples", "green pears"], ["blue plums"]]
+    [file] = cache.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    assert file.stat().st_size <= 1_000_000
+    data = file.read_bytes()
+    assert b"apples" not in data
+    # Nor is a vector readable without its text: what is zero, as most of this one is, doesn't show.
+    rows = [data[at : at + 16 + 4 * 64] for at in range(0, len(data), 16 + 4 * 64)]
+    assert all(row.count(0) < 20 for row in rows if any(row))
+    assert sum(any(row) for row in rows) == 3
+
+
+def test_questions_models_addresses_and_lengths_are_kept_apart(server: Server, cache: Path) -> None:
+    embedder = opened(server, "voyage", embedder_cache_mb=1)
+    embedder.embed("apples")
+    embedder.embed_query("apples")
+    assert [seen.body["input_type"] for seen in server.seen] == ["document", "query"]
+    opened(server, "openai", embedder_cache_mb=1).embed("apples")
+    with Server() as other:
+        thread = threading.Thread(target=other.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        opened(other, "voyage", embedder_cache_mb=1).embed("apples")
+        other.shutdown()
+        thread.join()
+    assert len(other.seen) == 1
+    assert len(server.seen) == 3
+
+
+def test_what_was_got_before_a_failure_is_kept(server: Server) -> None:
+    server.next += [proper, *[status(500)] * MAX_TRIES]
+    texts = [f"text {at}" for at in range(20)]
+    with pytest.raises(EmbedderUnavailable):
+        opened(server, "ollama", embedder_cache_mb=1).embed_many(texts)
+    server.seen.clear()
+    assert len(opened(server, "ollama", embedder_cache_mb=1).embed_many(texts)) == 20
+    assert [len(seen.body["input"]) for seen in server.seen] == [4]
+
+
+def test_a_damaged_cache_is_no_cache(server: Server, cache: Path) -> None:
+    right = opened(server, embedder_cache_mb=1).embed("red apples")
+    [file] = cache.iterdir()
+    data = file.read_bytes()
+    at = len(data) - 100  # in the vector of the only row
+    for damaged in (data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], data[:at], b"", os.urandom(len(data))):
+        file.write_bytes(damaged)
+        assert np.array_equal(opened(server, embedder_cache_mb=1).embed("red apples"), right)
+    assert len(server.seen) == 5
+
+
+def test_a_cache_never_outgrows_its_size(server: Server, cache: Path) -> None:
+    embedder = opened(server, "openai", embedder_cache_mb=1, embedder_dimensions=64)
+    embedder._cache._rows = 10
+    for at in range(8):
+        embedder.embed_many([f"text {at} {number}" for number in range(10)])
+    [file] = cache.iterdir()
+    assert file.stat().st_size <= 10 * (16 + 4 * 64)
+
+
+def test_where_nothing_can_be_kept_it_works_and_says_so_once(
+    server: Server, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.parent.mkdir()
+    cache.write_text("no folder")
+    embedder = opened(server, embedder_cache_mb=1)
+    for _ in range(3):
+        assert embedder.embed("text").shape == (1, 64)
+    assert len([record for record in caplog.records if "are not kept in" in record.message]) == 1
+
+
+def test_no_cache_is_made_where_none_is_wanted(server: Server, cache: Path) -> None:
+    opened(server, embedder_cache_mb=0).embed("text")
+    assert not cache.exists()
+
+
+def test_many_threads_and_processes_share_one_cache(server: Server, tmp_path: Path) -> None:
+    script = """
+import sys
+from memories.config import load_config
+from memories.embedders import open_embedder
+flags = {"embedder_url": sys.argv[1], "embedder_dimensions": "64", "embedder_cache_mb": "1"}
+embedder = open_embedder("openai:tiny", load_config(flags))
+for at in range(30):
+    vector = embedder.embed(f"shared text {at}")
+    assert abs(float((vector ** 2).sum()) - 1) < 1e-5
+print(len(embedder.embed("end")))
+"""
+    command = [sys.executable, "-W", "error", "-c", script, server.url]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    embedder = opened(server, embedder_url=server.url, embedder_cache_mb=1)
+    texts = [f"shared text {at}" for at in range(30)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(embedder.embed, texts * 4))
+    printed = [process.communicate(timeout=60) for process in running]
+    assert printed == [("1\n", "")] * 3
+    for text, vector in zip(texts * 4, found, strict=True):
+        assert np.allclose(vector, FAKE.embed(text), atol=1e-6)
+
+
+# --- without the service -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trouble", [status(500), status(429), status(401), drop])
+def test_words_stand_in_for_a_service_that_fails_where_that_is_wanted(
+    server: Server, trouble: Behaviour, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.next += [trouble] * MAX_TRIES
+    made = embed_to_store(opened(server, embedder_fallback="local"), ["one", "two"])
+    assert list(made.vectors) == [None, None]
+    assert made.note.startswith("stored without a vector, so until `memory reembed` only its words find it: the emb")
+    assert made.note in caplog.text
+
+
+def test_a_failing_service_is_an_error_where_nothing_else_is_wanted(server: Server) -> None:
+    server.next += [status(500)] * MAX_TRIES
+    with pytest.raises(EmbedderUnavailable) as caught:
+        embed_to_store(opened(server), ["one"])
+    assert not caught.value.words_instead
+
+
+def test_a_search_is_told_that_it_may_go_by_words(server: Server) -> None:
+    server.next += [status(500)] * MAX_TRIES
+    with pytest.raises(EmbedderUnavailable) as caught:
+        embed_query(opened(server, embedder_fallback="local"), "text")
+    assert caught.value.words_instead
+
+
+def test_who_goes_by_words_does_not_wait_each_time(server: Server) -> None:
+    server.next += [status(500)] * MAX_TRIES
+    time = Time()
+    embedder = opened(server, time=time, embedder_fallback="local")
+    with pytest.raises(EmbedderUnavailable) as first:
+        embedder.embed_query("text")
+    asked, waited = len(server.seen), time.now
+    with pytest.raises(EmbedderUnavailable) as second:
+        embedder.embed("text")
+    assert (str(second.value), len(server.seen), time.now) == (str(first.value), asked, waited)
+    server.next.clear()
+    time.now += RESTS_SECONDS
+    assert embedder.embed("text").shape == (1, 64)
+
+
+def test_an_embedder_of_its_own_kind_needs_neither_method() -> None:
+    assert not isinstance(FAKE, RemoteEmbedder)
+    assert np.array_equal(embed_many(FAKE, ["one"])[0], FAKE.embed("one"))
+    assert np.array_equal(embed_query(FAKE, "one"), FAKE.embed("one"))
+    assert embed_to_store(None, ["one", "two"]).vectors == [None, None]
+    assert embed_to_store(FAKE, []).vectors == []
+
+
+def test_opening_a_service_loads_no_library_and_asks_nothing(tmp_path: Path) -> None:
+    script = """
+import sys
+from memories.embedders import open_embedder
+open_embedder("ollama").space
+print(sorted(sys.modules.keys() & {"numpy", "ssl", "http.client", "logging"}))
+"""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    command = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_a_service_that_is_down_does_not_hide_that_the_store_is_another_models(server: Server, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/m.db"
+    with Memories(store, embedder="fake") as memories:
+        memories.create("made with the embedder for tests")
+    server.next += [status(401)] * 100
+    for fallback in ("none", "local"):
+        with Memories(store, embedder=opened(server, embedder_fallback=fallback)) as memories:
+            with pytest.raises(EmbedderMismatch, match="memory reembed"):
+                memories.search("made")
+            with pytest.raises(EmbedderMismatch if fallback == "local" else EmbedderError):
+                memories.create("something else")
+            assert memories.status().memory_count == 1

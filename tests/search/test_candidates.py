@@ -1,0 +1,366 @@
+"""What may answer is gathered with what speaks for it: surroundings, names and dates, over a real store."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from memories import Hit, Memories, TurnDraft
+from memories.embedders import Embedder
+from memories.embedders.fake import FakeEmbedder
+from memories.models import Collection, Filter
+from memories.search.candidates import MIN_READ, Gathered, alone, in_place, question
+from memories.search.ranking import FULL_LENGTH, Evidence
+from memories.stores import Store, open_store
+
+NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)  # a Saturday
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+
+
+@pytest.fixture(params=["words", "both"])
+def embedder(request: pytest.FixtureRequest) -> Embedder | None:
+    """Words alone, or with vectors."""
+    return FakeEmbedder() if request.param == "both" else None
+
+
+@pytest.fixture
+def store(tmp_path: Path, embedder: Embedder | None) -> Iterator[Store]:
+    opened = open_store(f"sqlite:///{tmp_path}/m.db", None if embedder is None else embedder.space)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def talk(store: Store, embedder: Embedder | None) -> Memories:
+    return Memories(store, embedder=embedder or "none", clock=lambda: NOW)
+
+
+def at(moment: datetime, content: str, speaker: str | None = None, role: str = "user") -> TurnDraft:
+    return TurnDraft(content, role=role, speaker=speaker, created_at=moment)
+
+
+def by(speaker: str, content: str, role: str = "user") -> TurnDraft:
+    return at(NOW - DAY, content, speaker, role)
+
+
+def contents(hits: tuple[Hit, ...]) -> list[str]:
+    return [hit.content for hit in hits]
+
+
+def gathered(store: Store, embedder: Embedder | None, text: str, limit: int = 10, **where: object) -> Gathered:
+    history = Filter(Collection.HISTORY, ("shared",), **where)  # type: ignore[arg-type]
+    return in_place(store, history, question(text, NOW, NOW, 720.0, embedder), limit)
+
+
+def evidence(found: Gathered) -> dict[str, Evidence]:
+    pairs = zip(found.candidates, found.features, strict=True)
+    return {candidate.record.text: features.evidence for candidate, features in pairs}
+
+
+# --- surroundings ----------------------------------------------------------------------------------------------------
+
+
+def test_a_short_answer_is_found_by_the_words_of_its_question(talk: Memories) -> None:
+    weather = [f"Small talk number {number} on the weather" for number in range(9)]
+    talk.add_turns("a", [*weather[:4], "Which instrument do you practise?", "The cello!", *weather[4:]])
+    found = talk.explain("which instrument is practised", scope="history", limit=5)
+    assert found.hits[0].content == "Which instrument do you practise?"
+    assert set(contents(found.hits)) == {"Which instrument do you practise?", "The cello!", weather[3], weather[4]}
+    [answer] = (each for each in found.considered if each.content == "The cello!")
+    assert (answer.features["words"], answer.features["window_words"], answer.dropped) == (0, 1, "")
+
+
+def test_an_answer_in_the_next_session_is_not_found_by_that_question(talk: Memories) -> None:
+    talk.add_turns(
+        "a", [at(NOW - 3 * HOUR, "Which instrument do you practise?", "Ann"), at(NOW, "The cello!", "Bob")]
+    )  # fmt: skip
+    assert contents(talk.search("which instrument is practised", scope="history")) == [
+        "Which instrument do you practise?"
+    ]
+
+
+def test_a_turn_knows_its_surroundings(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+    talk.add_turns("a", ["I have a red bike", "Really?", "Yes", "Good night", "bye"])
+    around = evidence(gathered(store, embedder, "red bike"))
+    assert [around[text].window_words for text in ("I have a red bike", "Really?", "Yes", "Good night")] == [1, 1, 1, 0]
+    assert {each.session_words for each in around.values()} == {1.0}
+    assert len({each.session_best for each in around.values()}) == 1
+    assert around["bye"].words == 0 < around["bye"].session_best == around["I have a red bike"].words
+
+
+def test_the_same_words_in_another_conversation_are_no_surroundings(
+    store: Store, embedder: Embedder | None, talk: Memories
+) -> None:
+    talk.add_turns("a", ["I have a red bike"])
+    talk.add_turns("b", ["Really?"])
+    assert evidence(gathered(store, embedder, "red bike"))["Really?"].window_words == 0
+
+
+def test_a_turn_looks_like_what_it_is(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+    full = " ".join(["word"] * FULL_LENGTH)
+    talk.add_turns("a", [full, "Bike", "A red bike?", "赤い自転車？ ", TurnDraft("Your bike is red", role="assistant")])
+    found = evidence(gathered(store, embedder, "bike"))
+    assert (found[full].brevity, found["Bike"].brevity) == (0, 1)
+    assert 0 < found["A red bike?"].brevity < 1
+    assert [each.question for each in found.values()].count(1.0) == 2
+    assert {text for text, each in found.items() if each.aside} == {"Your bike is red"}
+
+
+def test_long_words_without_spaces_are_not_brief(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+    talk.add_turns("a", ["自転車を" * 60])
+    [found] = evidence(gathered(store, embedder, "自転車")).values()
+    assert found.brevity == 0
+
+
+def test_only_a_question_for_a_time_prefers_turns_that_tell_one(
+    store: Store, embedder: Embedder | None, talk: Memories
+) -> None:
+    talk.add_turns("a", ["I bought the bike last summer", "I ride the bike to work"])
+    asked = evidence(gathered(store, embedder, "When was the bike bought?"))
+    assert [asked[text].tells_when for text in sorted(asked)] == [1, 0]
+    other = evidence(gathered(store, embedder, "Who bought the bike?"))
+    assert [other[text].tells_when for text in sorted(other)] == [0, 0]
+
+
+def test_what_an_assistant_repeats_comes_after_who_said_it(talk: Memories) -> None:
+    talk.add_turns("a", [TurnDraft("The port of the server is 8080", role="assistant")])
+    talk.add_turns("b", ["The port of the server is 8080"])
+    assert [hit.speaker for hit in talk.search("port of the server", scope="history")] == ["user", "assistant"]
+
+
+# --- speakers --------------------------------------------------------------------------------------------------------
+
+
+def test_the_turn_of_who_is_named_wins_over_the_same_words_of_another(talk: Memories) -> None:
+    for number, speaker in enumerate(("Bob", "Ann", "Eve")):
+        talk.add_turns(f"c{number}", [by(speaker, "I bought a red bike")])
+    for name in ("Ann", "Bob", "Eve"):
+        hits = talk.search(f"What did {name} buy, a bike?", scope="history")
+        assert hits[0].speaker == name
+        assert len(hits) == 3
+    assert talk.search("what did EVE's bike look like?", scope="history")[0].speaker == "Eve"
+
+
+def test_who_is_named_speaks_within_one_conversation_too(talk: Memories) -> None:
+    talk.add_turns("a", [by("Bob", "I bought a red bike"), by("Ann", "I bought a red bike")])
+    assert [hit.speaker for hit in talk.search("the bike that Ann bought", scope="history")] == ["Ann", "Bob"]
+
+
+def test_all_who_are_named_are_meant(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+    talk.add_turns("a", [by("Bob", "I bought a bike"), by("Ann", "I sold a bike"), by("Eve", "I like my bike")])
+    asked = evidence(gathered(store, embedder, "Did Ann sell her bike to Bob?"))
+    assert [text for text, each in asked.items() if each.named] in (
+        ["I sold a bike", "I bought a bike"], ["I bought a bike", "I sold a bike"],
+    )  # fmt: skip
+    asked = evidence(gathered(store, embedder, "Did Ann sell her bike?"))
+    assert [text for text, each in asked.items() if each.named] == ["I sold a bike"]
+
+
+@pytest.mark.parametrize("embedder", ["both"], indirect=True)
+def test_the_vector_is_of_the_question_without_the_name(
+    store: Store, embedder: Embedder | None, talk: Memories
+) -> None:
+    talk.add_turns("a", [by("Ann", "red bike"), by("Bob", "Ann")])
+    found = {each.record.text: each.similarity for each in gathered(store, embedder, "Ann red bike").candidates}
+    assert found["red bike"] == pytest.approx(1.0, abs=0.02)
+
+
+def test_a_speaker_of_another_namespace_is_nobody(store: Store, embedder: Embedder | None) -> None:
+    with Memories(store, embedder=embedder or "none", namespace="own", clock=lambda: NOW) as own:
+        own.add_turns("a", [by("Ann", "I bought a red bike")])
+    with Memories(store, embedder=embedder or "none", clock=lambda: NOW) as talk:
+        talk.add_turns("a", [by("Bob", "I bought a red bike")])
+    found = evidence(gathered(store, embedder, "What did Ann buy, a bike?"))
+    assert [each.named for each in found.values()] == [0.0]
+
+
+# --- dates -----------------------------------------------------------------------------------------------------------
+
+DAYS = (datetime(2025, 3, 3, 12, tzinfo=UTC), datetime(2025, 5, 10, 12, tzinfo=UTC), NOW - 9 * DAY, NOW - DAY)
+
+
+@pytest.fixture
+def diary(talk: Memories) -> Memories:
+    """The same said on four days, in an order that is not theirs."""
+    for number in (2, 0, 3, 1):
+        talk.add_turns(f"day {number}", [at(DAYS[number], "We talked about the garden")])
+    return talk
+
+
+@pytest.mark.parametrize(
+    ("when", "day"),
+    [
+        ("on 3 March", 0),
+        ("on March 3rd, 2025", 0),
+        ("on 2025-03-04", 0),
+        ("in May 2025", 1),
+        ("in May", 1),
+        ("last week", 2),
+        ("nine days ago", 2),
+        ("yesterday", 3),
+        ("last Friday", 3),
+        ("this month", 3),
+    ],
+)
+def test_a_date_lifts_the_turn_of_its_day_and_removes_none(diary: Memories, when: str, day: int) -> None:
+    hits = diary.search(f"what about the garden {when}?", scope="history")
+    assert len(hits) == len(DAYS)
+    best = max(hit.score for hit in hits)
+    assert DAYS[day] in {hit.date for hit in hits if hit.score == best}
+    assert hits[0].date == DAYS[day] or when == "this month"
+
+
+def test_without_a_date_no_day_counts_more(diary: Memories) -> None:
+    assert len({hit.score for hit in diary.search("what about the garden?", scope="history")}) == 1
+
+
+@pytest.mark.parametrize(("now", "day"), [("2025-05-11", 1), ("2025-03-04", 0), ("2026-02-13", 2), (None, 3)])
+def test_relative_dates_follow_when_it_is_asked(diary: Memories, now: str | None, day: int) -> None:
+    hits = diary.search("the garden, yesterday", scope="history", now=now)
+    assert (hits[0].date, len(hits)) == (DAYS[day], len(DAYS))
+
+
+def test_a_date_in_a_year_without_turns_removes_none(diary: Memories) -> None:
+    hits = diary.search("the garden in 1999", scope="history")
+    assert len(hits) == len(DAYS)
+    assert {hit.date for hit in diary.search("the garden on 30 February", scope="history")} == set(DAYS)
+
+
+def test_a_day_alone_is_a_question(talk: Memories) -> None:
+    for number, day in enumerate(DAYS):
+        talk.add_turns(f"day {number}", [at(day, f"Thought number {number}")])
+    assert contents(talk.search("what happened yesterday?", scope="history"))[0] == "Thought number 3"
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("When was the garden dug, on 14 February?", ["We dug the garden last Saturday"]),
+        ("What was dug in the garden on 2026-02-19?", ["We dug the garden yesterday"]),
+        ("Was the garden dug in May?", ["We dug the garden in May"]),
+        ("Was the garden dug?", []),
+    ],
+)
+def test_the_days_that_a_turn_speaks_of_count_from_when_it_was_said(
+    store: Store, embedder: Embedder | None, talk: Memories, asked: str, expected: list[str]
+) -> None:
+    """All of it was said on one day, a Friday."""
+    texts = ("We dug the garden yesterday", "We dug the garden last Saturday", "We dug the garden in May")
+    for number, text in enumerate(texts):
+        talk.add_turns(f"{number}", [at(NOW - DAY, text)])
+    found = evidence(gathered(store, embedder, asked))
+    assert [text for text, each in found.items() if each.told_date == 1] == expected
+    assert len(found) == len(texts)
+
+
+@pytest.mark.parametrize("embedder", ["words"], indirect=True)
+@pytest.mark.parametrize(("day", "first"), [("2026-02-19", "yesterday"), ("2026-02-21", "tomorrow")])
+def test_of_what_was_said_on_one_day_the_turn_that_speaks_of_the_meant_day_comes_first(
+    talk: Memories, day: str, first: str
+) -> None:
+    for word in ("yesterday", "today", "tomorrow"):
+        talk.add_turns(word, [at(NOW - DAY, f"The garden party, {word}")])
+    hits = contents(talk.search(f"the garden party on {day}", scope="history"))
+    assert hits[0] == f"The garden party, {first}"
+    assert len(hits) == 3
+
+
+def test_closeness_is_by_day_in_utc(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+    midnight = datetime(2026, 2, 20, tzinfo=UTC)
+    second = timedelta(seconds=1)
+    for name, moment in {"before": midnight - second, "first": midnight, "last": midnight + DAY - second}.items():
+        talk.add_turns(name, [at(moment, f"garden {name}")])
+    close = {text: each.date for text, each in evidence(gathered(store, embedder, "garden yesterday")).items()}
+    assert (close["garden first"], close["garden last"]) == (1, 1)
+    assert 0 < close["garden before"] < 1
+
+
+def test_days_before_1970_are_days_too(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+    talk.add_turns("a", [at(datetime(1969, 7, 20, 20, 17, tzinfo=UTC), "The Eagle has landed")])
+    [found] = evidence(gathered(store, embedder, "what landed on 20 July 1969?")).values()
+    assert found.date == 1
+
+
+@pytest.mark.parametrize("year", [1, 9999])
+def test_turns_of_any_year_are_no_trouble(talk: Memories, year: int) -> None:
+    for number, moment in enumerate((datetime(year, 6, 1, tzinfo=UTC), datetime(2025, 6, 1, tzinfo=UTC))):
+        talk.add_turns(f"{number}", [at(moment, "We talked about the garden")])
+    assert len(talk.search("the garden on 1 June", scope="history")) == 2
+
+
+@pytest.mark.parametrize("asked", ["garden in May", "garden on APRİL 3"])
+def test_a_turn_with_a_turkish_capital_is_no_trouble(talk: Memories, asked: str) -> None:
+    talk.add_turns("a", ["The garden opens APRİL 3"])
+    assert contents(talk.search(asked, scope="history")) == ["The garden opens APRİL 3"]
+
+
+# --- how much --------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_said_gives_nothing(store: Store, embedder: Embedder | None) -> None:
+    assert gathered(store, embedder, "What did Ann say on 5 May?") == Gathered([], [], more=False)
+
+
+def test_what_promises_most_is_read(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+    talk.add_turns("a", [*(f"word {number}" for number in range(3 * MIN_READ)), "a red bike"])
+    found = gathered(store, embedder, "red bike", limit=1)
+    assert len(found.candidates) == len(found.features) == MIN_READ
+    assert found.candidates[0].record.text == "a red bike"
+    assert len(gathered(store, embedder, "red bike", limit=20).candidates) == 40
+
+
+def test_a_turn_that_stands_for_a_name_and_a_day_alone_is_read(
+    store: Store, embedder: Embedder | None, talk: Memories
+) -> None:
+    """Among many that share the words, it is not crowded out before its text is looked at."""
+    talk.add_turns("a", [at(NOW - 90 * DAY, f"a red bike, {number}", "Bob") for number in range(3 * MIN_READ)])
+    talk.add_turns("b", [at(NOW - DAY, "It was lovely", "Ann")])
+    found = gathered(store, embedder, "What did Ann say of her red bike yesterday?", limit=1)
+    assert found.candidates[0].record.text == "It was lovely"
+
+
+def test_one_conversation_is_gathered_alone(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+    talk.add_turns("a", ["a red bike"])
+    talk.add_turns("b", ["a red bike"])
+    [found] = gathered(store, embedder, "red bike", group="b").candidates
+    assert found.record.ref.group == "b"
+
+
+# --- memories --------------------------------------------------------------------------------------------------------
+
+
+def test_a_memory_stands_alone(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+    talk.create("Ann has a red bike", force=True)
+    where = Filter(Collection.MEMORY, ("shared",))
+    [found] = alone(store, where, question("red bike, today", NOW, NOW, 720.0, embedder), 10).features
+    assert found.evidence == Evidence.alone(found.evidence.words, found.evidence.similarity, 1.0)
+    assert (found.evidence.similarity is None) is (embedder is None)
+    assert (found.age_days, found.accesses, found.confidence) == (0, 0, 1)
+
+
+def test_a_memory_of_the_day_asked_for_comes_first(store: Store, embedder: Embedder | None) -> None:
+    moments = iter([NOW - 40 * DAY, NOW - DAY, NOW - 20 * DAY])
+    written: dict[datetime, str] = {}
+    for moment in moments:
+        with Memories(store, embedder=embedder or "none", clock=lambda moment=moment: moment) as then:  # type: ignore[misc]
+            made = then.create("The garden was watered", force=True).memory
+            assert made is not None
+            written[moment] = made.id
+    with Memories(store, embedder=embedder or "none", clock=lambda: NOW) as talk:
+        hits = talk.search("was the garden watered yesterday?")
+        assert len(hits) == 3
+        assert hits[0].id == written[NOW - DAY]
+        assert talk.search("was the garden watered yesterday?", now=NOW - 19 * DAY)[0].id == written[NOW - 20 * DAY]
+
+
+def test_no_more_memories_than_asked_for_are_gathered_at_first(
+    store: Store, embedder: Embedder | None, talk: Memories
+) -> None:
+    for number in range(4):
+        talk.create(f"red bike number {number}", force=True)
+    where = Filter(Collection.MEMORY, ("shared",))
+    asked = question("red bike", NOW, NOW, 720.0, embedder)
+    assert alone(store, where, asked, 2).more
+    found = alone(store, where, asked, 10)
+    assert (len(found.candidates), found.more) == (4, False)

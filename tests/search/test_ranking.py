@@ -1,0 +1,384 @@
+"""Candidates are ordered by score, and what is no answer says why."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memories.models import DecayPolicy
+from memories.search.ranking import (
+    ACCESS_CAP,
+    ALONE,
+    FAMILIAR_MARGIN,
+    FULL_WORDS,
+    NEAR_BEST,
+    WEIGHTS,
+    WORDS_ONLY_SIGNS,
+    Evidence,
+    Features,
+    Ranked,
+    Rules,
+    Sense,
+    Weights,
+    calibrated,
+    fused,
+    makes_sense,
+    noise_bounds,
+    noise_floor,
+    rank,
+    uncalibrated,
+)
+
+SIGNS = ("named", "date", "told_date", "tells_when", "aside", "question", "brevity")
+FOR = {"named", "date", "told_date", "tells_when"}
+
+
+def found(similarity: float | None = 0.5, words: float = 1.0, *, date: float = 0.0, **changes: Any) -> Features:
+    """A memory."""
+    return Features(Evidence.alone(words, similarity, date), **changes)
+
+
+def said(**changes: Any) -> Features:
+    """A turn in surroundings that have nothing to do with the query."""
+    return Features(turn(**changes))
+
+
+def turn(**changes: Any) -> Evidence:
+    scales = ("words", "session_best", "window_words", "session_words")
+    similarities = ("similarity", "window_similarity", "session_similarity")
+    return Evidence(**(dict.fromkeys((*scales, *similarities), 0.0) | changes))
+
+
+def rules(**changes: Any) -> Rules:
+    usual = {"weight": 3.0, "floor": 0.0, "near_best": 1.0, "min_similarity": 0.0, "min_confidence": 0.0, "limit": 10}
+    return Rules(**(usual | changes))
+
+
+def order(*candidates: Features, **changes: Any) -> list[int]:
+    return [place.index for place in rank(candidates, rules(**changes)) if not place.dropped]
+
+
+def only(candidate: Features, **changes: Any) -> Ranked:
+    [place] = rank([candidate], rules(**changes))
+    return place
+
+
+def test_nothing_ranks_to_nothing() -> None:
+    assert rank([], rules()) == []
+
+
+# --- memories --------------------------------------------------------------------------------------------------------
+
+
+def test_words_and_similarity_are_fused() -> None:
+    [first, second] = rank([found(0.6, 4.0), found(0.8, 2.0)], rules(weight=3 / ALONE))
+    assert (first.index, first.score) == pytest.approx((1, (0.5 + 3 * 0.8) / 4))
+    assert (second.index, second.score) == pytest.approx((0, (1.0 + 3 * 0.6) / 4))
+
+
+def test_either_alone_orders_too() -> None:
+    assert order(found(None, 1.0), found(None, 3.0), found(None, 2.0)) == [1, 2, 0]
+    assert order(found(0.5, 0.0), found(0.9, 0.0), found(0.7, 0.0)) == [1, 2, 0]
+
+
+def test_equals_keep_their_order() -> None:
+    assert order(found(), found(), found()) == [0, 1, 2]
+
+
+def test_age_counts_against_what_decays_only() -> None:
+    [fresh, old] = rank([found(decay_policy=DecayPolicy.CONTEXTUAL, age_days=50), found(age_days=5000)], rules())
+    assert (fresh.index, fresh.freshness) == (1, 1.0)
+    assert (old.index, old.freshness) == (0, 0.5)
+    assert old.score == pytest.approx(fresh.score / 2)
+    assert only(found(decay_policy=DecayPolicy.REINFORCEABLE, age_days=-3)).freshness == 1.0
+
+
+def test_reads_settle_a_tie_and_no_more() -> None:
+    assert order(found(), found(accesses=5)) == [1, 0]
+    assert order(found(0.6), found(0.5, accesses=1_000_000)) == [0, 1]
+    assert only(found(accesses=1_000_000)).boost == ACCESS_CAP
+
+
+def test_scores_are_at_most_1() -> None:
+    assert only(found(1.0, 5.0, accesses=1000)).score == 1.0
+
+
+def test_a_negative_similarity_does_not_subtract() -> None:
+    assert only(found(-0.4, 4.0), weight=3 / ALONE).score == pytest.approx(0.25)
+
+
+def test_weak_words_do_not_count_in_full() -> None:
+    """In a small store the best BM25 may come from one word that every other memory has too."""
+    assert only(found(0.0, 1.0), weight=3 / ALONE).score == pytest.approx(0.0625)
+
+
+def test_without_similarities_the_best_words_count_in_full() -> None:
+    [best, half] = rank([found(None, 0.2), found(None, 0.1)], rules(weight=0.0))
+    assert (best.score, half.score) == (1.0, 0.5)
+
+
+def test_a_memory_of_the_meant_day_comes_first() -> None:
+    [first, second] = rank([found(), found(date=1.0)], rules(weight=3 / ALONE))
+    assert (first.index, second.index) == (1, 0)
+    assert first.score - second.score == pytest.approx(WEIGHTS.date / WEIGHTS.words / 4)
+
+
+@given(st.floats(0, 20), st.floats(-1, 1), st.floats(0, 20), st.floats(0, 4))
+def test_a_memory_counts_the_same_on_every_scale(words: float, similarity: float, best: float, weight: float) -> None:
+    """Whatever the weights of the scales are, they are means; and for what stands alone similarity counts more."""
+    expected = (words / max(best, 4.0) + ALONE * weight * max(0.0, similarity)) / (1 + ALONE * weight)
+    assert fused(Evidence.alone(words, similarity), best, weight) == pytest.approx(expected)
+
+
+# --- turns -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_scales_of_a_turn_have_their_weights() -> None:
+    evidence = Evidence(
+        words=3.0,
+        session_best=6.0,
+        window_words=0.5,
+        session_words=0.75,
+        similarity=0.4,
+        window_similarity=0.6,
+        session_similarity=0.8,
+    )
+    own, best, window, session = WEIGHTS[:4]
+    words = (own * 3 / 6 + best * 6 / 6 + window * 0.5 + session * 0.75) / (own + best + window + session)
+    own, beside, session = WEIGHTS[4:7]
+    similarity = (own * 0.4 + beside * 0.6 + session * 0.8) / (own + beside + session)
+    assert fused(evidence, 6.0, 1.75) == pytest.approx((words + 1.75 * similarity) / 2.75)
+    assert fused(evidence, 6.0, 0.0) == pytest.approx(words)
+
+
+@pytest.mark.parametrize(
+    ("field", "counts"),
+    [
+        ("words", WEIGHTS.own_words / FULL_WORDS / WEIGHTS.words),
+        ("session_best", WEIGHTS.session_best / FULL_WORDS / WEIGHTS.words),
+        ("window_words", WEIGHTS.window_words / WEIGHTS.words),
+        ("session_words", WEIGHTS.session_words / WEIGHTS.words),
+        ("similarity", 3 * WEIGHTS.own_similarity / WEIGHTS.similarity),
+        ("window_similarity", 3 * WEIGHTS.window_similarity / WEIGHTS.similarity),
+        ("session_similarity", 3 * WEIGHTS.session_similarity / WEIGHTS.similarity),
+        *((sign, getattr(WEIGHTS, sign) / WEIGHTS.words) for sign in SIGNS),
+    ],
+)
+def test_each_part_counts_by_its_weight_and_evenly(field: str, counts: float) -> None:
+    """Similarity with a weight of 3; the best words are few, so that BM25 counts by what counts in full."""
+    assert fused(turn(**{field: 1.0}), 1.0, 3.0) == pytest.approx(counts / 4)
+    assert fused(turn(**{field: 0.5}), 1.0, 3.0) == pytest.approx(counts / 8)
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+@pytest.mark.parametrize("similarity", [0.4, None])
+def test_a_sign_moves_a_score_as_its_weight_says(sign: str, similarity: float | None) -> None:
+    usual = {"words": 4.0, "session_best": 4.0, "window_words": 0.5, "similarity": similarity}
+    plain, marked = fused(turn(**usual), 4.0, 3.0), fused(turn(**usual, **{sign: 1.0}), 4.0, 3.0)
+    assert (marked > plain) is (getattr(WEIGHTS, sign) > 0)
+    assert (marked < plain) is (getattr(WEIGHTS, sign) < 0)
+
+
+def test_for_a_turn_speak_its_speaker_its_days_and_a_time() -> None:
+    assert {sign for sign in SIGNS if getattr(WEIGHTS, sign) > 0} == FOR
+
+
+def test_every_part_of_the_evidence_has_a_weight() -> None:
+    named_otherwise = {"own_words": "words", "own_similarity": "similarity"}
+    assert [named_otherwise.get(name, name) for name in Weights._fields] == [
+        *("words", "session_best", "window_words", "session_words"),
+        *("similarity", "window_similarity", "session_similarity", *SIGNS),
+    ]
+    assert Weights._fields[7:] == Evidence._fields[7:] == SIGNS
+
+
+def test_signs_add_up() -> None:
+    evidence = turn(similarity=None, window_words=0.9, **dict.fromkeys(SIGNS, 1.0))
+    words, signs = WEIGHTS.window_words * 0.9, sum(getattr(WEIGHTS, sign) for sign in SIGNS)
+    assert fused(evidence, 0.0, 0.0) == pytest.approx((words + WORDS_ONLY_SIGNS * signs) / WEIGHTS.words)
+    assert fused(evidence, 0.0, 1.5) == pytest.approx((words + signs / 2.5) / WEIGHTS.words)
+
+
+def test_without_a_similarity_its_scales_do_not_count() -> None:
+    evidence = turn(words=2.0, similarity=None, window_similarity=0.9, session_similarity=0.9)
+    assert fused(evidence, 4.0, 3.0) == pytest.approx(WEIGHTS.own_words * 0.5 / WEIGHTS.words)
+
+
+def test_the_weights_of_a_scale_are_its_unit() -> None:
+    assert (WEIGHTS.words, WEIGHTS.similarity) == pytest.approx((sum(WEIGHTS[:4]), sum(WEIGHTS[4:7])))
+    assert fused(turn(words=8, session_best=8, window_words=1, session_words=1), 8.0, 0.0) == pytest.approx(1)
+    everywhere = turn(similarity=1, window_similarity=1, session_similarity=1)
+    assert fused(everywhere, 0.0, 3.0) == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.75, 3.0])
+@pytest.mark.parametrize("left_out", [(), ("similarity",), ("window_words", "session_words")])
+def test_arrays_give_what_single_values_give(weight: float, left_out: tuple[str, ...]) -> None:
+    draw = np.random.default_rng(0)
+    columns = {
+        field: None if field in left_out else draw.random(20) * (9 if field in {"words", "session_best"} else 1)
+        for field in Evidence._fields
+    }
+    together = fused(Evidence(**columns), 7.0, weight)
+    rows = (
+        {field: None if column is None else float(column[row]) for field, column in columns.items()}
+        for row in range(20)
+    )  # fmt: skip
+    assert together.tolist() == pytest.approx([fused(Evidence(**row), 7.0, weight) for row in rows])
+
+
+def test_scores_stay_between_0_and_1_while_the_order_is_by_what_lies_beyond() -> None:
+    full = {"words": 9.0, "session_best": 9.0, "window_words": 1.0, "session_words": 1.0, "similarity": 1.0}
+    signs = ({"named": 0.5}, {"named": 1.0, "date": 1.0}, {"named": 1.0})
+    high = rank([said(**full, window_similarity=1.0, session_similarity=1.0, **each) for each in signs], rules())
+    assert [(place.index, place.score) for place in high] == [(1, 1.0), (2, 1.0), (0, 1.0)]
+    signs = ({"aside": 1.0}, {"aside": 1.0, "brevity": 1.0}, {"brevity": 1.0})
+    low = rank([said(window_words=0.01, **each) for each in signs], rules())
+    assert [(place.index, place.score) for place in low] == [(2, 0.0), (0, 0.0), (1, 0.0)]
+
+
+def test_turns_and_memories_share_one_order() -> None:
+    assert order(found(0.5, 4.0), said(words=4.0, session_best=4.0, similarity=0.5), found(0.6, 4.0)) == [2, 0, 1]
+
+
+def test_the_best_words_of_all_are_the_measure() -> None:
+    [strong, weak] = rank([found(0.0, 2.0), found(0.0, 8.0)], rules(weight=1 / ALONE))
+    assert (strong.score, weak.score) == pytest.approx((0.5, 0.125))
+    assert only(found(0.0, FULL_WORDS / 2), weight=1 / ALONE).score == pytest.approx(0.25)
+
+
+# --- what is no answer -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("candidate", "asked", "reason"),
+    [
+        (found(0.7, 1.0, confidence=0.29), {"min_confidence": 0.3}, "confidence 0.29 is below 0.30"),
+        (found(0.4), {"min_similarity": 0.5}, "similarity is below 0.50"),
+        (found(None), {"min_similarity": 0.5}, "similarity is below 0.50"),
+        (found(None, 0.0), {}, "shares no word with the query"),
+        (found(0.3, 0.0), {"floor": 0.4}, "looks like noise"),
+        (found(0.3, 1.0), {"floor": 0.4}, "looks like noise"),
+        (found(0.9, 0.0, readable=False), {}, "does not know its language"),
+        (said(similarity=None), {}, "shares no word with the query"),
+        (said(similarity=None, session_best=9.0, session_words=1.0, named=1.0), {}, "shares no word with the query"),
+        (said(similarity=0.3, date=1.0), {"min_similarity": 0.5}, "similarity is below 0.50"),
+        (said(similarity=0.3, window_words=1.0), {"floor": 0.4}, "looks like noise"),
+    ],
+)
+def test_what_is_no_hit_says_why(candidate: Features, asked: dict[str, float], reason: str) -> None:
+    assert reason in only(candidate, **asked).dropped
+
+
+def test_thresholds_are_inclusive() -> None:
+    assert order(found(0.5, confidence=0.3), min_similarity=0.5, min_confidence=0.3, floor=0.5) == [0]
+
+
+def test_what_shares_no_word_must_be_near_the_best() -> None:
+    assert order(found(0.8, 1.0), found(0.7, 0.0), found(0.1, 0.0), found(0.1, 0.5)) == [0, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "kept"),
+    [
+        ({"window_words": 0.1}, True),
+        ({"words": 0.1}, True),
+        ({"session_words": 1.0, "session_best": 9.0}, False),
+        ({"date": 1.0}, False),
+        ({"named": 1.0, "tells_when": 1.0}, False),
+    ],
+)
+def test_words_beside_a_turn_keep_it(evidence: dict[str, float], kept: bool) -> None:
+    dropped = {place.index: place.dropped for place in rank([found(0.8), said(similarity=0.1, **evidence)], rules())}
+    assert (not dropped[1]) is kept
+    assert kept or "shares no word with the query, and its similarity is below 0.40" in dropped[1]
+
+
+def test_what_is_of_the_meant_day_needs_no_word() -> None:
+    assert order(found(0.8), replace(said(similarity=0.1, date=1.0), meant=True)) == [0, 1]
+    assert order(found(0.9, 0.0, date=1.0, readable=False, meant=True)) == [0]
+    assert order(found(None, 0.0, date=1.0, meant=True)) == [0]
+
+
+CURVE = (20.0, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("sense", "sure"),
+    [
+        (Sense(0.1, 0.0, pointed=False), False),
+        (Sense(0.1, 0.49, pointed=False), False),
+        (Sense(0.1, 0.5, pointed=False), True),
+        (Sense(0.1, 0.0, pointed=True), True),
+        (Sense(0.45, 0.0, pointed=False), False),
+        (Sense(0.5, 0.0, pointed=False), True),
+        (Sense(None, 0.0, pointed=False), True),
+    ],
+)
+def test_what_makes_sense(sense: Sense, sure: bool) -> None:
+    assert makes_sense(sense, CURVE) is sure
+
+
+def test_a_steeper_curve_makes_sense_nearer_to_its_middle() -> None:
+    assert makes_sense(Sense(0.4, 0.0, pointed=False), (40.0, 0.2))
+
+
+def test_a_query_in_doubt_has_bounds_and_a_familiar_one_some_margin() -> None:
+    assert noise_bounds(0.3, 0.3, 20.0, familiar=False) == (0.0, 1.0)
+    assert noise_bounds(0.29, 0.3, 20.0, familiar=False) == (0.3, 1.0)
+    assert noise_bounds(0.29, 0.3, 20.0, familiar=True) == pytest.approx((0.3 - FAMILIAR_MARGIN / 20, NEAR_BEST / 20))
+
+
+def test_the_limit_counts_hits_and_not_what_was_dropped() -> None:
+    places = rank([found(0.9, confidence=0.0), found(0.8), found(0.7), found(0.6)], rules(limit=2, min_confidence=0.1))
+    assert [(place.index, place.dropped) for place in places] == [
+        (0, "confidence 0.00 is below 0.10"), (1, ""), (2, ""), (3, "beyond the limit")
+    ]  # fmt: skip
+
+
+def test_the_noise_floor_grows_with_what_is_searched() -> None:
+    floors = [noise_floor(0.1, 0.07, count) for count in (0, 1, 2, 100, 10_000, 1_000_000)]
+    assert floors == sorted(floors)
+    assert floors[0] == floors[2]
+    assert 0.1 < floors[0] < floors[-1] < 0.5
+
+
+def test_a_query_that_may_be_noise_finds_only_what_is_nearly_the_best() -> None:
+    places = rank([found(0.25, 2.0), found(0.21), found(0.15, 2.0)], rules(near_best=0.06))
+    assert [place.index for place in places if not place.dropped] == [0, 1]
+    assert ["may be noise" in place.dropped for place in places if place.index == 2] == [True]
+
+
+# --- thresholds ------------------------------------------------------------------------------------------------------
+
+CURVES = [(10.0, 0.5), (22.0, 0.31), (1.0, 0.0)]
+
+
+@pytest.mark.parametrize(("slope", "middle"), CURVES)
+def test_a_threshold_means_the_cosine_that_it_was_made_of(slope: float, middle: float) -> None:
+    for cosine in np.linspace(-0.2, 1.0, 25).tolist():
+        assert uncalibrated(calibrated(cosine, slope, middle), slope, middle) == pytest.approx(cosine)
+    for share in np.linspace(0.01, 0.99, 25).tolist():
+        assert calibrated(uncalibrated(share, slope, middle), slope, middle) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("slope", "middle"), CURVES)
+def test_more_similar_is_more_on_both_scales(slope: float, middle: float) -> None:
+    shares = [calibrated(cosine, slope, middle) for cosine in np.linspace(-1, 1, 50).tolist()]
+    assert shares == sorted(set(shares))
+    assert 0 < shares[0] < shares[-1] < 1
+    cosines = [uncalibrated(share, slope, middle) for share in np.linspace(0.001, 0.999, 50).tolist()]
+    assert cosines == sorted(set(cosines))
+
+
+def test_the_middle_is_as_likely_as_not() -> None:
+    assert calibrated(0.31, 22.0, 0.31) == 0.5
+    assert uncalibrated(0.5, 22.0, 0.31) == 0.31
+
+
+@pytest.mark.parametrize(("share", "cosine"), [(0.0, -1.0), (-0.5, -1.0), (1.0, 2.0), (1.5, 2.0)])
+def test_a_threshold_of_0_keeps_all_and_of_1_none(share: float, cosine: float) -> None:
+    assert uncalibrated(share, 10.0, 0.5) == cosine

@@ -1,0 +1,117 @@
+"""The `memory` command as tests run it: in this process, in one of its own, or on a terminal."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from memories.skins import cli
+from memories.skins.cli import session
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a run of the command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.code in (0, 3), self.err
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> str:
+        assert self.out == ""
+        assert self.err.count("\n") == 1
+        shape = json.loads(self.err)
+        assert list(shape) in (["error"], ["error", "matches"])
+        return str(shape["error"])
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture(autouse=True)
+def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder without a `.env`, with the embedder for tests."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("EMBEDDER", "fake")
+    return work
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run the command in this process, its streams being pipes."""
+
+    def run(*arguments: str, stdin: bytes | str = b"", env: Mapping[str, str | None] | None = None) -> Answer:
+        monkeypatch.setattr(session, "_format", None)
+        with CliRunner().isolation(input=stdin, env=env) as (out, err, _):
+            code = cli.run(arguments)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            printed, said = out.getvalue(), err.getvalue()
+        return Answer(code, printed.decode(), said.decode())
+
+    return run
+
+
+@pytest.fixture
+def stored(memory: Command) -> Callable[..., str]:
+    """Store a memory whatever is there already; return its id."""
+
+    def store(content: str, *options: str) -> str:
+        return str(memory("create", content, "--force", *options).json["id"])
+
+    return store
+
+
+@pytest.fixture
+def process() -> Command:
+    """Run the command in a process of its own."""
+
+    def run(*arguments: str, stdin: bytes | None = b"", shell: str = "", **options: Any) -> Answer:
+        command = [sys.executable, "-m", "memories", *arguments]
+        if shell:
+            command = ["sh", "-c", f'exec "$@" {shell}', "sh", *command]
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, **options)
+        return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture
+def terminal() -> Command:
+    """Run the command on a terminal; `out` is all that appears there."""
+
+    def run(*arguments: str, typed: str = "", env: Mapping[str, str] | None = None) -> Answer:
+        ours, its = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm", **(env or {})}
+        environment.pop("NO_COLOR", None) if not env or "NO_COLOR" not in env else None
+        command = [sys.executable, "-m", "memories", *arguments]
+        running = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)
+        os.close(its)
+        os.write(ours, typed.encode())
+        shown = b""
+        try:
+            while chunk := os.read(ours, 65536):
+                shown += chunk
+        except OSError:
+            pass  # how Linux says that the other side was closed
+        finally:
+            os.close(ours)
+        return Answer(running.wait(60), shown.decode().replace("\r\n", "\n"), "")
+
+    return run

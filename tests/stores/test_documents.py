@@ -1,0 +1,956 @@
+"""The store over a document server passes the contract on a driver in memory; and what is its own: writers that race,
+transactions that are cut short between any two requests, how many requests things cost, and servers that say nothing.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.register_assert_rewrite("contract")
+
+from contract import (  # noqa: E402 - after its assertions are made to explain themselves
+    HISTORY,
+    MEMORY,
+    SPACE,
+    OpenStore,
+    StoreContract,
+    at,
+    by_words,
+    embed,
+    everything,
+    matching,
+    pool,
+    record,
+    refs_of,
+    search,
+    seen,
+    turn,
+    turns,
+    unit_vectors,
+)
+
+from memories.embedders.protocol import Space  # noqa: E402
+from memories.errors import (  # noqa: E402
+    ConfigError,
+    Conflict,
+    SchemaTooNew,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreUnreachable,
+)
+from memories.models import Patch, Query, Ref  # noqa: E402
+from memories.stores.documents import http as remote_http  # noqa: E402
+from memories.stores.documents import pending as remote_pending  # noqa: E402
+from memories.stores.documents import search as remote_search  # noqa: E402
+from memories.stores.documents import store as remote  # noqa: E402
+from memories.stores.documents.driver import Condition, Kind, Part, Point, Value, Where  # noqa: E402
+from memories.stores.documents.http import Address, JsonClient, tls_of  # noqa: E402
+from memories.stores.documents.schema import PENDING  # noqa: E402
+from memories.stores.documents.store import RemoteStore  # noqa: E402
+from memories.stores.words import Term, occurrences  # noqa: E402
+
+
+class Server:
+    """What a document server holds, with the requests that it was sent; it can be made to die at one of them."""
+
+    def __init__(self) -> None:
+        self.parts: dict[Part, dict[str, Point]] = {}
+        self.state: dict[str, str] = {}
+        self.requests: Counter[str] = Counter()
+        self.lock = threading.RLock()
+        self.before: Callable[[str], None] = lambda name: None
+
+
+class Dead(BaseException):
+    """Stands for kill -9: nothing catches it."""
+
+
+class MemoryDriver:
+    """Implements `Driver` on a `Server` in memory."""
+
+    max_batch = 2_000
+
+    def __init__(self, server: Server, url: str) -> None:
+        self._server = server
+        self.url = url
+        self.collection = url.rpartition("/")[2]
+        self.remains = (f"the files of {url}",)
+
+    def _asked(self, name: str) -> None:
+        self._server.before(name)
+        self._server.requests[name] += 1
+
+    def state(self) -> Mapping[str, str]:
+        self._asked("state")
+        return dict(self._server.state)
+
+    def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
+        self._asked("claim")
+        with self._server.lock:
+            self._server.state = dict(values) | self._server.state
+            return dict(self._server.state)
+
+    def set_state(self, values: Mapping[str, str]) -> None:
+        self._asked("set_state")
+        self._server.state = dict(values)
+
+    def parts(self) -> list[Part]:
+        self._asked("parts")
+        return list(self._server.parts)
+
+    def drop(self, part: Part) -> None:
+        self._asked("drop")
+        self._server.parts.pop(part, None)
+
+    def add(self, part: Part, points: Sequence[Point]) -> None:
+        self._asked("add")
+        with self._server.lock:
+            there = self._server.parts.setdefault(part, {})
+            for point in points:
+                assert all(value is not None for value in point.payload.values())
+                there.setdefault(point.id, point)
+
+    def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
+        self._asked("update")
+        with self._server.lock:
+            there = self._server.parts.setdefault(part, {})
+            for name, change in changes.items():
+                if name in there:
+                    merged = {**there[name].payload, **change}
+                    kept = {field: value for field, value in merged.items() if value is not None}
+                    there[name] = there[name]._replace(payload=kept)
+
+    def delete(self, part: Part, ids: Iterable[str]) -> None:
+        self._asked("delete")
+        with self._server.lock:
+            for name in ids:
+                self._server.parts.get(part, {}).pop(name, None)
+
+    def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
+        self._asked("get")
+        there = self._server.parts.get(part, {})
+        return [_given(there[name]) for name in ids if name in there]
+
+    def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
+        self._asked("find")
+        return [_given(point) for point in self._fulfil(part, where)][:limit]
+
+    def ids(self, part: Part, where: Where) -> list[str]:
+        self._asked("ids")
+        return [point.id for point in self._fulfil(part, where)]
+
+    def count(self, part: Part) -> int:
+        self._asked("count")
+        return len(self._server.parts.get(part, {}))
+
+    def holders(self, part: Part, term: Term) -> list[str]:
+        self._asked("holders")
+        return [point.id for point in self._fulfil(part, []) if occurrences(point.words or (), term)]
+
+    def nearest(
+        self, part: Part, vector: Any, *, k: int, among: Sequence[str] | None = None
+    ) -> list[tuple[str, float]]:
+        self._asked("nearest")
+        points = [point for point in self._fulfil(part, []) if among is None or point.id in among]
+        scored = [(point.id, float(np.dot(point.vector, vector))) for point in points if point.vector is not None]
+        return sorted(scored, key=lambda hit: -hit[1])[:k]
+
+    def vectors(self, part: Part, ids: Sequence[str]) -> dict[str, Any]:
+        self._asked("vectors")
+        there = self._server.parts.get(part, {})
+        return {name: there[name].vector for name in ids if name in there}
+
+    def close(self) -> None:
+        pass
+
+    def _fulfil(self, part: Part, where: Where) -> list[Point]:
+        with self._server.lock:
+            points = list(self._server.parts.get(part, {}).values())
+        return [point for point in points if all(_fulfils(point.payload, condition) for condition in where)]
+
+
+def _given(point: Point) -> Point:
+    return point._replace(vector=None, words=None)
+
+
+def _fulfils(payload: Mapping[str, Any], condition: Condition) -> bool:
+    value = payload.get(condition.field)
+    if value is None:
+        return False
+    wanted: Any = condition.value
+    return {
+        "=": lambda: value == wanted,
+        "<": lambda: value < wanted,
+        "<=": lambda: value <= wanted,
+        ">": lambda: value > wanted,
+        ">=": lambda: value >= wanted,
+        "has": lambda: wanted in value,
+        "in": lambda: value in wanted,
+    }[condition.relation]()
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def open_store(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenStore:
+    """Open the store of one machine; `.elsewhere` of another one, which shares no lock."""
+    monkeypatch.setattr(remote, "_lock_file", lambda url: tmp_path / f"{url.rpartition('/')[2]}.lock")
+
+    def open_one(space: Space | None) -> RemoteStore:
+        return RemoteStore(MemoryDriver(server, "memory://here"), space)
+
+    def open_elsewhere(space: Space | None) -> RemoteStore:
+        return RemoteStore(MemoryDriver(server, "memory://elsewhere"), space)
+
+    open_one.elsewhere = open_elsewhere  # type: ignore[attr-defined]
+    return open_one
+
+
+class TestRemoteStore(StoreContract):
+    @pytest.fixture
+    def open_store(self, open_store: OpenStore) -> OpenStore:
+        return open_store
+
+
+def die_at(server: Server, number: int, *, names: tuple[str, ...] = ("add", "update", "delete", "set_state")) -> None:
+    """Let the writer die instead of sending its request of that number that changes something; 0 is the first."""
+    left = [number]
+
+    def before(name: str) -> None:
+        if name in names:
+            if left[0] == 0:
+                raise Dead
+            left[0] -= 1
+
+    server.before = before
+
+
+def live(server: Server) -> None:
+    server.before = lambda name: None
+
+
+# --- cut short between two requests ---------------------------------------------------------------------------------
+
+
+def update(store: RemoteStore) -> None:
+    """Write the second version of a memory, as the service does."""
+    with store.transaction():
+        store.patch([Patch(Ref(MEMORY, "ann", "m", 1), at(5), "update", {"mark": 1})])
+        store.append([record("m", 2, text="pear", key="k", labels={"a": "2"})])
+
+
+@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_an_update_that_dies_between_two_requests_is_done_or_not(
+    server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, number: int, elsewhere: bool
+) -> None:
+    """Readers see the old version or the new one, whole; and it can be done again, at once or by another machine."""
+    store = open_store(SPACE)
+    store.append([record("m", text="apple", key="k", labels={"a": "1"})])
+    before = seen(store, pool(state="any"))
+    die_at(server, number)
+    with pytest.raises(Dead):
+        update(store)
+        raise Dead  # it needs fewer requests than that
+    live(server)
+    died = seen(open_store(SPACE), pool(state="any")) == before
+    if not died:
+        (found,) = open_store(SPACE).scan(pool(key="k"), limit=9)
+        assert (found.ref.position, found.text) == (2, "pear")
+        return
+    (found,) = open_store(SPACE).scan(pool(key="k"), limit=9)
+    assert (found.ref.position, found.text) == (1, "apple")
+    assert search(open_store(SPACE), "pear").keys() == {"m"}
+    again: Any = open_store(SPACE)
+    if elsewhere:
+        again = open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
+        monkeypatch.setattr(remote_pending.time, "time", lambda: 4e9)
+    update(again)
+    versions = [(entry.ref.position, entry.text) for entry in everything(open_store(SPACE), pool())]
+    assert versions == [(1, "apple"), (2, "pear")]
+    assert [entry.ref.position for entry in again.scan(pool(), limit=9)] == [2]
+    assert search(again, "pear")["m"].similarity == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_an_append_that_dies_between_two_requests_is_done_or_not(
+    server: Server, open_store: OpenStore, number: int
+) -> None:
+    store = open_store(SPACE)
+    store.append([record("first")])
+    batch = [record(f"m{at}", text="elder tea", labels={"n": str(at)}) for at in range(3)]
+    die_at(server, number)
+    with pytest.raises(Dead):
+        store.append(batch)
+        raise Dead
+    live(server)
+    names = {entry.ref.group for entry in everything(open_store(SPACE), pool())} - {"first"}
+    assert names in (set(), {"m0", "m1", "m2"})
+    if not names:
+        assert by_words(store, ["elder"]) == {}
+        assert search(store, "elder tea").keys() == {"first"}
+        assert store.info(pool()).without_vector_count == 0
+        open_store(SPACE).append(batch)
+    assert search(store, "elder tea")["m2"].similarity == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_removal_that_dies_between_two_requests_can_be_done_again(
+    server: Server, open_store: OpenStore, number: int
+) -> None:
+    store = open_store(SPACE)
+    store.append([record("m", text="elder tea", labels={"a": "1"}), record("n")])
+    die_at(server, number)
+    with pytest.raises(Dead):
+        store.remove([Ref(MEMORY, "ann", "m", 1)])
+        raise Dead
+    live(server)
+    seen(open_store(SPACE), pool(state="any"))
+    open_store(SPACE).remove([Ref(MEMORY, "ann", "m", 1)])
+    held = [point for part, points in server.parts.items() for point in points.values() if part.kind is not Kind.LABELS]
+    assert "elder" not in repr(server.parts)
+    assert {name.rpartition("/")[2] for name, *_ in held} == {"n"}
+
+
+def test_what_a_dead_transaction_has_left_of_a_memory_is_removed_with_it(server: Server, open_store: OpenStore) -> None:
+    store = open_store(SPACE)
+    store.append([record("m", text="apple"), record("n", text="pear")])
+    die_at(server, 3)  # labels, vectors and the pending record are there
+    with pytest.raises(Dead):
+        update(store)
+    live(server)
+    records = server.parts[Part(Kind.RECORDS, MEMORY, "ann")]
+    assert records.keys() == {"1/m", "2/m", "1/n"}
+    open_store(SPACE).remove([Ref(MEMORY, "ann", "m", 1)])
+    assert records.keys() == {"1/n"}
+    assert sum(len(points) for part, points in server.parts.items() if part.kind is Kind.VECTORS) == 1
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_change_of_space_that_dies_between_two_requests_can_be_done_again(
+    server: Server, open_store: OpenStore, number: int
+) -> None:
+    other = replace(SPACE, model="other/1")
+    store = open_store(SPACE)
+    store.append([record("m", text="apple"), turn(1, text="apple")])
+
+    def move() -> None:
+        mover = open_store(SPACE)
+        for collection in (MEMORY, HISTORY):
+            found = mover.unstaged(other, collection, limit=9)
+            mover.stage(other, {entry.ref: embed(entry.text) for entry in found})
+        mover.switch(other)
+
+    die_at(server, number)
+    with pytest.raises(Dead):
+        move()
+        raise Dead
+    live(server)
+    used = other if open_store(None).info(pool()).model == "other/1" else SPACE
+    assert search(open_store(used), "apple")["m"].similarity == pytest.approx(1.0, abs=0.01)
+    move()
+    assert search(open_store(other), "apple")["m"].similarity == pytest.approx(1.0, abs=0.01)
+    assert len({part.space for part in server.parts if part.kind is Kind.VECTORS}) <= 2
+    third = replace(SPACE, model="third/1")
+    open_store(other).stage(third, {Ref(MEMORY, "ann", "m", 1): embed("apple")})
+    assert len({part.space for part in server.parts if part.kind is Kind.VECTORS}) == 2
+
+
+# --- two machines ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+@pytest.mark.parametrize("same_key", [False, True])
+def test_of_two_machines_that_write_one_place_or_key_at_once_one_is_told(
+    server: Server, open_store: OpenStore, in_transaction: bool, same_key: bool
+) -> None:
+    """The other one comes after the look whether it is free, just before the record is added."""
+    here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
+    here.append([record("old")])
+    theirs = record("theirs" if same_key else "m", text="theirs", key="k" if same_key else None)
+    mine = record("m", text="mine", key="k" if same_key else None)
+
+    def before(name: str) -> None:
+        if name == "add" and theirs.ref not in done:
+            done.append(theirs.ref)
+            elsewhere.append([theirs])
+
+    done: list[Ref] = []
+    server.before = before
+    with pytest.raises(Conflict):
+        if in_transaction:
+            with here.transaction():
+                here.patch([Patch(Ref(MEMORY, "ann", "old", 1), at(9), "delete", {})])
+                here.append([record("new"), mine])
+        else:
+            here.append([record("new"), mine])
+    live(server)
+    assert {entry.text for entry in everything(open_store(SPACE), pool())} == {"theirs", "note old 1"}
+    assert open_store(SPACE).count(pool()) == 2
+    assert search(open_store(SPACE), "mine").keys() == {"old", theirs.ref.group}
+    vectors = [points for part, points in server.parts.items() if part.kind is Kind.VECTORS]
+    assert sum(map(len, vectors)) == 2
+
+
+def test_a_transaction_whose_pending_record_was_put_away_is_told(
+    server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken for dead, since it took so long; what the other wrote stays."""
+    here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
+    here.append([record("m", text="apple")])
+
+    def before(name: str) -> None:
+        if name == "update":
+            live(server)
+            monkeypatch.setattr(remote_pending.time, "time", lambda: 4e9)
+            elsewhere.append([record("m", 2, text="theirs")])
+
+    server.before = before
+    with pytest.raises(Conflict):
+        update(here)
+    assert [entry.text for entry in everything(open_store(SPACE), pool())] == ["apple", "theirs"]
+
+
+def test_what_another_machine_is_writing_is_not_seen_and_not_overwritten(server: Server, open_store: OpenStore) -> None:
+    here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
+    here.append([record("m", text="apple", key="k")])
+    looked: list[str] = []
+
+    def before(name: str) -> None:
+        if name == "update":
+            live(server)
+            assert any(
+                point.payload.get("ended") == PENDING for points in server.parts.values() for point in points.values()
+            )
+            assert [entry.ref.position for entry in everything(elsewhere, pool())] == [1]
+            assert elsewhere.count(pool(state="any")) == 1
+            assert elsewhere.namespaces(MEMORY) == ["ann"]
+            for late in (record("m", 2), record("n", key="k")):
+                with pytest.raises(Conflict):
+                    elsewhere.append([late])
+            looked.append(name)
+
+    server.before = before
+    update(here)
+    assert looked == ["update"]
+    assert [entry.text for entry in everything(elsewhere, pool())] == ["apple", "pear"]
+
+
+def test_a_machine_whose_clock_is_ahead_does_not_put_away_what_another_one_is_writing(
+    server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
+    here.append([record("m", text="apple", key="k")])
+    told: list[str] = []
+
+    def before(name: str) -> None:
+        if name == "update":
+            live(server)
+            now = time.time()
+            with monkeypatch.context() as ahead:
+                ahead.setattr(remote_pending.time, "time", lambda: now + 3_600)
+                for late in (record("m", 2, text="theirs"), record("n", key="k")):
+                    with pytest.raises(Conflict, match="try again in a minute"):
+                        elsewhere.append([late])
+                told.extend(elsewhere.remove([Ref(MEMORY, "ann", "m", 9)]))
+
+    server.before = before
+    update(here)
+    assert [entry.text for entry in everything(elsewhere, pool())] == ["apple", "pear"]
+    assert "version 2 of m, which another machine is writing; remove it in a minute" in told
+
+
+def test_what_another_machine_has_died_over_is_put_away_a_minute_after_it_was_first_seen(
+    server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the clock of the one who looks, which is hours behind; each look may be a process of its own."""
+    here = open_store(SPACE)
+    here.append([record("m", text="apple", key="k")])
+    die_at(server, 3)  # before the update
+    with pytest.raises(Dead):
+        update(here)
+    live(server)
+    assert "2/m" in server.parts[Part(Kind.RECORDS, MEMORY, "ann")]
+    behind = time.time() - 10_000
+    for passed in (0, 30, 59):
+        monkeypatch.setattr(remote_pending.time, "time", lambda passed=passed: behind + passed)
+        with pytest.raises(Conflict):
+            update(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
+    monkeypatch.setattr(remote_pending.time, "time", lambda: behind + 61)
+    update(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
+    assert [entry.text for entry in everything(open_store(SPACE), pool())] == ["apple", "pear"]
+
+
+def test_a_torn_note_of_what_was_seen_only_costs_a_minute(tmp_path: Path) -> None:
+    pending = Point("1/m", {"ended": PENDING, "body": '{"writer": "w"}', "pending.since": int(time.time())})
+    seen = tmp_path / "x.seen"
+    for text in ("{", "[]", '{"w": "x"}'):
+        seen.write_text(text)
+        assert not remote_pending.Turn("here", seen).has_died(pending)
+        assert "w" in seen.read_text()
+    with pytest.raises(StoreError, match="cannot note"):
+        remote_pending.Turn("here", tmp_path / "x.seen" / "y").has_died(pending)
+
+
+def test_who_was_taken_for_dead_before_its_last_step_changes_nothing(
+    server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old version is not ended by a transaction whose new one is gone."""
+    here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
+    here.append([record("m", text="apple", key="k")])
+
+    def before(name: str) -> None:
+        if name == "find" and "2/m" in server.parts[Part(Kind.RECORDS, MEMORY, "ann")]:
+            live(server)
+            monkeypatch.setattr(remote_pending.time, "time", lambda: 4e9)
+            elsewhere.append([record("m", 2, text="theirs")])
+
+    server.before = before
+    with pytest.raises(Conflict):
+        update(here)
+    found = [(entry.text, entry.ended_at) for entry in everything(open_store(SPACE), pool())]
+    assert found == [("apple", None), ("theirs", None)]
+
+
+def test_a_label_stays_that_one_machine_writes_while_another_removes_it(server: Server, open_store: OpenStore) -> None:
+    """The writer saw it there and did not add it; then the last record that had it is removed."""
+    here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
+    here.append([record("old", labels={"a": "1"})])
+
+    def before(name: str) -> None:
+        if name == "add":
+            live(server)
+            elsewhere.remove([Ref(MEMORY, "ann", "old", 1)])
+            assert elsewhere.values(MEMORY, ["ann"], "a") == []
+
+    server.before = before
+    here.append([record("new", labels={"a": "1"})])
+    assert here.values(MEMORY, ["ann"], "a") == ["1"]
+
+
+def test_a_label_stays_that_is_written_while_it_is_found_to_be_unused(server: Server, open_store: OpenStore) -> None:
+    here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
+    here.append([record("old", labels={"a": "1", "b": "2"})])
+    deletes: list[str] = []
+
+    def before(name: str) -> None:
+        if name == "delete":
+            deletes.append(name)
+            if len(deletes) == 3:  # after vectors and records come the labels
+                live(server)
+                elsewhere.append([record("new", labels={"a": "1"})])
+
+    server.before = before
+    here.remove([Ref(MEMORY, "ann", "old", 1)])
+    assert here.values(MEMORY, ["ann"], "a") == ["1"]
+    assert here.values(MEMORY, ["ann"], "b") == []
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_write_that_loses_its_server_says_that_it_may_be_stored(
+    server: Server, open_store: OpenStore, in_transaction: bool
+) -> None:
+    store = open_store(SPACE)
+    store.append([record("m")])
+
+    def before(name: str) -> None:
+        if name == "get" and "1/n" in server.parts[Part(Kind.RECORDS, MEMORY, "ann")]:
+            raise StoreUnreachable("Cannot connect to it.")
+
+    server.before = before
+    with pytest.raises(StoreUnreachable, match="may be stored or not: read it before you write it again"):
+        if in_transaction:
+            with store.transaction():
+                store.patch([Patch(Ref(MEMORY, "ann", "m", 1), at(9), "delete", {})])
+                store.append([record("n")])
+        else:
+            store.append([record("n")])
+    live(server)
+    assert store.count(pool()) == (1 if in_transaction else 2)
+
+
+def test_removing_says_what_may_still_hold_the_bytes(open_store: OpenStore) -> None:
+    store = open_store(SPACE)
+    store.append([record("m")])
+    assert store.remove([Ref(MEMORY, "ann", "m", 1)]) == ("the files of memory://here",)
+
+
+def test_the_info_names_the_collection_and_no_size(open_store: OpenStore) -> None:
+    info = open_store(SPACE).info(pool())
+    assert (info.collection, info.size_bytes) == ("here", None)
+
+
+# --- what it costs, and what it refuses ------------------------------------------------------------------------------
+
+
+def test_how_many_requests_things_cost(server: Server, open_store: OpenStore) -> None:
+    store = open_store(SPACE)
+    store.append([record(f"m{number:02}", text=f"apple number {number}") for number in range(60)])
+
+    def cost(do: Callable[[], object]) -> int:
+        server.requests.clear()
+        do()
+        return server.requests.total()
+
+    assert cost(lambda: store.append([record("x")])) <= 7
+    assert cost(lambda: store.scan(pool(), limit=10, newest_first=True)) == 2
+    assert cost(lambda: store.read([Ref(MEMORY, "ann", "m01", 1)])) == 1
+    assert cost(lambda: store.scan(pool(key="k"), limit=1)) == 1
+    words = ["apple", "number"]
+    assert cost(lambda: store.candidates(pool(), vector=embed("apple")[0], terms=words, k=10)) <= 8
+    assert cost(lambda: store.patch([Patch(Ref(MEMORY, "ann", "m01", 1), at(9), "delete", {})])) == 2
+    assert cost(lambda: store.append([record("y", labels={"a": "1"})])) <= 10
+    narrow = pool(labels={"a": "1"})
+    assert cost(lambda: store.candidates(narrow, vector=embed("apple")[0], terms=[], k=10)) == 3
+
+
+def test_a_search_reads_hardly_more_records_than_it_returns(server: Server, open_store: OpenStore) -> None:
+    """Where better ones have ended it reads on, in few requests."""
+    store: Any = open_store(SPACE)
+    vectors = unit_vectors(300)
+    store.append([record(f"m{n:03}", text="x", vectors=vectors[[n]]) for n in range(300)])
+    asked: list[int] = []
+    get = store._driver.get
+    store._driver.get = lambda part, ids: asked.append(len(ids)) or get(part, ids)
+    query = vectors[7]
+    best = sorted(range(300), key=lambda n: -float(vectors[n] @ query))
+
+    def found(k: int) -> set[int]:
+        asked.clear()
+        hits = store.candidates(pool(), vector=query, terms=[], k=k)
+        return {int(hit.record.ref.group[1:]) for hit in hits}
+
+    assert found(10) == set(best[:10])
+    assert asked == [12]
+    store.patch([Patch(Ref(MEMORY, "ann", f"m{n:03}", 1), at(9), "delete", {}) for n in best[:150]])
+    assert found(10) == set(best[150:160])
+    assert len(asked) <= 8
+
+
+def test_a_large_pool_of_turns_gives_the_best_with_what_stands_beside_them(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_search, "SMALL", 50)
+    store = open_store(SPACE)
+    vectors = unit_vectors(300)
+    store.append(
+        [
+            turn(number, text=f"w{number} common", vectors=vectors[[number]], session=number // 10 * 10)
+            for number in range(300)
+        ]
+    )
+    matches = store.matches(turns(), Query(vectors[205], ["w47"], 3))
+    positions = {ref.position for ref in refs_of(matches)}
+    assert {45, 46, 47, 48, 49, 203, 204, 205, 206, 207} <= positions
+    assert 50 not in positions  # beside it, in another session
+    assert len(positions) < 40
+    assert matches.searched == 300
+    assert not np.isnan(matches.similarity).any()
+    days = store.matches(turns(), Query(None, ["w47"], 3, days=[(at(100), at(104))]))
+    assert {100, 101, 102, 103, 104} <= {ref.position for ref in refs_of(days)}
+    narrow = store.matches(turns(labels={"no": "such"}), Query(vectors[205], ["common"], 3))
+    assert refs_of(narrow) == []
+    assert len(refs_of(matching(store, "w47", turns(group="talk", until=at(9))))) == 10
+
+
+def test_better_matches_that_ended_do_not_crowd_out_live_ones(open_store: OpenStore) -> None:
+    store = open_store(SPACE)
+    ended: dict[str, Any] = {"ended_at": at(9), "ended_by": "update"}
+    store.append([record("m", number, text="red green blue", **ended) for number in range(900)])
+    store.append([record("mine", text="red with several other words that make it match less well")])
+    assert set(search(store, "red green blue", k=3)) == {"mine"}
+
+
+def test_a_narrow_filter_reaches_what_is_far_from_the_query(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(SPACE)
+    vectors = unit_vectors(400)
+    store.append(
+        [
+            record(f"m{number:03}", text="x", vectors=vectors[[number]], labels={"n": str(number % 40)})
+            for number in range(400)
+        ]
+    )
+    query = unit_vectors(1, seed=2)[0]
+    expected = sorted(range(7, 400, 40), key=lambda number: -float(vectors[number] @ query))
+    for among in (500, 2):  # all of them scored, or the whole gone through
+        monkeypatch.setattr(remote_search, "_AMONG", among)
+        found = store.candidates(pool(labels={"n": "7"}), vector=query, terms=[], k=4)
+        assert {int(candidate.record.ref.group[1:]) for candidate in found} == set(expected[:4])
+
+
+def test_what_is_not_what_was_written_is_damage(server: Server, open_store: OpenStore) -> None:
+    store = open_store(SPACE)
+    store.append([record("m")])
+    part = Part(Kind.RECORDS, MEMORY, "ann")
+    for payload in ({"body": "{"}, {"body": '{"text": "x"}'}, {"created": "x"}):
+        point = server.parts[part]["1/m"]
+        server.parts[part]["1/m"] = point._replace(payload={**point.payload, **payload})
+        with pytest.raises(StoreDamaged, match="1/m"):
+            store.read([Ref(MEMORY, "ann", "m", 1)])
+        server.parts[part]["1/m"] = point
+
+
+def test_a_newer_store_is_refused(server: Server, open_store: OpenStore) -> None:
+    server.state = {"schema": "2"}
+    store = open_store(SPACE)
+    with pytest.raises(SchemaTooNew):
+        store.append([record("m")])
+    with pytest.raises(SchemaTooNew):
+        store.info(pool())
+    with pytest.raises(SchemaTooNew):
+        search(store, "x")
+    assert server.parts == {}
+
+
+def test_who_waits_too_long_for_the_lock_is_told(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_BUSY_SECONDS", 0.05)
+    first, second = open_store(SPACE), open_store(SPACE)
+    with first.transaction(), pytest.raises(StoreBusy, match="memory://here"):
+        threading_error(lambda: second.append([record("m")]))
+
+
+def threading_error(do: Callable[[], object]) -> None:
+    """Do something in another thread, and raise what it raised."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            do()
+        except BaseException as exc:  # noqa: BLE001 - shown by the test
+            raised.append(exc)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(30)
+    if raised:
+        raise raised[0]
+
+
+def test_a_lock_that_cannot_be_taken_is_one_sentence(
+    open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(remote, "_lock_file", lambda url: tmp_path / "file" / "x.lock")
+    with pytest.raises(StoreError, match="cannot take the lock"):
+        open_store(SPACE).append([record("m")])
+
+
+def test_vectors_are_not_staged_beside_what_is_not_written_yet(open_store: OpenStore) -> None:
+    store = open_store(SPACE)
+    with pytest.raises(StoreError, match="end it first"), store.transaction():
+        store.append([record("m")])
+        store.stage(SPACE, {Ref(MEMORY, "ann", "m", 1): embed("x")})
+    assert store.count(pool()) == 0
+
+
+def test_many_records_in_one_transaction_come_true_together(server: Server, open_store: OpenStore) -> None:
+    """More than the server takes in one request: nothing of them is seen before all are there."""
+    store = open_store(SPACE)
+    store.append([record("first")])
+    counted: list[int] = []
+
+    def before(name: str) -> None:
+        if name in ("add", "update"):
+            counted.append(
+                sum(p.payload.get("ended", PENDING) != PENDING for p in list(server.parts[records].values()))
+            )
+
+    records = Part(Kind.RECORDS, MEMORY, "ann")
+    server.before = before
+    store.append([record(f"m{number:04}", text="x", vectors=None) for number in range(2_500)])
+    live(server)
+    assert set(counted) == {1}
+    assert store.count(pool()) == 2_501
+
+
+def test_a_word_that_very_many_have_is_counted_but_not_looked_for(
+    server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scores stay nearly what they are when it is looked for; where there is no rarer word, it is looked for."""
+    store = open_store(SPACE)
+    store.append([record(f"m{n:03}", text=f"apple w{n % 7} x{n}", vectors=None) for n in range(300)])
+    exact = by_words(store, ["apple", "x17"], k=500)
+    monkeypatch.setattr(remote_search, "_ALL_TERMS", 200)
+    server.requests.clear()
+    assert by_words(store, ["apple", "x17"], k=500) == pytest.approx({"m017": exact["m017"]}, rel=0.02)
+    assert server.requests["holders"] == 1
+    assert len(by_words(store, ["apple"], k=500)) == 300
+
+
+# --- a server by HTTP ------------------------------------------------------------------------------------------------
+
+
+class Told(BaseHTTPRequestHandler):
+    """Answers each request with what it was; a path says what else to do."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if self.path == "/cut":
+            self.close_connection = True
+            return
+        self.send_response(int(self.path.rpartition("=")[2] or 200) if "=" in self.path else 200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def client() -> Iterator[JsonClient]:
+    """A client of a server that answers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Told) as http:
+        http.daemon_threads = True
+        threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True).start()
+        client = JsonClient(Address("Product", "127.0.0.1", http.server_port, False, {}, "Is it running?"))
+        yield client
+        client.close()
+        http.shutdown()
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[JsonClient]:
+    """A client of a server that accepts and never answers."""
+    monkeypatch.setattr(remote_http, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(remote_http, "_WRITE_SECONDS", 0.6)
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as listening:
+        client = JsonClient(Address("Product", "127.0.0.1", listening.getsockname()[1], False, {}, "Is it running?"))
+        yield client
+        client.close()
+
+
+def test_threads_that_end_leave_no_connection_behind(client: JsonClient) -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    client.ask("GET", "/")
+    before = descriptors()
+    for _ in range(40):
+        threading_error(lambda: client.ask("GET", "/"))
+    assert descriptors() <= before + 2
+
+
+def test_many_threads_ask_at_once(client: JsonClient) -> None:
+    wrong: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            for _ in range(30):
+                assert client.ask("GET", "/").value == {}
+        except BaseException as exc:  # noqa: BLE001 - shown below
+            wrong.append(exc)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert wrong == []
+
+
+def test_a_forked_process_has_a_connection_of_its_own(client: JsonClient) -> None:
+    client.ask("GET", "/")
+    (parents,) = client._free
+    child = os.fork()
+    if child == 0:
+        own = client.ask("GET", "/").status == 200 and client._free != [parents]
+        os._exit(0 if own else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert client.ask("GET", "/").status == 200
+    assert client._free == [parents]
+
+
+def test_a_server_that_never_answers_is_waited_for_once(silent: JsonClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = time.monotonic()
+    with pytest.raises(StoreUnreachable, match=r"Product at .* did not answer within 0\.2 seconds; see whether"):
+        silent.ask("GET", "/")
+    assert 0.2 <= time.monotonic() - begun < 5
+    begun = time.monotonic()
+    for writes in (False, True):
+        with pytest.raises(StoreUnreachable, match="did not answer a moment ago"):
+            silent.ask("GET", "/", writes=writes)
+    assert time.monotonic() - begun < 0.2
+    later = time.monotonic() + 11
+    monkeypatch.setattr(remote_http.time, "monotonic", lambda: later)
+    with pytest.raises(StoreUnreachable, match="did not answer within"):
+        silent.ask("GET", "/")
+
+
+def test_a_write_may_take_longer_and_may_be_stored(silent: JsonClient) -> None:
+    begun = time.monotonic()
+    with pytest.raises(StoreUnreachable, match=r"within 0\.6 seconds; what was written may be stored or not: read it"):
+        silent.ask("POST", "/", {}, writes=True)
+    assert time.monotonic() - begun >= 0.6
+
+
+def test_how_long_a_server_is_waited_for() -> None:
+    assert (remote_http._ANSWER_SECONDS, remote_http._WRITE_SECONDS) == (10, 120)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_only_a_write_whose_connection_breaks_may_be_stored(client: JsonClient, kept: bool) -> None:
+    for writes, said in ((False, "see whether it runs, and try again"), (True, "may be stored or not: read it before")):
+        if kept:
+            client.ask("GET", "/")
+        with pytest.raises(StoreUnreachable, match=said):
+            client.ask("GET", "/cut", writes=writes)
+
+
+def test_a_write_that_a_proxy_gave_up_on_may_be_stored(client: JsonClient) -> None:
+    assert client.ask("GET", "/?status=504").status == 504
+    with pytest.raises(StoreUnreachable, match=r"status 504.*may be stored or not"):
+        client.ask("GET", "/?status=504", writes=True)
+
+
+def test_a_write_whose_server_goes_away_before_it_is_sent_again_may_be_stored() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = JsonClient(Address("Product", "127.0.0.1", listening.getsockname()[1], False, {}, "Is it running?"))
+
+        def serve() -> None:
+            accepted, _ = listening.accept()
+            accepted.recv(10_000)
+            accepted.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            accepted.recv(10_000)
+            listening.close()
+            accepted.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert client.ask("GET", "/").status == 200
+        with pytest.raises(StoreUnreachable, match="may be stored or not"):
+            client.ask("GET", "/", writes=True)
+        thread.join(10)
+        with pytest.raises(StoreUnreachable, match=r"Cannot connect to Product at .*\. Is it running\?"):
+            client.ask("GET", "/", writes=True)
+
+
+@pytest.mark.parametrize(
+    ("query", "tls"),
+    [("", None), ("ssl=true", True), ("tls=1", True), ("tls=NO", False), ("ssl=0", False), ("ssl=1&tls=1", True)],
+)
+def test_the_query_of_a_url_says_whether_tls_is_spoken(query: str, tls: bool | None) -> None:
+    assert tls_of(query, "Product") is tls
+
+
+@pytest.mark.parametrize("query", ["tls=maybe", "tls=", "key=x", "ssl=1&tls=0", "ssl=1&x=1", "&"])
+def test_other_queries_are_refused(query: str) -> None:
+    with pytest.raises(ConfigError, match="after the \\? of a Product store only"):
+        tls_of(query, "Product")

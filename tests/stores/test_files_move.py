@@ -1,0 +1,839 @@
+"""Files and the larger store that namespaces move to: together they pass the contract; and the move itself."""
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.register_assert_rewrite("contract")
+
+from contract import (  # noqa: E402 - after its assertions are made to explain themselves
+    HISTORY,
+    MEMORY,
+    SPACE,
+    OpenStore,
+    StoreContract,
+    at,
+    by_words,
+    embed,
+    everything,
+    holders,
+    matching,
+    pages,
+    pool,
+    record,
+    refs_of,
+    search,
+    turn,
+    turns,
+    unit_vectors,
+)
+from test_files import STORE, all_bytes, foreign, written  # noqa: E402
+
+from memories import stores  # noqa: E402
+from memories.config import Config, load_config  # noqa: E402
+from memories.embedders.protocol import Space  # noqa: E402
+from memories.errors import ConfigError, StoreDamaged, StoreError  # noqa: E402
+from memories.ids import new_id  # noqa: E402
+from memories.models import SPEAKER, Filter, Patch, Query, Record, Ref  # noqa: E402
+from memories.service import Memories  # noqa: E402
+from memories.stores import Store  # noqa: E402
+from memories.stores.files import move as files_move  # noqa: E402
+from memories.stores.files.store import FilesStore  # noqa: E402
+from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+OpenWith = Callable[..., Store]
+
+# `tiered` opens a store whose namespaces move when they have more than three records.
+TIERED = (
+    STORE
+    + """
+import json, shutil
+from dataclasses import replace
+from memories.config import load_config
+from memories.stores import open_store
+from memories.stores.sqlite.store import SQLiteStore
+def tiered(most=3):
+    return open_store(f"files:///{folder}", SPACE, load_config({"file_migrate_at": str(most)}, environment={}))
+wheres = [Filter(collection, ("ann",), state="any") for collection in Collection]
+def seen(store):
+    return [replace(r, accesses=0) for where in wheres for r in store.scan(where, limit=9999)]
+"""
+)
+
+
+def settings(most: int, to: str | None = None) -> Config:
+    return load_config({"file_migrate_at": str(most), "file_migrate_to": to})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "notes"
+
+
+@pytest.fixture
+def open_with(folder: Path) -> Iterator[OpenWith]:
+    opened: list[Store] = []
+
+    def open_one(most: int | None = 3, to: str | None = None, space: Space | None = SPACE) -> Store:
+        opened.append(stores.open_store(f"files:///{folder}", space, None if most is None else settings(most, to)))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+class TestTieredStore(StoreContract):
+    """Most namespaces move sooner or later, some of them in the middle of a test."""
+
+    @pytest.fixture(params=[2, 1_000_000])
+    def open_store(self, open_with: OpenWith, request: pytest.FixtureRequest) -> OpenStore:
+        return lambda space: open_with(request.param, space=space)
+
+
+def fill(store: Store, count: int = 4, namespace: str = "ann") -> list[Record]:
+    """Add memories and turns of every kind, `count` in all; return what the store says of them."""
+    ids = [new_id(at(number)) for number in range(count)]
+    store.append(
+        [record(ids[0], text="käse 日本", labels={"who": namespace}, key="k", namespace=namespace, accesses=5)]
+    )
+    with store.transaction():
+        store.patch([Patch(Ref(MEMORY, namespace, ids[0], 1), at(5), "update", {"mark": 1.5})])
+        store.append([record(ids[0], 2, text="käse", key="k", fields={"first_at": 5}, namespace=namespace)])
+        said = {"labels": {SPEAKER: "Zoë"}, "namespace": namespace}
+        store.append([turn(number, text=f"turn {number}", **said) for number in range(count - 3)])
+        store.append([record(ids[1], vectors=None, namespace=namespace)])
+    return content(store, namespace)
+
+
+def content(store: Store, *namespaces: str) -> list[Record]:
+    wheres = [pool(*namespaces), turns(*namespaces)]
+    return [found for where in wheres for found in everything(store, where)]
+
+
+def plain(records: list[Record]) -> list[Record]:
+    return [replace(found, accesses=0) for found in records]
+
+
+def names(folder: Path) -> set[str]:
+    return {part.name for part in folder.iterdir()}
+
+
+# --- the move --------------------------------------------------------------------------------------------------------
+
+
+def test_a_namespace_moves_with_the_write_that_makes_it_too_large(
+    open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_with(4)
+    before = fill(store, 4)
+    vectors = store.vectors([found.ref for found in before])
+    originals = {name: (folder / name).read_bytes() for name in ("ann.jsonl", "ann.turns.jsonl")}
+    assert names(folder) == {".memories", *originals}
+    assert caplog.records == []
+    store.append([record("last")])
+    kept = {f"{name}.before-move" for name in originals}
+    assert names(folder) == {".memories", "ann.moved", "memories.db", "memories.db.lock", *kept}
+    assert (folder / "ann.turns.jsonl.before-move").read_bytes() == originals["ann.turns.jsonl"]
+    assert (folder / "ann.jsonl.before-move").read_bytes().startswith(originals["ann.jsonl"])
+    [line] = caplog.records
+    assert line.getMessage().startswith("ann has 5 records and was moved to memories.db in ")
+    for seen in (
+        store,
+        open_with(4),
+        open_with(None),
+        open_with(4, space=None),
+        SQLiteStore(folder / "memories.db", SPACE),
+    ):
+        assert [found for found in content(seen, "ann") if found.ref.group != "last"] == before
+        assert seen.count(pool(group="last")) == 1
+        for ref, moved in seen.vectors([found.ref for found in before]).items():
+            assert float((moved * vectors[ref]).sum(axis=1).min()) == pytest.approx(1.0, abs=0.01)
+    assert len(store.vectors([found.ref for found in before])) == len(vectors) == 3
+    marker = json.loads((folder / "ann.moved").read_text())
+    assert (marker["namespace"], marker["store"], marker["records"]) == ("ann", "memories.db", 5)
+    assert marker["originals"] == list(originals)
+    assert not [part for part in (folder / ".memories").iterdir() if part.name.startswith("ann")]
+
+
+def test_what_moved_is_written_there_from_then_on(open_with: OpenWith, folder: Path) -> None:
+    early, store = open_with(3), open_with(3)
+    assert early.count(pool()) == 0
+    fill(store)
+    early.append([record("new", text="elder tea")])
+    with early.transaction():
+        early.patch([Patch(Ref(MEMORY, "ann", "new", 1), at(9), "update", {})])
+        early.append([record("new", 2, text="elder tea")])
+    early.touch([Ref(MEMORY, "ann", "new", 2)])
+    there = SQLiteStore(folder / "memories.db", SPACE)
+    assert [found.accesses for found in everything(there, pool(group="new"))] == [0, 1]
+    assert search(store, "elder tea")["new"].similarity == pytest.approx(1.0, abs=0.01)
+    assert FilesStore(folder, SPACE).namespaces(MEMORY) == []
+    store.append([record("small", namespace="bob")])
+    assert "bob.jsonl" in names(folder)
+    assert store.namespaces(MEMORY) == ["ann", "bob"]
+    assert store.namespaces(HISTORY) == ["ann"]
+
+
+def test_a_namespace_that_is_large_when_it_is_opened_moves_with_the_next_write(
+    open_with: OpenWith, folder: Path
+) -> None:
+    """As it is when the lines come from another program."""
+    written(folder, *(foreign(number) for number in range(9)))
+    store = open_with(3)
+    assert store.count(pool()) == 9
+    assert names(folder) == {"ann.jsonl"}
+    store.append([turn(1)])
+    assert "ann.moved" in names(folder)
+    assert store.count(pool()) == 9
+    assert store.info(pool()).without_vector_count == 9
+
+
+def test_without_settings_nothing_moves_but_what_moved_is_found(open_with: OpenWith, folder: Path) -> None:
+    store = open_with(None)
+    before = fill(store, 20)
+    assert "ann.moved" not in names(folder)
+    open_with(3).append([record("one-more")])
+    assert [found for found in content(store, "ann") if found.ref.group != "one-more"] == before
+    assert "ann.moved" in names(folder)
+
+
+def test_the_larger_store_is_the_one_that_is_set(open_with: OpenWith, folder: Path, tmp_path: Path) -> None:
+    target = f"sqlite:///{tmp_path / 'large.db'}"
+    before = fill(open_with(3, target))
+    assert "memories.db" not in names(folder)
+    assert json.loads((folder / "ann.moved").read_text())["store"] == target
+    assert content(open_with(3, f"sqlite:///{tmp_path / 'another.db'}"), "ann") == before
+    assert not (tmp_path / "another.db").exists()
+
+
+def test_the_folder_may_be_taken_elsewhere(open_with: OpenWith, folder: Path, tmp_path: Path) -> None:
+    store = open_with(3)
+    before = fill(store)
+    store.close()
+    folder.rename(tmp_path / "elsewhere")
+    assert content(stores.open_store(f"files:///{tmp_path / 'elsewhere'}", SPACE), "ann") == before
+
+
+def test_the_service_does_not_notice(folder: Path) -> None:
+    clock = iter(at(number) for number in range(10_000))
+    with Memories(
+        f"files:///{folder}", embedder="fake", namespace="ann", config=settings(20), clock=lambda: next(clock)
+    ) as memories:
+        made = []
+        for number in range(30):
+            created = memories.create(f"fact number {number} about zanzibar", force=True).memory
+            assert created is not None
+            made.append(created.id)
+            assert memories.get(made[0]).content == "fact number 0 about zanzibar"
+            assert len(memories.list(limit=99).memories) == number + 1
+            assert f"number {number} " in memories.search(f"fact number {number} about zanzibar")[0].memory.content
+        assert memories.update(made[0], "changed").version == 2
+        assert memories.forget(made[5]).also_in == (str(folder / "ann.jsonl.before-move"),)
+        assert memories.status().memory_count == 29
+    assert (folder / "ann.moved").exists()
+
+
+# --- one store of two ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixed(open_with: OpenWith, folder: Path) -> Store:
+    """A store of which `ann` has moved and `bob` has not, both with memories and turns."""
+    store = open_with(12)
+    for namespace, count in (("ann", 12), ("bob", 3)):
+        for number in range(count):
+            group = new_id(at(3 * number))
+            labels = {"who": namespace, "n": str(number % 2)}
+            store.append([record(group, text=f"common {namespace} {number}", namespace=namespace, labels=labels)])
+            place = 2 * number + (namespace == "bob")
+            store.append([turn(place, text=f"common {namespace} {number}", namespace=namespace, labels=labels)])
+    assert "ann.moved" in names(folder)
+    assert "bob.jsonl" in names(folder)
+    return store
+
+
+def test_what_lies_in_two_places_is_read_as_one(mixed: Store) -> None:
+    for collection in (MEMORY, HISTORY):
+        where = pool("ann", "bob", collection=collection)
+        parts = [mixed.scan(pool(name, collection=collection), limit=99) for name in ("ann", "bob")]
+        whole = mixed.scan(where, limit=99)
+        assert len(whole) == 15
+        assert sorted(found.ref for found in whole) == sorted(found.ref for part in parts for found in part)
+        order = [(found.ref.group, found.ref.position, found.ref.namespace) for found in whole]
+        assert order == sorted(order)
+        assert mixed.scan(where, limit=99, newest_first=True) == whole[::-1]
+        for size in (1, 4):
+            assert pages(mixed, where, size=size, newest_first=False) == whole
+            assert pages(mixed, where, size=size, newest_first=True) == whole[::-1]
+        assert mixed.count(where) == 15
+        assert mixed.count(where, at_most=13) == 13
+        assert mixed.labels(where, "who") == {"ann": 12, "bob": 3}
+        assert mixed.labels(where, None) == {"n": 15, "who": 15}
+        assert mixed.values(collection, ["bob", "ann"], "who") == ["ann", "bob"]
+        assert mixed.groups(where, limit=99) == list(
+            dict.fromkeys(
+                (r.ref.namespace, r.ref.group) for r in sorted(whole, key=lambda r: (r.ref.group, r.ref.namespace))
+            )
+        )
+        assert sorted(mixed.read([found.ref for found in whole]), key=lambda found: found.ref) == sorted(
+            whole, key=lambda found: found.ref
+        )
+        assert mixed.namespaces(collection) == ["ann", "bob"]
+    info = mixed.info(pool("ann", "bob"))
+    assert (info.model, info.without_vector_count, info.schema_version) == ("fake/1", 0, 1)
+
+
+def test_a_search_of_two_places_finds_the_best_of_both(mixed: Store) -> None:
+    query = embed("common bob 2")[0]
+    found = mixed.candidates(pool("ann", "bob"), vector=query, terms=["common", "bob"], k=5)
+    assert 5 <= len(found) <= 10
+    best = max(found, key=lambda candidate: candidate.similarity or 0.0)
+    assert best.record.text == "common bob 2"
+    assert {candidate.record.text for candidate in found} >= {f"common bob {number}" for number in range(3)}
+    everyone = mixed.candidates(pool("ann", "bob"), vector=query, terms=["common"], k=50)
+    assert len({candidate.record.ref for candidate in everyone}) == len(everyone) == 15
+
+
+def test_matches_of_two_places_are_joined(mixed: Store) -> None:
+    where = turns("ann", "bob")
+    matches = mixed.matches(where, Query(embed("common")[0], ["common", "bob", "ann", "absent"], 50))
+    assert sorted(refs_of(matches)) == sorted(found.ref for found in mixed.scan(where, limit=99))
+    assert len(matches.position) == len(matches.similarity) == len(matches.words) == 15 <= matches.searched
+    by_row = {ref: row for row, ref in enumerate(refs_of(matches))}
+    held = {
+        term: {ref for ref, row in by_row.items() if matches.holds[list(matches.terms).index(term), row]}
+        for term in matches.terms
+    }
+    assert held["common"] == set(by_row)
+    for name in ("ann", "bob"):
+        assert held[name] == {ref for ref in by_row if ref.namespace == name}
+    assert all(matches.labels[matches.label[row]]["who"] == ref.namespace for ref, row in by_row.items())
+    assert not np.isnan(matches.similarity).any()
+    assert holders(matching(mixed, "bob", turns("bob")), "bob") == {1, 3, 5}
+
+
+def test_a_transaction_reaches_into_both_places(mixed: Store) -> None:
+    both = pool("ann", "bob", state="any")
+    with pytest.raises(ZeroDivisionError), mixed.transaction():
+        mixed.append([record("x", namespace="bob"), record("x")])
+        assert mixed.count(both) == 17
+        raise ZeroDivisionError
+    assert mixed.count(both) == 15
+    with mixed.transaction():
+        with pytest.raises(ZeroDivisionError), mixed.transaction():
+            mixed.append([record("x")])
+            raise ZeroDivisionError
+        mixed.append([record("y"), record("y", namespace="bob")])
+    assert mixed.count(both) == 17
+    assert mixed.count(pool("ann", "bob", group="x")) == 0
+
+
+def test_the_space_of_both_places_is_changed(mixed: Store, open_with: OpenWith) -> None:
+    other = replace(SPACE, model="other/1")
+    for collection in (MEMORY, HISTORY):
+        found = mixed.unstaged(other, collection, limit=99)
+        assert {entry.ref.namespace for entry in found} == {"ann", "bob"}
+        for some in (found[:9], found[9:]):
+            mixed.stage(other, {entry.ref: unit_vectors(1, seed=7) for entry in some})
+        assert mixed.unstaged(other, collection, limit=99) == []
+    mixed.switch(other)
+    store = open_with(12, space=other)
+    for name in ("ann", "bob"):
+        assert store.info(pool(name)).model == "other/1"
+        assert store.candidates(pool(name), vector=unit_vectors(1, seed=7)[0], terms=[], k=1)[0].similarity == (
+            pytest.approx(1.0, abs=0.01)
+        )
+
+
+# --- crashes, threads and processes ----------------------------------------------------------------------------------
+
+
+def test_a_crash_at_any_step_of_a_move_loses_and_doubles_nothing(run_python: RunPython, folder: Path) -> None:
+    """The next write completes it, also when memories changed meanwhile; what was forgotten stays forgotten."""
+    script = """
+import memories.stores.files.move as move
+move._BATCH = 2
+def prepare():
+    shutil.rmtree(folder, ignore_errors=True)
+    store = tiered(5)
+    store.append([note(f"m{number}", key=f"k{number}") for number in range(3)] + [note("t", collection=HISTORY)])
+    store.patch([Patch(Ref(MEMORY, "ann", "m0", 1), datetime(2026, 1, 2, tzinfo=UTC), "update", {"a": 1})])
+    store.append([note("m0", 2, text="second zanzibar", key="k0")])
+    store.touch([Ref(MEMORY, "ann", "m1", 1)])
+    store.close()
+def act():
+    store = tiered(5)
+    store.append([note("new")])
+places = set()
+def check(ended):
+    begun = not (folder / "ann.moved").exists() and (folder / "memories.db").exists()
+    store = tiered(5)
+    found = {(r.ref.collection, r.ref.group, r.ref.position) for r in seen(store)}
+    known = {("memory", f"m{n}", 1) for n in range(3)} | {("memory", "m0", 2), ("history", "t", 1)}
+    assert found - known <= {("memory", "new", 1)} and found >= known, found
+    assert len(seen(store)) == len(found) and (not ended or len(found) == 6)
+    secret, = store.read([Ref(MEMORY, "ann", "m0", 2)])
+    if sys.argv[2] == "change":
+        store.remove([secret.ref])
+        store.patch([Patch(Ref(MEMORY, "ann", "m1", 1), datetime(2026, 1, 3, tzinfo=UTC), "delete", {"b": 2})])
+        store.append([note("m1", 2, key="k1")])
+        gone, more = {("memory", "m0", 2)}, {("memory", "m1", 2)}
+    else:
+        gone, more = set(), set()
+    store.append([note("later")])
+    store.append([note("latest")])
+    now = seen(store)
+    assert (folder / "ann.moved").exists() and not (folder / "ann.jsonl").exists(), list(folder.iterdir())
+    assert not list((folder / ".memories").glob("*.moving"))
+    expected = (found - gone) | more | {("memory", "later", 1), ("memory", "latest", 1)}
+    assert {(r.ref.collection, r.ref.group, r.ref.position) for r in now} == expected and len(now) == len(expected)
+    there = SQLiteStore(folder / "memories.db", SPACE)
+    assert seen(there) == now
+    assert {where.collection: there.info(where).without_vector_count for where in wheres} == {"memory": 0, "history": 0}
+    kept = (folder / "ann.jsonl.before-move").read_bytes()
+    assert b'"m2"' in kept and (folder / "ann.turns.jsonl.before-move").exists()
+    if gone:
+        assert not any(b"zanzibar" in (folder / name).read_bytes() for name in ("memories.db", "memories.db-wal")
+                       if begun and (folder / name).exists())
+crashing(prepare, act, check, every=int(sys.argv[3]))
+"""
+    for what, every in (("go on", 2), ("change", 3)):
+        assert int(run_python(TIERED + script, folder, what, every).stdout) > 30
+
+
+def test_several_processes_write_while_it_moves(folder: Path, clean_environment: Mapping[str, str]) -> None:
+    script = (
+        TIERED
+        + """
+import time
+store, who = tiered(60), sys.argv[2]
+for number in range(40):
+    with store.transaction():
+        last = store.scan(Filter(HISTORY, ("ann",)), limit=1, newest_first=True)
+        place = last[0].ref.position + 1 if last else 0
+        store.append([note("talk", place, collection=HISTORY), note(f"{who}-{number:02}")])
+    assert store.count(Filter(MEMORY, ("ann",), group=f"{who}-{number:02}")) == 1
+    assert store.count(Filter(MEMORY, ("ann",), group=f"{who}-", prefix=True)) == number + 1
+    store.append([note(f"{who}-{number:02}", namespace="shared")])
+    both = store.scan(Filter(MEMORY, ("ann", "shared"), group=f"{who}-", prefix=True), limit=999)
+    assert len(both) == 2 * (number + 1)
+"""
+    )
+    running = [
+        subprocess.Popen([sys.executable, "-c", script, str(folder), who], env=dict(clean_environment)) for who in "abc"
+    ]
+    assert [process.wait(100) for process in running] == [0] * 3
+    store = stores.open_store(f"files:///{folder}", SPACE)
+    assert {"ann.moved", "shared.moved"} <= names(folder)
+    wanted = sorted(f"{who}-{number:02}" for who in "abc" for number in range(40))
+    for namespace in ("ann", "shared"):
+        assert [found.ref.group for found in store.scan(pool(namespace), limit=999)] == wanted
+        assert store.info(pool(namespace)).without_vector_count == 0
+    assert [found.ref.position for found in store.scan(turns(), limit=999)] == list(range(120))
+
+
+def test_readers_see_all_records_while_it_moves(open_with: OpenWith, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at each step of the move on the disk."""
+    store, reader = open_with(5), open_with(None)
+    fill(store, 5)
+    counts: list[int] = []
+    real = type(store._mover._folder)._settle  # type: ignore[attr-defined]
+
+    def looking(self: Any, scratch: Mapping[str, str]) -> None:
+        counts.append(len(content(reader, "ann")))
+        real(self, scratch)
+        counts.append(len(content(reader, "ann")))
+
+    monkeypatch.setattr(type(store._mover._folder), "_settle", looking)  # type: ignore[attr-defined]
+    rename = type(store._mover._folder).rename  # type: ignore[attr-defined]
+
+    def renaming(self: Any, name: str, new: str) -> None:
+        counts.append(len(content(reader, "ann")))
+        rename(self, name, new)
+        counts.append(len(content(reader, "ann")))
+
+    monkeypatch.setattr(type(store._mover._folder), "rename", renaming)  # type: ignore[attr-defined]
+    store.append([record("one-more")])
+    assert len(counts) >= 6
+    assert set(counts) == {6}
+
+
+def test_a_reader_whose_files_move_between_two_looks_asks_again(
+    open_with: OpenWith, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, reader = open_with(5), open_with(None)
+    before = fill(store, 5)
+    real = FilesStore.scan
+
+    def moving(self: FilesStore, where: Filter, **given: Any) -> list[Record]:
+        monkeypatch.setattr(FilesStore, "scan", real)
+        store.append([record("one-more")])
+        return real(self, where, **given)
+
+    monkeypatch.setattr(FilesStore, "scan", moving)
+    found = everything(reader, pool())
+    assert len(found) == 1 + sum(entry.ref.collection is MEMORY for entry in before)
+
+
+def test_a_crash_at_any_step_of_a_change_of_space_leaves_one_space_whole(run_python: RunPython, folder: Path) -> None:
+    script = """
+OTHER = replace(SPACE, model="other/1")
+def prepare():
+    shutil.rmtree(folder, ignore_errors=True)
+    FilesStore(folder, SPACE).append([note("a"), note("b", collection=HISTORY), note("c", namespace="bob")])
+def change():
+    store = FilesStore(folder, SPACE)
+    with store.transaction():
+        for collection in Collection:
+            store.stage(OTHER, {r.ref: FakeEmbedder().embed("x") for r in store.unstaged(OTHER, collection, limit=9)})
+        store.switch(OTHER)
+def check(ended):
+    model = FilesStore(folder, None).info(wheres[0]).model
+    assert model == "other/1" if ended else model in ("fake/1", "other/1")
+    store = FilesStore(folder, SPACE if model == "fake/1" else OTHER)
+    for where in (*wheres, replace(wheres[0], namespaces=("bob",))):
+        [found] = store.candidates(where, vector=FakeEmbedder().embed("x")[0], terms=[], k=9)
+        assert (found.similarity > 0.99) == (model == "other/1")
+    change()
+    assert FilesStore(folder, OTHER).info(wheres[0]).model == "other/1"
+    FilesStore(folder, OTHER).remove([Ref(MEMORY, "ann", "a", 1)])
+    assert len(list((folder / ".memories").glob("*.vectors"))) == 3
+crashing(prepare, change, check)
+"""
+    assert int(run_python(TIERED + script, folder).stdout) > 10
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_where_the_larger_store_can_not_be_had_the_files_go_on(
+    open_with: OpenWith, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    store = open_with(3, f"sqlite:///{tmp_path / 'file' / 'large.db'}")
+    before = fill(store)
+    assert "ann.moved" not in names(folder)
+    [warning] = caplog.records
+    assert warning.levelno == logging.WARNING
+    assert warning.getMessage().startswith("ann could not move to a larger store and stays in its files: ")
+    store.append([record("one-more")])
+    open_with(3, f"sqlite:///{tmp_path / 'file' / 'large.db'}").append([record("two-more")])
+    assert len(caplog.records) == 1, "it tries again after a while, not with every write"
+    assert [found for found in content(store, "ann") if not found.ref.group.endswith("-more")] == before
+    open_with(3).append([record("and-more")])
+    assert "ann.moved" in names(folder)
+
+
+def test_records_of_the_larger_store_are_added_to_and_never_replaced(
+    open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_move, "_PAUSE_SECONDS", 0.0)
+    folder.mkdir()
+    there = SQLiteStore(folder / "memories.db", SPACE)
+    there.append([record("theirs"), turn(7)])
+    store = open_with(3)
+    store.append([record("a"), record("b"), record("c")])
+    store.append([turn(7, text="another")])
+    assert "ann.moved" not in names(folder)
+    assert "another history talk 7" in caplog.records[-1].getMessage()
+    assert [found.text for found in everything(there, turns())] == ["note talk 7"]
+    assert [found.text for found in everything(store, turns())] == ["another"]
+    store.remove([Ref(HISTORY, "ann", "talk", 7)])
+    open_with(3).append([turn(8)])
+    assert "ann.moved" in names(folder)
+    assert [found.ref.group for found in everything(store, pool())] == ["a", "b", "c", "theirs"]
+    assert [found.text for found in everything(store, turns())] == ["note talk 7", "note talk 8"]
+
+
+@pytest.mark.parametrize("what", ["lost", "changed"])
+def test_a_copy_that_is_not_what_was_copied_does_not_count(
+    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    store = open_with(4)
+    before = fill(store, 4)
+    real = SQLiteStore.read
+
+    def reading(self: SQLiteStore, refs: Sequence[Ref]) -> list[Record]:
+        found = real(self, refs)
+        return found[1:] if what == "lost" else [replace(entry, text=f"{entry.text}?") for entry in found]
+
+    monkeypatch.setattr(SQLiteStore, "read", reading)
+    store.append([record("one-more")])
+    assert "memories.db gives back of ann is not what was copied" in caplog.records[-1].getMessage()
+    assert "ann.moved" not in names(folder)
+    assert [found for found in content(store, "ann") if found.ref.group != "one-more"] == before
+
+
+def test_a_store_that_keeps_one_kind_of_numbers_keeps_copies(
+    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = SQLiteStore.read
+
+    def reading(self: SQLiteStore, refs: Sequence[Ref]) -> list[Record]:
+        return [replace(found, fields={**found.fields, "n": float(found.fields["n"])}) for found in real(self, refs)]
+
+    monkeypatch.setattr(SQLiteStore, "read", reading)
+    open_with(3).append([record(group, fields={"n": 5}) for group in "abcd"])
+    assert "ann.moved" in names(folder)
+
+
+def test_vectors_of_another_space_do_not_move(
+    open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.mkdir()
+    other = replace(SPACE, model="other/1")
+    SQLiteStore(folder / "memories.db", other).append([record("m", namespace="bob")])
+    before = fill(open_with(3))
+    assert "made by other/1" in caplog.records[-1].getMessage()
+    assert content(open_with(3), "ann") == before
+
+
+def test_who_goes_by_words_alone_moves_the_vectors_too(open_with: OpenWith, folder: Path) -> None:
+    before = fill(open_with(4), 4)
+    words_only = open_with(4, space=None)
+    words_only.append([record("new", vectors=None)])
+    assert "ann.moved" in names(folder)
+    assert by_words(words_only, ["käse"]).keys() == {before[1].ref.group}
+    store = open_with(4)
+    assert search(store, "käse")[before[1].ref.group].similarity == pytest.approx(1.0, abs=0.01)
+    assert store.info(pool()).without_vector_count == 2
+
+
+def test_a_store_that_is_gone_is_told_of_and_not_made_anew(open_with: OpenWith, folder: Path) -> None:
+    store = open_with(3)
+    before = fill(store)
+    store.close()
+    for part in folder.glob("memories.db*"):
+        part.unlink()
+    for use in (
+        lambda: open_with(3).scan(pool(), limit=1),
+        lambda: open_with(3).append([record("m")]),
+        lambda: open_with(3).namespaces(MEMORY),
+    ):
+        with pytest.raises(StoreDamaged, match=r"memories\.db, which is gone; put it back.*ann\.moved.*before-move"):
+            use()
+    assert not (folder / "memories.db").exists()
+    assert open_with(3).count(pool("bob")) == 0
+    (folder / "ann.moved").unlink()  # as the message says
+    for kept in folder.glob("*.before-move"):
+        kept.rename(folder / kept.name.removesuffix(".before-move"))
+    assert plain(content(open_with(None), "ann")) == plain(before)
+
+
+def test_a_damaged_marker_is_told_of(open_with: OpenWith, folder: Path) -> None:
+    fill(open_with(3))
+    (folder / "ann.moved").write_text("{}")
+    with pytest.raises(StoreDamaged, match=r"ann\.moved"):
+        open_with(3).count(pool())
+    assert open_with(3).count(pool("bob")) == 0
+
+
+def test_lines_that_come_after_the_move_are_warned_of(
+    open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_with(3)
+    fill(store)
+    written(folder, foreign(1))
+    caplog.clear()
+    later = open_with(3)
+    later.append([record("m")])
+    assert later.count(pool(group="m1")) == 0
+    assert [line.getMessage() for line in caplog.records] == [
+        f"{folder / 'ann.jsonl'} is not read: ann was moved to memories.db; import its lines and put it aside"
+    ]
+    assert later.unstaged(SPACE, MEMORY, limit=9) == store.unstaged(SPACE, MEMORY, limit=9)
+    assert (folder / "ann.jsonl").exists()
+
+
+def test_what_is_removed_after_the_move_names_the_files_that_were_kept(open_with: OpenWith, folder: Path) -> None:
+    store = open_with(3)
+    before = fill(store)
+    kept = [str(folder / f"ann{part}.jsonl.before-move") for part in ("", ".turns")]
+    assert store.remove([before[0].ref]) == tuple(kept)
+    assert store.remove([]) == ()
+    assert before[0].ref not in {found.ref for found in content(store, "ann")}
+    for file in kept:
+        Path(file).unlink()
+    assert store.remove([before[1].ref]) == ()
+    assert "käse".encode() not in all_bytes(folder)
+
+
+SECRETS = {
+    "postgresql://ann:s3cret@db.example.com/memories": "postgresql://ann:***@db.example.com/memories",
+    "postgresql://ann@db.example.com/memories?password=s3cret&sslmode=require": (
+        "postgresql://ann@db.example.com/memories?password=***&sslmode=require"
+    ),
+    "qdrant://db.example.com/memories?api_key=s3cret": "qdrant://db.example.com/memories?api_key=***",
+}
+
+
+@pytest.mark.parametrize("url", SECRETS)
+def test_no_password_is_written_or_shown(
+    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, url: str
+) -> None:
+    asked: list[str] = []
+    real = stores.open_store
+
+    def opening(wanted: str, space: Space | None, config: Config | None = None) -> Store:
+        asked.append(wanted)
+        return SQLiteStore(folder / "elsewhere.db", space) if wanted == url else real(wanted, space, config)
+
+    monkeypatch.setattr(stores, "open_store", opening)
+    before = fill(open_with(3, url))
+    assert json.loads((folder / "ann.moved").read_text())["store"] == SECRETS[url]
+    assert b"s3cret" not in all_bytes(folder)
+    assert "s3cret" not in caplog.text
+    assert content(open_with(3, url), "ann") == before
+    assert set(asked) - {url} == {f"files:///{folder}"}
+    with pytest.raises(StoreError, match="set FILE_MIGRATE_TO to it, with its password"):
+        open_with(3).count(pool())
+
+
+@pytest.fixture
+def begun(open_with: OpenWith, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Cut a move short when all is copied and nothing is compared."""
+
+    def begin(*groups: str, to: str | None = None) -> None:
+        store = open_with(len(groups) - 1, to)
+        with monkeypatch.context() as patched:
+            patched.setattr(files_move, "_read_back", _interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.append([record(group) for group in groups])
+
+    return begin
+
+
+def _interrupted(*_given: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def without_line(folder: Path, group: str) -> None:
+    """Take a line out, as somebody with an editor would."""
+    file = folder / "ann.jsonl"
+    file.write_text("".join(f"{line}\n" for line in file.read_text().splitlines() if f'"{group}"' not in line))
+
+
+def test_a_line_taken_out_after_a_move_was_cut_short_is_not_live_again(
+    open_with: OpenWith, folder: Path, begun: Callable[..., None]
+) -> None:
+    folder.mkdir()
+    there = SQLiteStore(folder / "memories.db", SPACE)
+    there.append([record("theirs")])
+    begun("a", "zanzibar", "c", "d")
+    assert there.count(pool()) == 5
+    without_line(folder, "zanzibar")
+    open_with(3).append([record("e")])
+    assert "ann.moved" in names(folder)
+    assert [entry.ref.group for entry in everything(open_with(3), pool())] == ["a", "c", "d", "e", "theirs"]
+    assert not list((folder / ".memories").glob("*.moving"))
+    there.close()
+    assert b"zanzibar" not in all_bytes(folder)
+
+
+def test_copies_that_a_move_cut_short_left_elsewhere_are_taken_back(
+    open_with: OpenWith, folder: Path, begun: Callable[..., None]
+) -> None:
+    begun("a", "b", "c", "d", to=f"sqlite:///{folder / 'first.db'}")
+    first = SQLiteStore(folder / "first.db", SPACE)
+    assert first.count(pool()) == 4
+    open_with(3, f"sqlite:///{folder / 'second.db'}").append([record("e")])
+    assert first.count(pool()) == 0
+    first.close()
+    assert SQLiteStore(folder / "second.db", SPACE).count(pool()) == 5
+
+
+def test_what_is_not_known_of_a_move_that_was_begun_is_told(
+    open_with: OpenWith, folder: Path, begun: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    begun("a", "b", "c", "d")
+    (folder / ".memories" / "ann.moving").write_text('"memories.db"')
+    store = open_with(3)
+    store.append([record("e")])
+    assert "ann.moving, which says where copies of ann may be, can't be read" in caplog.text
+    assert store.count(pool()) == 5
+    with pytest.raises(StoreDamaged, match="remove those copies and then that file"):
+        store.remove([Ref(MEMORY, "ann", "a", 1)])
+
+
+def test_others_who_write_to_the_copy_are_noticed(
+    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = SQLiteStore.append
+
+    def appending(self: SQLiteStore, records: Sequence[Record]) -> None:
+        real(self, [*records, record("theirs")])
+
+    monkeypatch.setattr(SQLiteStore, "append", appending)
+    before = fill(open_with(3))
+    assert "memories.db has 5 records of it, not 4: others write to it too" in caplog.records[-1].getMessage()
+    assert content(open_with(None), "ann") == before
+
+
+def test_changes_after_a_move_was_cut_short_may_pass_a_key_on(
+    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = open_with(3)
+    first.append([record("a", key="k", ended_at=at(1), ended_by="delete"), record("b", key="k"), record("c")])
+    with monkeypatch.context() as patched:
+        patched.setattr(files_move, "_read_back", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            first.append([record("d")])
+    store = open_with(None)
+    store.patch([Patch(Ref(MEMORY, "ann", "b", 1), at(2), "delete", {})])
+    store.patch([Patch(Ref(MEMORY, "ann", "a", 1), None, None, {})])
+    open_with(3).append([record("e")])
+    assert "ann.moved" in names(folder)
+    assert open_with(3).scan(replace(pool(), key="k"), limit=9)[0].ref.group == "a"
+
+
+def test_what_is_damaged_does_not_move(open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_with(3)
+    store.append([record("a"), record("b")])
+    with (folder / "ann.jsonl").open("a") as file:
+        file.write("<<<<<<< HEAD\n")
+    store.append([turn(number) for number in range(5)])
+    assert "ann could not move to a larger store and stays in its files: " in caplog.records[-1].getMessage()
+    assert "ann.jsonl:3 can't be read" in caplog.records[-1].getMessage()
+    assert {"ann.jsonl", "ann.turns.jsonl"} <= names(folder)
+    assert "ann.moved" not in names(folder)
+    with pytest.raises(StoreDamaged, match=r"ann\.jsonl:3"):
+        store.info(pool())
+    assert store.namespaces(MEMORY) == ["ann"]
+
+
+def test_lines_that_an_editor_adds_while_it_moves_are_not_put_aside(
+    open_with: OpenWith, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = files_move._read_back
+
+    def editing(*given: Any) -> list[Record]:
+        with (folder / "ann.jsonl").open("a") as file:
+            file.write(json.dumps(foreign(77)) + "\n")
+        return real(*given)
+
+    store = open_with(3)
+    with monkeypatch.context() as patched:
+        patched.setattr(files_move, "_read_back", editing)
+        store.append([record(group) for group in "abcd"])
+    assert "was changed by another program" in caplog.records[-1].getMessage()
+    assert "ann.moved" not in names(folder)
+    monkeypatch.setattr(files_move, "_PAUSE_SECONDS", 0.0)
+    store.append([record("e")])
+    assert "ann.moved" in names(folder)
+    assert [entry.ref.group for entry in everything(store, pool())] == ["a", "b", "c", "d", "e", "m77"]
+
+
+@pytest.mark.parametrize("target", ["files:///tmp/other", "nonsense", "sqlite://", "mysql://host/db"])
+def test_a_larger_store_that_is_none_is_refused_at_once(open_with: OpenWith, target: str) -> None:
+    with pytest.raises(ConfigError):
+        open_with(3, target)

@@ -1,0 +1,853 @@
+"""Export and import, copies of whole stores, changes of the embedder: the library, over real SQLite files."""
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from memories import Memories
+from memories.embedders.fake import FakeEmbedder
+from memories.embedders.protocol import Space
+from memories.errors import Conflict, EmbedderMismatch, InvalidInput, RequestError, StoreBusy, StoreDamaged, StoreError
+from memories.ids import new_id
+from memories.models import Collection, Filter, Patch, Record, Ref
+from memories.stores import open_store
+from memories.stores.protocol import Store
+from memories.stores.sqlite import connection
+from memories.stores.sqlite.store import SQLiteStore
+from memories.transfer import export as transfer
+from memories.transfer import reembed as reembedding
+from memories.transfer.export import export, import_, places
+from memories.transfer.migrate import migrate
+from memories.transfer.reembed import reembed
+
+MEMORY, HISTORY = Collection.MEMORY, Collection.HISTORY
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+IDS = [new_id(T0 + timedelta(seconds=number)) for number in range(8)]
+Open = Callable[..., SQLiteStore]
+
+
+class Other(FakeEmbedder):
+    """Another embedder, with the same words in other places."""
+
+    space = replace(FakeEmbedder.space, model="other/1", dimension=32)
+
+    def embed(self, text: str) -> Any:
+        half = FakeEmbedder().embed(text).reshape(2, 32)
+        vector = (half[0] + 2 * half[1] + 1e-3)[np.newaxis]
+        return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+
+class Unused(FakeEmbedder):
+    """An embedder that must not be asked."""
+
+    def embed(self, text: str) -> Any:
+        raise AssertionError(f"{text} was embedded")
+
+
+def quiet(_what: str, _done: int, _whole: int) -> None:
+    """Say nothing."""
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def record(group: str, position: int = 1, *, namespace: str = "ann", text: str = "", **values: Any) -> Record:
+    collection = values.pop("collection", MEMORY)
+    text = text or f"note {group[-4:]} {position}"
+    values.setdefault("created_at", at(position))
+    values.setdefault("vectors", FakeEmbedder().embed(text))
+    return Record(Ref(collection, namespace, group, position), text, **values)
+
+
+def turn(position: int, group: str = "talk", **values: Any) -> Record:
+    return record(group, position, collection=HISTORY, session=0, **values)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Open]:
+    stores: list[SQLiteStore] = []
+
+    def open_one(name: str = "one", space: Space | None = FakeEmbedder.space, kind: Any = SQLiteStore) -> Any:
+        stores.append(kind(tmp_path / f"{name}.db", space))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def full(opened: Open) -> SQLiteStore:
+    """A store in which every field of a record is used."""
+    store = opened()
+    ended: dict[str, Any] = {"ended_at": at(7.5), "ended_by": "update"}
+    store.append(
+        [
+            record(IDS[0], 1, text="old 'text' \"quoted\" \\ \n\ttwo lines", key="user/editor", **ended),
+            record(IDS[0], 2, text="Ünï 日本 🎉", key="user/editor", labels={"type": "fact", "b": "ü", "a": ""}),
+            record(IDS[1], labels={"項目": "値=,;"}, fields={"confidence": 0.5, "flag": True, "n": 2**40, "t": "x"}),
+            record(IDS[2], vectors=None, accesses=5),
+            record(IDS[3], namespace="bob", text="bob's secret", labels={"secret": "bobs"}, accesses=2),
+            record(IDS[4], vectors=np.concatenate([FakeEmbedder().embed("a"), FakeEmbedder().embed("b")])),
+        ]
+    )
+    store.append(
+        [turn(number, labels={"role": "user", "speaker": "Zoë"}, key=f"talk\x1f{number}") for number in (0, 1)]
+    )
+    store.append([turn(0, group) for group in (IDS[5], "about", "zebra", "0" * 36, "Talk", "über")])
+    store.append([turn(0, namespace="bob", text="bob said a secret")])
+    return store
+
+
+def lines_of(store: SQLiteStore, namespaces: Sequence[str] | None = None, *, vectors: bool = False) -> list[str]:
+    lines: list[str] = []
+    count = export(store, lines.append, namespaces=namespaces, with_vectors=vectors, progress=quiet)
+    assert count == len(lines) - 1
+    return lines
+
+
+def take_in(store: SQLiteStore, lines: Sequence[str], embedder: Any = None, **options: Any) -> transfer.Imported:
+    options.setdefault("namespaces", None)
+    return import_(store, [line.encode() for line in lines], embedder or FakeEmbedder(), **options)
+
+
+def content(store: SQLiteStore) -> dict[Ref, Record]:
+    """Return all records of a store."""
+    found = [entry for place in places(store) for page in transfer.pages(store, place) for entry in page]
+    return {entry.ref: replace(entry, labels=dict(entry.labels), fields=dict(entry.fields)) for entry in found}
+
+
+def live(namespace: str = "ann", collection: Collection = MEMORY, **conditions: Any) -> Filter:
+    return Filter(collection, (namespace,), **conditions)
+
+
+def line_of(**changes: Any) -> str:
+    """Return a line that is acceptable but for the changes; None takes a key away."""
+    shape = {
+        "collection": "memory",
+        "namespace": "ann",
+        "group": IDS[0],
+        "position": 1,
+        "text": "text",
+        "created_at": "2026-01-01T00:00:00.000Z",
+    } | changes
+    return json.dumps({name: value for name, value in shape.items() if value is not None}) + "\n"
+
+
+HEADER = '{"format":"memories","version":1}\n'
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_export_is_canonical_json_lines(opened: Open) -> None:
+    store = opened()
+    store.append(
+        [
+            record(IDS[1], text="second", labels={"b": "2", "a": "1"}, fields={"z": 1.0, "y": "ü"}, accesses=3),
+            record(IDS[0], text='日本 "x"\n', ended_at=at(2), ended_by="delete", key="k"),
+        ]
+    )
+    store.append([turn(4, text="said")])
+    assert lines_of(store) == [
+        HEADER,
+        (
+            '{"collection":"history","namespace":"ann","group":"talk","position":4,"text":"said",'
+            '"created_at":"2026-01-01T00:00:04.000Z","session":0}\n'
+        ),
+        (
+            f'{{"collection":"memory","namespace":"ann","group":"{IDS[0]}","position":1,"text":"日本 \\"x\\"\\n",'
+            '"created_at":"2026-01-01T00:00:01.000Z","ended_at":"2026-01-01T00:00:02.000Z","ended_by":"delete","key":"k"}\n'
+        ),
+        (
+            f'{{"collection":"memory","namespace":"ann","group":"{IDS[1]}","position":1,"text":"second",'
+            '"created_at":"2026-01-01T00:00:01.000Z","labels":{"a":"1","b":"2"},"fields":{"y":"ü","z":1},"accesses":3}\n'
+        ),
+    ]
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_what_is_imported_is_exported_as_the_same_bytes(full: SQLiteStore, opened: Open, vectors: bool) -> None:
+    lines = lines_of(full, vectors=vectors)
+    assert len(lines) == 1 + len(content(full)) == 16
+    other = opened("two")
+    done = take_in(other, lines)
+    assert (done.imported, done.known, done.conflict_count, done.without_vector) == (15, 0, 0, 0)
+    assert lines_of(other, vectors=vectors)[1:] == [
+        line if '"vectors"' in line or not vectors else lines_of(other, vectors=True)[number]
+        for number, line in enumerate(lines[1:], 1)
+    ]
+    assert lines_of(other) == lines_of(full)
+    assert content(other) == content(full)
+
+
+def test_vectors_are_exported_to_the_bit(full: SQLiteStore, opened: Open) -> None:
+    lines = lines_of(full, vectors=True)
+    assert json.loads(lines[0])["model"] == "fake/1"
+    kept = full.vectors(list(content(full)))
+    shapes = [json.loads(line) for line in lines[1:]]
+    written = {
+        Ref(Collection(shape["collection"]), shape["namespace"], shape["group"], shape["position"]): shape["vectors"]
+        for shape in shapes
+        if "vectors" in shape
+    }
+    assert written.keys() == kept.keys()
+    assert len(kept) == 14
+    for ref, rows in written.items():
+        assert [base64.b64decode(row) for row in rows] == [row.tobytes() for row in kept[ref]]
+    other = opened("two")
+    take_in(other, [line for line in lines if '"vectors"' in line or "format" in line], Unused())
+    assert all(np.array_equal(vectors, kept[ref]) for ref, vectors in other.vectors(list(kept)).items())
+
+
+def test_lines_are_in_order_whatever_the_store(full: SQLiteStore) -> None:
+    shapes = [json.loads(line) for line in lines_of(full)[1:]]
+    order = [(shape["collection"], shape["namespace"], shape["group"], shape["position"]) for shape in shapes]
+    assert order == sorted(order)
+    groups = [group for collection, namespace, group, _ in order if (collection, namespace) == ("history", "ann")]
+    assert groups == ["0" * 36, IDS[5], "Talk", "about", "talk", "talk", "zebra", "über"]
+
+
+def test_nothing_of_another_namespace_is_exported(full: SQLiteStore) -> None:
+    lines = lines_of(full, ["ann", "shared"])
+    assert len(lines) == 14
+    assert not any("bob" in line or "secret" in line for line in lines)
+    assert lines_of(full, ["nobody"]) == [HEADER]
+
+
+def test_an_export_of_a_missing_store_is_its_header_and_makes_no_store(opened: Open, tmp_path: Path) -> None:
+    assert lines_of(opened()) == [HEADER]
+    assert list(tmp_path.glob("*.db*")) == []
+
+
+def test_an_export_is_one_state_of_the_store(full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
+    rival = opened()
+    tried: list[str] = []
+
+    def write(line: str) -> None:
+        if not tried:
+            with pytest.raises(StoreBusy):
+                rival.append([record(IDS[7])])
+        tried.append(line)
+
+    export(full, write, namespaces=None, progress=quiet)
+    assert len(tried) == 16
+    rival.append([record(IDS[7])])
+
+
+# --- import ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_import_changes_nothing(full: SQLiteStore, opened: Open) -> None:
+    other, lines = opened("two"), lines_of(full)
+    take_in(other, lines[:7])
+    done = take_in(other, lines)
+    assert (done.imported, done.known, done.conflict_count) == (9, 6, 0)
+    other.touch([Ref(MEMORY, "ann", IDS[0], 2)])
+    done = take_in(other, lines)
+    assert (done.imported, done.known, done.conflict_count) == (0, 15, 0)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"text": "other"}, {"labels": {"a": "2"}}, {"fields": {"n": 2}}, {"key": "other"}, {"session": 1},
+     {"created_at": "2026-01-02T00:00:00Z"}, {"ended_at": "2026-01-03T00:00:00Z", "ended_by": "delete"}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_what_says_something_else_is_a_conflict_and_stays(
+    opened: Open, changed: Mapping[str, Any], dry_run: bool
+) -> None:
+    store = opened()
+    first = {"labels": {"a": "1"}, "fields": {"n": 1}, "key": "k"}
+    take_in(store, [HEADER, line_of(**first)])
+    before = content(store)
+    lines = [HEADER, line_of(**first | changed), line_of(position=2, text="next"), line_of(group=IDS[1])]
+    done = take_in(store, lines, dry_run=dry_run)
+    assert (done.imported, done.known, done.conflict_count) == (1, 0, 2)
+    assert [(entry.line, entry.ref.position, entry.reason) for entry in done.conflicts] == [
+        (2, 1, "another record has this address"),
+        (3, 2, "belongs to what has a conflict"),
+    ]
+    after = content(store)
+    assert after.pop(Ref(MEMORY, "ann", IDS[1], 1), None) is not None or dry_run
+    assert after == before
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_key_that_is_taken_is_a_conflict_of_that_memory_alone(opened: Open, dry_run: bool) -> None:
+    store = opened()
+    store.append([record(IDS[7], key="k")])
+    lines = [HEADER, line_of(group=IDS[1]), line_of(ended_at="2026-01-02T00:00:00Z", ended_by="update", key="k")]
+    lines += [line_of(position=2, key="k"), line_of(group=IDS[2], key="other")]
+    done = take_in(store, lines, dry_run=dry_run)
+    assert (done.imported, done.conflict_count) == (2, 2)
+    assert {(entry.line, entry.reason) for entry in done.conflicts} == {
+        (number, "its key is in use by another record") for number in (3, 4)
+    }
+    assert store.count(live(state="any", group=IDS[0])) == 0
+    assert store.count(live(state="any")) == (1 if dry_run else 3)
+
+
+def test_what_had_a_conflict_is_left_out_in_later_batches_too(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "PAGE", 1)
+    monkeypatch.setattr(transfer, "MAX_BATCH", 1)
+    store = opened()
+    store.append([turn(1, text="something else")])
+    turns = [line_of(collection="history", group="talk", position=number) for number in range(4)]
+    done = take_in(store, [HEADER, *turns, line_of()])
+    assert (done.imported, done.conflict_count) == (2, 3)
+    assert [entry.ref.position for entry in done.conflicts] == [1, 2, 3]
+
+
+def test_all_conflicts_are_counted_and_some_are_named(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "MAX_SHOWN", 3)
+    store = opened()
+    store.append([record(group) for group in IDS])
+    done = take_in(store, [HEADER, *(line_of(group=group) for group in IDS)])
+    assert (done.conflict_count, len(done.conflicts)) == (8, 3)
+
+
+def test_a_line_that_comes_twice_is_stored_once(opened: Open) -> None:
+    done = take_in(opened(), [HEADER, line_of(), line_of(), line_of(group=IDS[1]), line_of(group=IDS[1], text="x")])
+    assert (done.imported, done.known, done.conflict_count) == (1, 1, 2)
+
+
+def test_a_memory_is_never_imported_by_half(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "PAGE", 2)
+    sizes: list[int] = []
+
+    class Counting(SQLiteStore):
+        def append(self, records: Sequence[Record]) -> None:
+            sizes.append(len(records))
+            super().append(records)
+
+    ended = {"ended_at": "2026-01-02T00:00:00Z", "ended_by": "update"}
+    lines = [line_of(position=number, **(ended if number < 5 else {})) for number in range(1, 6)]
+    take_in(opened("two", kind=Counting), [HEADER, *lines, *(line_of(group=group) for group in IDS[1:])])
+    assert sizes == [5, 2, 2, 2, 1]
+
+
+def test_lines_are_read_as_they_are_needed(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "PAGE", 10)
+    store, ahead = opened(), []
+
+    def lines() -> Iterator[bytes]:
+        yield HEADER.encode()
+        for number in range(200):
+            ahead.append(number - store.count(live()))
+            yield line_of(group=new_id(at(number))).encode()
+
+    assert import_(store, lines(), FakeEmbedder(), namespaces=None).imported == 200
+    assert max(ahead) <= 11
+
+
+BAD_LINES = {
+    "not json": ("{", "is not JSON"),
+    "no object": ("[1]", "is not a JSON object"),
+    "deep": ("[" * 100_000, "is not JSON"),
+    "only content": ('{"content": "x"}', 'has no "collection"'),
+    "unknown key": (line_of(color="red"), 'has an unknown key "color"'),
+    "collection": (line_of(collection="memories"), "has the collection"),
+    "namespace": (line_of(namespace="Ann"), "has the namespace"),
+    "no namespace": (line_of(namespace=7), "namespace is of type int"),
+    "no id": (line_of(group="talk"), "not a memory id"),
+    "prefix": (line_of(group=IDS[0][:13]), "is not the id of a memory"),
+    "position": (line_of(position=-1), "has a position that is not a whole number"),
+    "bool": (line_of(position=True), "has a position that is not a whole number"),
+    "version 0": (line_of(position=0), "the versions of a memory count from 1"),
+    "empty": (line_of(text=""), "content is empty"),
+    "number": (line_of(text=5), "content is of type int"),
+    "large": (line_of(text="x" * 1_048_577), "the limit is 1048576"),
+    "surrogate": (line_of(text="x\ud800"), "content"),
+    "time": (line_of(created_at="yesterday"), 'has the created_at "yesterday"'),
+    "no zone": (line_of(created_at="2026-01-01T00:00:00"), "is not an aware datetime"),
+    "ended by": (line_of(ended_by="delete"), "has ended_by and no ended_at"),
+    "labels": (line_of(labels=["a"]), "has labels that are not an object"),
+    "label": (line_of(labels={"a": 1}), 'has a label "a" that is not text'),
+    "fields": (line_of(fields={"a": None}), "with a value that is no text"),
+    "nested": (line_of(fields={"a": {}}), "with a value that is no text"),
+    "infinite": (line_of(fields={"a": float("inf")}), "with a value that is no text"),
+    "accesses": (line_of(accesses=1.5), "has a accesses"),
+    "vectors": (line_of(vectors="x"), "has vectors that are not a list"),
+    "no base64": (line_of(vectors=["%"]), "has vectors that are not a list"),
+    "different": (line_of(vectors=["AACAPw==", "AACAPwAAAAA="]), "has vectors that are not a list"),
+    "length": (line_of(vectors=["AAAAPw=="]), "has a vector that is not of length 1"),
+}
+
+
+@pytest.mark.parametrize(("line", "complaint"), BAD_LINES.values(), ids=BAD_LINES)
+def test_a_bad_line_is_refused_by_its_number_before_anything_of_its_batch(
+    opened: Open, line: str, complaint: str
+) -> None:
+    store = opened()
+    with pytest.raises(InvalidInput) as caught:
+        take_in(store, [HEADER, line_of(group=IDS[1]), line])
+    assert str(caught.value).startswith("line 3 ")
+    assert complaint in str(caught.value)
+    assert str(caught.value).endswith("; nothing of its batch was stored")
+    assert len(str(caught.value)) < 300
+    assert places(store) == []
+
+
+@pytest.mark.parametrize(
+    ("header", "complaint"),
+    [
+        (line_of(), "line 1 is not the header of an export"),
+        ('{"format":"memories","version":2}', 'line 1 has version "2" and this program reads 1; upgrade memories'),
+        ("hello", "line 1 is not JSON"),
+        ('{"format":"memories","version":1,"model":5}', "line 1 has a model that is not text"),
+    ],
+)
+def test_only_an_export_is_imported(opened: Open, header: str, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        take_in(opened(), [header, line_of()])
+
+
+def test_what_is_not_utf8_is_refused(opened: Open) -> None:
+    with pytest.raises(InvalidInput, match="line 2 is not UTF-8"):
+        import_(opened(), [HEADER.encode(), b'{"text": "\xff"}'], None, namespaces=None)
+
+
+def test_a_byte_order_mark_and_empty_lines_are_borne(opened: Open) -> None:
+    done = take_in(opened(), ["\ufeff" + HEADER.replace("\n", "\r\n"), "\n", line_of(), "  \n"])
+    assert done.imported == 1
+    assert take_in(opened("two"), []).imported == 0
+
+
+def test_only_into_the_given_namespaces_is_imported(full: SQLiteStore, opened: Open) -> None:
+    other, lines = opened("two"), lines_of(full)
+    with pytest.raises(InvalidInput, match="line 10 is of namespace bob; name that one, or add --all-namespaces"):
+        take_in(other, lines, namespaces=["ann"])
+    assert places(other) == []
+
+
+def test_a_dry_run_makes_no_store(full: SQLiteStore, opened: Open, tmp_path: Path) -> None:
+    done = take_in(opened("two"), lines_of(full), Unused(), dry_run=True)
+    assert (done.imported, done.known) == (15, 0)
+    assert not (tmp_path / "two.db").exists()
+
+
+def test_without_an_embedder_nothing_has_a_vector(full: SQLiteStore, opened: Open) -> None:
+    other = opened("two", None)
+    done = import_(other, [line.encode() for line in lines_of(full, vectors=True)], None, namespaces=None)
+    assert (done.imported, done.without_vector) == (15, 15)
+    assert other.info(live()).model is None
+
+
+def test_vectors_of_another_model_are_made_anew(full: SQLiteStore, opened: Open) -> None:
+    other = opened("two", Other.space)
+    take_in(other, lines_of(full, vectors=True), Other())
+    (vectors,) = other.vectors([Ref(MEMORY, "ann", IDS[0], 2)]).values()
+    assert float(vectors[0] @ Other().embed("Ünï 日本 🎉")[0]) == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_store_of_another_model_takes_nothing_in(full: SQLiteStore, opened: Open) -> None:
+    before = content(full)
+    with pytest.raises(EmbedderMismatch, match="memory reembed"):
+        take_in(opened("one", Other.space), [HEADER, line_of(group=IDS[6])], Other())
+    assert content(full) == before
+
+
+# --- migrate ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_has_everything_and_the_original_is_untouched(full: SQLiteStore, opened: Open, tmp_path: Path) -> None:
+    before, copy = lines_of(full, vectors=True), opened("two")
+    done = migrate(opened("one", None), copy, FakeEmbedder(), progress=quiet)
+    assert (done.copied, done.changed, done.removed, done.without_vector) == (15, 0, 0, 0)
+    assert {tuple(place): contents.records for place, contents in done.contents.items()} == {
+        ("history", "ann"): 8,
+        ("history", "bob"): 1,
+        ("memory", "ann"): 5,
+        ("memory", "bob"): 1,
+    }
+    assert content(copy) == content(full)
+    kept = full.vectors(list(content(full)))
+    assert all(np.array_equal(vectors, kept[ref]) for ref, vectors in copy.vectors(list(kept)).items())
+    assert lines_of(full, vectors=True) == before
+    with Memories(f"sqlite:///{tmp_path}/two.db", namespace="ann", embedder="fake") as memories:
+        assert memories.search("Ünï 日本")[0].memory.content == "Ünï 日本 🎉"
+    again = migrate(full, copy, FakeEmbedder(), progress=quiet)
+    assert (again.copied, again.changed) == (0, 0)
+
+
+def test_with_another_embedder_the_copy_is_embedded_anew(full: SQLiteStore, opened: Open) -> None:
+    copy = opened("two", Other.space)
+    migrate(full, copy, Other(), progress=quiet)
+    assert copy.info(live()).model == "other/1"
+    assert content(copy) == content(full)
+    assert copy.unstaged(Other.space, MEMORY, limit=9) == copy.unstaged(Other.space, HISTORY, limit=9) == []
+
+
+def test_without_an_embedder_the_copy_has_no_vectors_and_that_is_said(full: SQLiteStore, opened: Open) -> None:
+    assert migrate(full, opened("two", None), None, progress=quiet).without_vector == 15
+
+
+def test_a_missing_store_is_not_migrated(opened: Open, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="no records, so there is nothing to migrate"):
+        migrate(opened(), opened("two"), FakeEmbedder(), progress=quiet)
+    assert list(tmp_path.glob("*.db*")) == []
+
+
+@pytest.mark.parametrize("own", [record(IDS[7]), turn(77), record(IDS[2], text="another text"), turn(1, text="other")])
+def test_a_store_that_is_no_copy_is_refused(full: SQLiteStore, opened: Open, own: Record) -> None:
+    copy = opened("two")
+    copy.append([own])
+    with pytest.raises(RequestError, match=r"the target is no copy of this store: it has a record of its own"):
+        migrate(full, copy, FakeEmbedder(), progress=quiet)
+    assert replace(content(copy)[own.ref], vectors=None) == replace(own, vectors=None)
+
+
+def test_other_namespaces_of_the_target_stay(full: SQLiteStore, opened: Open) -> None:
+    copy = opened("two")
+    copy.append([record(IDS[7], namespace="carl"), turn(1, namespace="carl")])
+    migrate(full, copy, FakeEmbedder(), progress=quiet)
+    found = content(copy)
+    assert {ref for ref in found if ref.namespace == "carl"} == {
+        Ref(MEMORY, "carl", IDS[7], 1),
+        Ref(HISTORY, "carl", "talk", 1),
+    }
+    assert {ref: entry for ref, entry in found.items() if ref.namespace != "carl"} == content(full)
+
+
+def test_a_second_run_catches_up(opened: Open, tmp_path: Path) -> None:
+    """Versions, ends, restored memories, keys that went from one memory to another, reinforcements, accesses."""
+    url = f"sqlite:///{tmp_path}/one.db"
+    with Memories(url, embedder="fake") as memories:
+        first = memories.create("about apples", key="a").memory
+        second = memories.create("about bananas", decay="reinforceable").memory
+        assert first is not None
+        assert second is not None
+        memories.delete(first.id)
+        third = memories.create("about cherries", key="a").memory
+        assert third is not None
+        copy = opened("two")
+        migrate(opened(), copy, FakeEmbedder(), progress=quiet)
+        memories.delete(third.id)
+        memories.restore(first.id)
+        memories.reinforce(second.id)
+        memories.update(second.id, "about many bananas")
+        memories.search("bananas")
+        memories.add_turns("talk", ["said"])
+        done = migrate(opened(), copy, FakeEmbedder(), progress=quiet)
+        assert (done.copied, done.changed) == (3, 3)
+        assert content(copy) == content(opened())
+
+
+def test_what_was_forgotten_between_two_runs_is_a_refusal(full: SQLiteStore, opened: Open) -> None:
+    copy, ref = opened("two"), Ref(MEMORY, "ann", IDS[2], 1)
+    migrate(full, copy, FakeEmbedder(), progress=quiet)
+    full.remove([ref])
+    with pytest.raises(RequestError, match=f"memory {ref.group} .* was forgotten here since; forget it there"):
+        migrate(full, copy, FakeEmbedder(), progress=quiet)
+    copy.remove([ref])
+    assert migrate(full, copy, FakeEmbedder(), progress=quiet).copied == 0
+
+
+def on(what: str, action: Callable[[], object]) -> Callable[[str, int, int], None]:
+    """Return a progress that does something when a step is first told of."""
+    waiting = [action]
+
+    def tell(step: str, _done: int, _whole: int) -> None:
+        if step == what and waiting:
+            waiting.pop()()
+
+    return tell
+
+
+def test_what_is_forgotten_while_it_is_copied_does_not_stay_in_the_copy(full: SQLiteStore, opened: Open) -> None:
+    copy, rival, ref = opened("two"), opened(), Ref(MEMORY, "ann", IDS[2], 1)
+
+    def tell(step: str, done: int, whole: int) -> None:
+        if step == "copying" and done == whole and ref in content(opened()):
+            assert content(copy).keys() == content(full).keys()
+            rival.remove([Ref(HISTORY, "ann", "talk", 0), ref, Ref(MEMORY, "bob", IDS[3], 1)])
+
+    done = migrate(full, copy, FakeEmbedder(), progress=tell)
+    assert done.removed == 3  # of them all memories of bob
+    assert ref not in content(copy)
+    assert content(copy) == content(full)
+
+
+def test_a_target_that_somebody_else_writes_to_is_refused(full: SQLiteStore, opened: Open) -> None:
+    rival = opened("two")
+    tell = on("copying", lambda: rival.append([record(IDS[7])]))
+    with pytest.raises(RequestError, match="the target is no copy"):
+        migrate(full, opened("two"), FakeEmbedder(), progress=tell)
+    assert Ref(MEMORY, "ann", IDS[7], 1) in content(rival)
+
+
+def test_a_key_that_moves_while_it_is_copied_is_no_conflict(opened: Open) -> None:
+    source, copy, rival = opened(), opened("two"), opened()
+    source.append([record(IDS[0], ended_at=at(5), ended_by="delete"), record(IDS[1], key="k")])
+
+    def move() -> None:
+        rival.patch([Patch(Ref(MEMORY, "ann", IDS[1], 1), at(9), "delete", {"mark": 1})])
+        rival.append([record(IDS[0], 2, key="k")])
+
+    tell = on("copying", move)
+    migrate(source, copy, FakeEmbedder(), progress=tell)
+    assert content(copy) == content(source)
+    assert copy.scan(live(key="k"), limit=1)[0].ref.group == IDS[0]
+
+
+LOSSES: dict[str, Callable[[Record], Record]] = {
+    "fields": lambda entry: replace(entry, fields={}),
+    "labels": lambda entry: replace(entry, labels={}),
+    "text": lambda entry: replace(entry, text=entry.text.upper()),
+    "end": lambda entry: replace(entry, ended_by=None),
+    "time": lambda entry: replace(entry, created_at=entry.created_at + timedelta(milliseconds=1)),
+    "namespace": lambda entry: replace(entry, ref=entry.ref._replace(namespace="else")),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("seldom", [False, True])
+def test_a_copy_that_is_not_the_same_is_never_called_done(
+    full: SQLiteStore, opened: Open, loss: Callable[[Record], Record], seldom: bool
+) -> None:
+    """In what is written, or in what is read in the end: no patch then makes it good."""
+
+    class Lossy(SQLiteStore):
+        def patch(self, patches: Sequence[Patch]) -> None:
+            """Mend nothing."""
+
+        def append(self, records: Sequence[Record]) -> None:
+            super().append(records if seldom else [loss(entry) for entry in records])
+
+        def scan(self, where: Filter, **options: Any) -> list[Record]:
+            found = super().scan(where, **options)
+            return [loss(entry) for entry in found] if seldom else found
+
+    before = content(full)
+    with pytest.raises((StoreError, RequestError), match=r"the copy is not the same|the target is no copy"):
+        migrate(full, opened("two", kind=Lossy), FakeEmbedder(), progress=quiet)
+    assert content(full) == before
+
+
+def test_only_the_last_of_a_copy_makes_writers_wait(
+    full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
+    rival = opened()
+    waits: list[bool] = []
+
+    class Target(SQLiteStore):
+        def read(self, refs: Sequence[Ref]) -> list[Record]:
+            try:
+                with rival.transaction():
+                    waits.append(False)
+            except StoreBusy:
+                waits.append(True)
+            return super().read(refs)
+
+    migrate(full, opened("two", kind=Target), FakeEmbedder(), progress=quiet)
+    assert waits == [False] * 4 + [True] * 4
+
+
+# --- what can't be read ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torn(tmp_path: Path) -> Iterator[Store]:
+    """A files store; git has left a line in the file of one of its namespaces."""
+    store = open_store(f"files:///{tmp_path}/notes", FakeEmbedder.space)
+    store.append([record(IDS[0])])
+    store.append([record(IDS[1], namespace="bob"), turn(0, namespace="bob")])
+    with (tmp_path / "notes" / "ann.jsonl").open("a") as file:
+        file.write("<<<<<<< HEAD\n")
+    yield store
+    store.close()
+
+
+def test_what_can_not_be_read_is_never_left_out(torn: Store, opened: Open, tmp_path: Path) -> None:
+    copy, told = opened("copy"), []
+    for move in (
+        lambda: export(torn, lambda _: None, namespaces=None, progress=quiet),
+        lambda: export(torn, lambda _: None, namespaces=["ann"], with_vectors=True, progress=quiet),
+        lambda: migrate(torn, copy, FakeEmbedder(), progress=lambda *_: told.append("copying")),
+        lambda: reembed(torn, Other(), progress=lambda *_: told.append("embedding")),
+        lambda: take_in(torn, [HEADER, line_of()], namespaces=["ann"]),  # type: ignore[arg-type]
+        lambda: take_in(torn, [HEADER, line_of()], namespaces=["ann"], dry_run=True),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(StoreDamaged, match=r"ann\.jsonl:2 can't be read"):
+            move()
+    assert told == []
+    assert not (tmp_path / "copy.db").exists()
+    assert export(torn, lambda _: None, namespaces=["bob"], progress=quiet) == 2
+
+
+def test_what_is_damaged_while_it_is_copied_is_no_verified_copy(torn: Store, opened: Open, tmp_path: Path) -> None:
+    file = tmp_path / "notes" / "ann.jsonl"
+    damaged, well = file.read_text(), file.read_text().replace("<<<<<<< HEAD\n", "")
+    file.write_text(well)
+    tell = on("copying", lambda: file.write_text(damaged))
+    with pytest.raises(StoreDamaged, match=r"ann\.jsonl:2"):
+        migrate(torn, opened("copy"), FakeEmbedder(), progress=tell)
+    file.write_text(well)
+    assert len(migrate(torn, opened("copy"), FakeEmbedder(), progress=quiet).contents) == 3
+
+
+# --- reembed ---------------------------------------------------------------------------------------------------------
+
+
+def found_by(store: SQLiteStore, embedder: FakeEmbedder, query: str) -> str:
+    (best, *_) = sorted(
+        store.candidates(live(), vector=embedder.embed(query)[0], terms=[], k=5),
+        key=lambda each: -(each.similarity or 0),
+    )
+    assert best.similarity == pytest.approx(1.0, abs=0.01)
+    return best.record.ref.group
+
+
+def test_a_store_is_searched_while_its_embedder_is_changed(full: SQLiteStore, opened: Open) -> None:
+    old, seen = opened(), []
+    tell = lambda *_: seen.append(found_by(old, FakeEmbedder(), "Ünï 日本 🎉"))  # noqa: E731
+    before = content(full)
+    done = reembed(opened("one", None), Other(), progress=tell)
+    assert (done.embedded, done.before, done.model) == (15, "fake/1", "other/1")
+    assert set(seen) == {IDS[0]}
+    assert len(seen) >= 2
+    with pytest.raises(EmbedderMismatch, match="memory reembed"):
+        found_by(old, FakeEmbedder(), "Ünï 日本 🎉")
+    new = opened("one", Other.space)
+    assert found_by(new, Other(), "Ünï 日本 🎉") == IDS[0]
+    assert content(new) == before
+    assert reembed(new, Other(), progress=quiet).embedded == 0
+
+
+def test_what_is_written_while_the_embedder_is_changed_gets_vectors_too(full: SQLiteStore, opened: Open) -> None:
+    rival = opened()
+    tell = on("embedding", lambda: rival.append([record(IDS[6], text="elder tea"), turn(9)]))
+    assert reembed(full, Other(), progress=tell).embedded == 17
+    new = opened("one", Other.space)
+    assert found_by(new, Other(), "elder tea") == IDS[6]
+    assert new.info(live(state="any")).without_vector_count == 0
+
+
+def test_a_change_of_the_embedder_goes_on_where_it_was(
+    full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Failing(Other):
+        def embed(self, text: str) -> Any:
+            asked.append(text)
+            if len(asked) == 9:
+                raise KeyboardInterrupt
+            return super().embed(text)
+
+    monkeypatch.setattr(reembedding, "PAGE", 4)
+    monkeypatch.setattr(reembedding, "FEW", 4)
+    with pytest.raises(KeyboardInterrupt):  # when all 6 memories are staged, in the first batch of turns
+        reembed(full, Failing(), progress=quiet)
+    assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
+    assert reembed(opened(), Failing(), progress=quiet).embedded == 9
+    assert opened("one", None).info(live()).model == "other/1"
+
+
+def test_with_the_embedder_in_use_what_is_missing_is_made(opened: Open) -> None:
+    plain = opened("one", None)
+    plain.append([record(IDS[0], text="apple", vectors=None), turn(1, vectors=None)])
+    assert reembed(plain, FakeEmbedder(), progress=quiet)[:2] == (2, None)
+    plain.append([record(IDS[1], text="pear", vectors=None)])
+    assert reembed(plain, FakeEmbedder(), progress=quiet) == (1, "fake/1", "fake/1")
+    assert found_by(opened(), FakeEmbedder(), "pear") == IDS[1]
+
+
+def test_a_missing_store_has_nothing_to_embed(opened: Open, tmp_path: Path) -> None:
+    assert reembed(opened(), Other(), progress=quiet).embedded == 0
+    assert list(tmp_path.glob("*.db*")) == []
+
+
+def test_a_store_that_keeps_nothing_staged_is_no_endless_loop(
+    full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Forgetful(SQLiteStore):
+        def stage(self, space: Space, vectors: Mapping[Ref, Any]) -> None:
+            """Keep nothing."""
+
+    monkeypatch.setattr(reembedding, "PAGE", 4)
+    with pytest.raises(StoreError, match="does not keep the vectors that are staged"):
+        reembed(opened("one", kind=Forgetful), Other(), progress=quiet)
+    assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
+
+
+def test_a_store_without_transactions_is_asked_again(full: SQLiteStore, opened: Open) -> None:
+    rival = opened()
+    writes = iter([IDS[6], IDS[7]])
+
+    class Loose(SQLiteStore):
+        """Somebody writes between the last look and the switch."""
+
+        @contextmanager
+        def transaction(self) -> Iterator[None]:
+            yield
+
+        def switch(self, space: Space) -> None:
+            for group in writes:
+                rival.append([record(group)])
+                break
+            super().switch(space)
+
+    assert reembed(opened("one", kind=Loose), Other(), progress=quiet).embedded == 17
+    assert opened("one", Other.space).unstaged(Other.space, MEMORY, limit=9) == []
+
+
+def test_nobody_waits_for_an_embedder(full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody writes whenever it embeds, until only the last is left, which is embedded while they wait."""
+    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
+    rival, waits, left = opened(), [], list(range(100, 100 + 50))
+
+    class Watched(Other):
+        embed_query = Other.embed
+
+        def embed_many(self, texts: Sequence[str]) -> Any:
+            try:
+                rival.append([turn(left.pop())])
+                waits.append(0)
+            except StoreBusy:
+                waits.append(len(texts))
+            return [self.embed(text) for text in texts]
+
+    assert reembed(opened("one", None), Watched(), progress=quiet).model == "other/1"
+    assert waits[:2] == [0, 0]
+    assert waits.count(0) >= reembedding.PATIENCE
+    assert [count for count in waits if count] == [1]
+    assert opened("one", Other.space).unstaged(Other.space, HISTORY, limit=9) == []
+
+
+def test_who_writes_faster_than_it_embeds_is_told(full: SQLiteStore, opened: Open) -> None:
+    rival, positions = opened(), iter(range(100, 100_000))
+
+    class Slow(Other):
+        embed_query = Other.embed
+
+        def embed_many(self, texts: Sequence[str]) -> Any:
+            rival.append([turn(next(positions)) for _ in range(reembedding.FEW + 1)])
+            return [self.embed(text) for text in texts]
+
+    with pytest.raises(StoreError, match="run it again when there is less to do"):
+        reembed(full, Slow(), progress=quiet)
+    assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
+
+
+def test_others_who_write_all_the_time_are_told(full: SQLiteStore, opened: Open) -> None:
+    class Raced(SQLiteStore):
+        def switch(self, space: Space) -> None:
+            raise Conflict("somebody wrote")
+
+    with pytest.raises(StoreError, match="run it again when there is less to do"):
+        reembed(opened("one", kind=Raced), Other(), progress=quiet)
+    assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]

@@ -1,0 +1,379 @@
+"""The queue on disk: what was added is not lost, and what belongs together stays in order, whoever else is at it."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories import MCPError, load_config
+from memories.file_lock import locked
+from memories.write.queue import RetryQueue, files_of
+
+Step = Callable[[], object]
+
+
+def filled(path: Path, count: int) -> RetryQueue:
+    queue = RetryQueue(path, group="c")
+    for number in range(count):
+        queue.add({"n": number, "c": "a"})
+    return queue
+
+
+def numbers(queue: RetryQueue) -> list[int]:
+    return [entry["n"] for entry in queue.entries()]
+
+
+def all_but_the_first_fail(entry: dict[str, Any]) -> None:
+    if entry["n"]:
+        raise MCPError("full")
+
+
+def refuse(_entry: object) -> None:
+    raise ValueError("never")
+
+
+def in_threads(*steps: Step) -> None:
+    """Run steps beside each other; what one raises is raised here."""
+    errors: list[BaseException] = []
+
+    def run(step: Step) -> None:
+        try:
+            step()
+        except BaseException as exc:  # noqa: BLE001 - it is raised below
+            errors.append(exc)
+
+    running = [threading.Thread(target=run, args=(step,)) for step in steps]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join(30)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+def test_the_queue_is_private_and_keeps_whole_lines_only(tmp_path: Path) -> None:
+    queue = RetryQueue(tmp_path / "deep" / "er" / "q.jsonl")
+    assert (bool(queue), queue.entries(), queue.drain(print).done) == (False, [], 0)  # type: ignore[comparison-overlap]
+    queue.add({"text": "first\n\u2028 line"})
+    assert stat.S_IMODE(queue.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(queue.path.parent.stat().st_mode) == 0o700
+    with queue.path.open("ab") as file:
+        file.write(b'{"text": "half' * 9)  # a crash in the middle of a write
+    assert queue.entries() == [{"text": "first\n\u2028 line"}]
+    queue.add({"text": "x" * 200_000})
+    queue.add({"text": "third"})
+    seen: list[Any] = []
+    with queue.path.open("ab") as file:
+        file.write(b"damaged\n[]\n")
+    assert queue.drain(seen.append).done == 3
+    assert [entry["text"][:5] for entry in seen] == ["first", "xxxxx", "third"]
+    assert not queue
+    assert queue.path.with_name("q.jsonl.refused").read_bytes() == b"damaged\n[]\n"
+
+
+def test_a_queue_of_nothing_but_a_half_written_line_is_empty(tmp_path: Path) -> None:
+    queue = RetryQueue(tmp_path / "q.jsonl")
+    queue.path.write_bytes(b'{"text": "half')
+    assert queue.drain(pytest.fail).done == 0
+    assert not queue.path.exists()
+
+
+def test_a_damaged_line_is_put_aside_once(tmp_path: Path) -> None:
+    queue = RetryQueue(tmp_path / "q.jsonl")
+    queue.path.write_bytes(b'damaged\n{"n": 1}\n')
+
+    def fail(_entry: dict[str, Any]) -> None:
+        raise MCPError("full")
+
+    for _ in range(3):
+        assert queue.drain(fail).done == 0
+    assert queue.path.read_bytes() == b'{"n": 1}\n'
+    assert queue.path.with_name("q.jsonl.refused").read_bytes() == b"damaged\n"
+
+
+def test_what_fails_holds_up_its_own_conversation_and_no_other(tmp_path: Path) -> None:
+    queue = RetryQueue(tmp_path / "q.jsonl", group="c")
+    for number in range(9):
+        queue.add({"n": number, "c": "abc"[number % 3]})
+    seen = []
+
+    def not_four(entry: dict[str, Any]) -> None:
+        if entry["n"] == 4:
+            raise MCPError("full")
+        seen.append(entry["n"])
+
+    drained = queue.drain(not_four)
+    assert (seen, drained.done, list(drained.failed)) == ([0, 1, 2, 3, 5, 6, 8], 7, ["b"])
+    assert [entry["n"] for entry in queue.entries()] == [4, 7]
+    assert queue.drain(seen.append, before="a").done == 2
+
+
+def test_draining_stops_when_nobody_answers_or_many_fail(tmp_path: Path) -> None:
+    queue = RetryQueue(tmp_path / "q.jsonl", group="c")
+    for number in range(9):
+        queue.add({"n": number, "c": str(number)})
+    seen = []
+
+    def fail(entry: dict[str, Any]) -> None:
+        seen.append(entry["n"])
+        raise MCPError("full") if entry["n"] else ConnectionError("gone")
+
+    with pytest.raises(ConnectionError):
+        queue.drain(fail)
+    queue.discard("0")
+    assert (queue.drain(fail).done, seen) == (0, [0, 1, 2, 3])
+    assert len(queue.entries()) == 8
+
+
+def test_who_drains_keeps_nobody_from_adding(tmp_path: Path) -> None:
+    queue = RetryQueue(tmp_path / "q.jsonl", group="c")
+    queue.add({"n": 0, "c": "a"})
+    inside, others = threading.Event(), threading.Event()
+
+    def slowly(_entry: dict[str, Any]) -> None:
+        inside.set()
+        assert others.wait(10)
+
+    draining = threading.Thread(target=queue.drain, args=(slowly,))
+    draining.start()
+    assert inside.wait(10)
+    queue.add({"n": 1, "c": "a"})
+    assert queue.drain(pytest.fail).done == 0
+    others.set()
+    draining.join()
+    assert queue.entries() == [{"n": 1, "c": "a"}]
+
+
+# --- several at once -------------------------------------------------------------------------------------------------
+
+
+def test_a_second_drainer_loses_nothing_that_is_added_meanwhile(tmp_path: Path) -> None:
+    """Who drains takes entries out by their places: if another had taken some out meanwhile, others would be gone."""
+    queue = filled(tmp_path / "q.jsonl", 2)
+    inside, go_on = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def slowly(entry: dict[str, Any]) -> None:
+        inside.set()
+        assert go_on.wait(20)
+        seen.append(entry["n"])
+
+    def second() -> None:
+        try:
+            assert inside.wait(20)
+            queue.drain(lambda entry: seen.append(entry["n"]))
+            for number in (2, 3):
+                queue.add({"n": number, "c": "a"})
+        finally:
+            go_on.set()
+
+    in_threads(lambda: queue.drain(slowly), second)
+    assert seen == [0, 1]
+    assert numbers(queue) == [2, 3]
+
+
+@pytest.mark.parametrize("before", [None, "a"])
+def test_drainers_beside_adders_keep_all_in_order(tmp_path: Path, before: str | None) -> None:
+    queue, most = filled(tmp_path / "q.jsonl", 0), 60
+    seen: list[tuple[str, int]] = []
+    added = threading.Event()
+
+    def add(group: str) -> None:
+        for number in range(most):
+            queue.add({"n": number, "c": group})
+
+    def drain() -> None:
+        while not added.is_set() or queue:
+            queue.drain(lambda entry: seen.append((entry["c"], entry["n"])), before=before)
+
+    def adders() -> None:
+        try:
+            in_threads(lambda: add("a"), lambda: add("b"))
+        finally:
+            added.set()
+
+    in_threads(drain, drain, drain, adders)
+    for group in "ab":
+        assert [number for each, number in seen if each == group] == list(range(most))
+
+
+def test_what_is_added_while_the_queue_is_rewritten_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = filled(tmp_path / "q.jsonl", 2)
+    adders: list[threading.Thread] = []
+    fsync = os.fsync
+
+    def slow_fsync(fd: int) -> None:
+        """Flush, while somebody else adds something or waits for it."""
+        monkeypatch.setattr(os, "fsync", fsync)
+        adders.append(threading.Thread(target=queue.add, args=({"n": 2, "c": "a"},)))
+        adders[0].start()
+        adders[0].join(0.3)
+        fsync(fd)
+
+    def deal_with(entry: dict[str, Any]) -> None:
+        all_but_the_first_fail(entry)
+        monkeypatch.setattr(os, "fsync", slow_fsync)
+
+    assert queue.drain(deal_with).done == 1
+    [adder] = adders
+    adder.join(20)
+    assert numbers(queue) == [1, 2]
+
+
+def test_who_adds_waits_for_another_process_that_changes_the_file(
+    tmp_path: Path, clean_environment: Mapping[str, str]
+) -> None:
+    queue = filled(tmp_path / "q.jsonl", 1)
+    script = """
+import sys
+from pathlib import Path
+from memories.write.queue import RetryQueue, files_of
+print("ready", flush=True)
+RetryQueue(Path(sys.argv[1]), "c").add({"n": 1, "c": "a"})
+"""
+    command = [sys.executable, "-c", script, str(queue.path)]
+    with locked(queue.path.with_name("q.jsonl.lock")):
+        adding = subprocess.Popen(command, env=dict(clean_environment), stdout=subprocess.PIPE, text=True)
+        assert adding.stdout is not None
+        assert adding.stdout.readline() == "ready\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            adding.wait(0.5)
+        assert numbers(queue) == [0]
+    assert adding.communicate(timeout=30) == ("", None)
+    assert (adding.returncode, numbers(queue)) == (0, [0, 1])
+
+
+def test_who_is_stuck_is_not_waited_for_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memories.write.queue.GROUP_SECONDS", 0.1)
+    queue = filled(tmp_path / "q.jsonl", 1)
+    with locked(queue.path.with_name("q.jsonl.drain.lock")):
+        assert queue.drain(pytest.fail, before="a").done == 0
+        assert queue.drain(pytest.fail, before="another").done == 0
+    assert numbers(queue) == [0]
+
+
+# --- on the disk -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bytes]]:
+    """What was flushed to the disk: inode, size then, and the names in the folder if it is one."""
+    found: list[tuple[int, int, bytes]] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        known = os.fstat(fd)
+        names = b"\n".join(sorted(map(os.fsencode, os.listdir(fd)))) if stat.S_ISDIR(known.st_mode) else b""
+        found.append((known.st_ino, known.st_size, names))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return found
+
+
+def test_what_was_added_is_on_the_disk(tmp_path: Path, flushed: list[tuple[int, int, bytes]]) -> None:
+    queue = RetryQueue(tmp_path / "q.jsonl")
+    for number in range(2):
+        queue.add({"n": number})
+        known = queue.path.stat()
+        assert (known.st_ino, known.st_size, b"") in flushed  # with all that it holds
+    folder = tmp_path.stat().st_ino
+    assert [b"q.jsonl" in names.split(b"\n") for inode, _, names in flushed if inode == folder] == [True]
+
+
+def test_what_remains_is_on_the_disk_before_what_was_there_is_gone(
+    tmp_path: Path, flushed: list[tuple[int, int, bytes]]
+) -> None:
+    queue = filled(tmp_path / "q.jsonl", 3)
+    flushed.clear()
+    queue.drain(all_but_the_first_fail)
+    known, folder = queue.path.stat(), tmp_path.stat().st_ino
+    assert numbers(queue) == [1, 2]
+    assert (known.st_ino, known.st_size, b"") in flushed
+    assert flushed[-1][0] == folder
+    assert b"q.jsonl" in flushed[-1][2].split(b"\n")
+
+
+def test_what_is_put_aside_is_on_the_disk_before_it_leaves_the_queue(
+    tmp_path: Path, flushed: list[tuple[int, int, bytes]]
+) -> None:
+    queue = filled(tmp_path / "q.jsonl", 1)
+    flushed.clear()
+    queue.drain(refuse)
+    known = queue.refused.stat()
+    assert flushed[0][:2] == (known.st_ino, known.st_size)
+    assert not queue.path.exists()
+    assert b"q.jsonl" not in flushed[-1][2].split(b"\n")
+
+
+# --- what is to be forgotten -----------------------------------------------------------------------------------------
+
+
+def test_a_conversation_is_discarded_wherever_it_stands_and_others_stay(tmp_path: Path) -> None:
+    queue = RetryQueue(tmp_path / "q.jsonl")
+    for group in ("a", "ab", "caf\u00e9"):
+        queue.add({"conversation_id": group, "text": f"refused {group}"})
+    queue.drain(refuse)
+    for group in ("caf\u00e9", "a", "ab"):
+        queue.add({"conversation_id": group, "text": f"waits {group}"})
+    with queue.refused.open("ab") as file:
+        file.write(b'{"conversation_id": "a", "text": "damaged\n{"conversation_id": "ab", "text": "damaged\n')
+    assert [queue.discard(group) > 0 for group in ("a", "caf\u00e9", "a", "none")] == [True, True, False, False]
+    assert queue.entries() == [{"conversation_id": "ab", "text": "waits ab"}]
+    kept = [{"conversation_id": "ab", "text": "refused ab"}, '{"conversation_id": "ab", "text": "damaged']
+    assert queue.refused.read_text() == f"{json.dumps(kept[0])}\n{kept[1]}\n"
+
+
+def test_who_discards_while_somebody_drains_takes_nothing_of_others(tmp_path: Path) -> None:
+    queue = RetryQueue(tmp_path / "q.jsonl", group="c")
+    for number, group in enumerate("abb"):
+        queue.add({"n": number, "c": group})
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slowly(entry: dict[str, Any]) -> None:
+        inside.set()
+        assert go_on.wait(20)
+        all_but_the_first_fail(entry)
+
+    def discard() -> None:
+        assert inside.wait(20)
+        releasing = threading.Timer(0.2, go_on.set)
+        releasing.start()
+        assert queue.discard("a") == 0  # it was dealt with before
+        releasing.join()
+
+    in_threads(lambda: queue.drain(slowly), discard)
+    assert numbers(queue) == [1, 2]
+
+
+def test_nothing_to_discard_makes_no_file(tmp_path: Path) -> None:
+    assert RetryQueue(tmp_path / "none" / "q.jsonl").discard("a") == 0
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("store", "other", "same"),
+    [
+        ("postgresql://ann:old@h:5432/d", "postgresql://bob:new@H:5432/d?sslmode=require", True),
+        ("postgresql://h/d", "postgresql://h/e", False),
+        ("postgresql://h/d", "postgresql://h/d?schema=x", False),
+        ("chroma://h:8000", "chroma://:key@h:8000/memories", True),
+        ("chroma://h:8000/a", "chroma://h:8000/b", False),
+        ("files:///a", "files:///b", False),
+    ],
+)
+def test_a_queue_belongs_to_a_place_and_not_to_who_logs_in(tmp_path: Path, store: str, other: str, same: bool) -> None:
+    first, second = (load_config({"home": str(tmp_path), "store": url}, environment={}) for url in (store, other))
+    assert (files_of(first, "ann") == files_of(second, "ann")) is same
+    assert files_of(first, "ann") != files_of(first, "bob")
+    named = load_config({"home": str(tmp_path), "store": "chroma://h"}, environment={"COLLECTION_NAME": "other"})
+    plain = load_config({"home": str(tmp_path), "store": "chroma://h"}, environment={})
+    assert files_of(named, "ann") != files_of(plain, "ann")

@@ -1,0 +1,654 @@
+"""Turns of conversations: appended in order and once, kept apart, found by a search of the history."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories import InvalidInput, Memories, load_config
+from memories.embedders.minilm import MiniLM
+from memories.models import Collection, Filter
+from memories.write.turns import MAX_TURN_CHARACTERS, SESSION_TURNS, TurnDraft
+
+START = datetime(2026, 5, 1, 9, tzinfo=UTC)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - that is what is wrong with it
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/m.db"
+
+
+@pytest.fixture
+def memories(url: str) -> Iterator[Memories]:
+    with Memories(url, embedder="fake", clock=lambda: START) as found:
+        yield found
+
+
+def said(content: str, minutes: float = 0.0, **fields: Any) -> TurnDraft:
+    """Return a draft of a turn so many minutes after the start."""
+    return TurnDraft(content, created_at=START + minutes * MINUTE, **fields)
+
+
+def everything(memories: Memories, *namespaces: str) -> list[Any]:
+    """Return all turns in the store, whatever their conversation."""
+    where = Filter(Collection.HISTORY, namespaces or ("shared",), state="any")
+    return memories._store.scan(where, limit=10_000)
+
+
+def contents(hits: Any) -> list[str]:
+    return [hit.content for hit in hits]
+
+
+# --- appending -------------------------------------------------------------------------------------------------------
+
+
+def test_turns_are_numbered_from_0_without_gaps(memories: Memories) -> None:
+    for batch in (["one"], ["two", "three"], [], ["four"]):
+        memories.add_turns("talk", batch)
+    memories.add_turns("other", ["five"])
+    turns = memories.tail_turns("talk")
+    assert [(turn.index, turn.content) for turn in turns] == list(enumerate(["one", "two", "three", "four"]))
+    assert [turn.id for turn in turns] == ["talk#0", "talk#1", "talk#2", "talk#3"]
+    assert [turn.id for turn in memories.tail_turns("other")] == ["other#0"]
+
+
+def test_a_turn_comes_back_as_it_was_written(memories: Memories) -> None:
+    draft = TurnDraft(
+        "Ünïcode 日本 🎉\n\ttwo lines",
+        role="assistant",
+        speaker="  Zoë Lee ",
+        created_at=START.astimezone(timezone(timedelta(hours=9))),
+        message_id="m-1",
+        tags={"channel": "work"},
+    )
+    [written] = memories.add_turns("talk", [draft])
+    assert [written] == memories.tail_turns("talk")
+    assert (written.conversation_id, written.index, written.namespace) == ("talk", 0, "shared")
+    assert (written.content, written.role, written.speaker) == ("Ünïcode 日本 🎉\n\ttwo lines", "assistant", "Zoë Lee")
+    assert (written.created_at, written.session, written.message_id) == (START, 0, "m-1")
+    assert dict(written.tags) == {"channel": "work"}
+
+
+def test_what_is_not_given_is_a_user_now(memories: Memories) -> None:
+    [turn] = memories.add_turns("talk", ["hello"])
+    assert (turn.role, turn.speaker, turn.created_at, turn.message_id) == ("user", None, START, None)
+    assert dict(turn.tags) == {}
+
+
+def test_a_conversation_has_one_name_however_it_is_written(memories: Memories) -> None:
+    memories.add_turns("Caf\u00e9", ["one"])
+    memories.add_turns("  Cafe\u0301 ", ["two"])
+    assert [turn.content for turn in memories.tail_turns("Café")] == ["one", "two"]
+
+
+def test_the_tail_is_the_end_oldest_first(memories: Memories) -> None:
+    memories.add_turns("talk", [f"turn {number}" for number in range(30)])
+    assert [turn.index for turn in memories.tail_turns("talk", limit=3)] == [27, 28, 29]
+    assert [turn.index for turn in memories.tail_turns("talk")] == list(range(20, 30))
+    assert [turn.index for turn in memories.tail_turns("talk", limit=1000)] == list(range(30))
+    assert memories.tail_turns("nothing") == []
+
+
+# --- once only -------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_stored_once_in_its_conversation(memories: Memories) -> None:
+    first = memories.add_turns("talk", [said("one", message_id="a"), said("two"), said("again", message_id="a")])
+    assert [turn.index for turn in first] == [0, 1, 0]
+    second = memories.add_turns("talk", [said("once more", message_id="a"), said("three", message_id="b")])
+    assert [(turn.index, turn.content) for turn in second] == [(0, "one"), (2, "three")]
+    assert [turn.content for turn in memories.tail_turns("talk")] == ["one", "two", "three"]
+
+
+def test_a_message_id_is_of_its_conversation_and_namespace(memories: Memories) -> None:
+    for conversation in ("talk", "talks"):
+        memories.add_turns(conversation, [said(f"of {conversation}", message_id="a")])
+    with Memories(memories._store, namespace="bob", embedder="fake") as bob:
+        [turn] = bob.add_turns("talk", [said("of Bob", message_id="a")])
+        assert (turn.index, turn.content, turn.namespace) == (0, "of Bob", "bob")
+    assert [memories.tail_turns(name)[0].content for name in ("talk", "talks")] == ["of talk", "of talks"]
+
+
+def test_the_same_text_without_a_message_id_is_said_twice(memories: Memories) -> None:
+    memories.add_turns("talk", ["yes", "yes"])
+    memories.add_turns("talk", ["yes"])
+    assert len(memories.tail_turns("talk")) == 3
+
+
+def test_a_message_id_does_not_meet_the_key_of_a_memory(memories: Memories) -> None:
+    memories.create("a memory", key="a")
+    memories.add_turns("talk", [said("a turn", message_id="a")])
+    assert memories.list().memories[0].content == "a memory"
+
+
+# --- sessions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("minutes", "sessions"),
+    [
+        ([0, 60, 120], [0, 0, 0]),
+        ([0, 60.001, 61], [0, 1, 1]),
+        ([0, 30, 200, 201, 500], [0, 0, 2, 2, 4]),
+        ([0, -60, 0], [0, 0, 0]),
+        ([0, -61, -60], [0, 1, 1]),
+        ([0, 24 * 60, 0], [0, 1, 2]),
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_long_pause_begins_a_session(
+    memories: Memories, minutes: list[float], sessions: list[int], at_once: bool
+) -> None:
+    drafts = [said("hello", after) for after in minutes]
+    for batch in [drafts] if at_once else [[draft] for draft in drafts]:
+        memories.add_turns("talk", batch)
+    assert [turn.session for turn in memories.tail_turns("talk")] == sessions
+
+
+@pytest.mark.parametrize("size", [1, 50, 200])
+def test_a_session_has_so_many_turns_at_most(memories: Memories, size: int) -> None:
+    for start in range(0, 200, size):
+        memories.add_turns("talk", [said("hello", number) for number in range(start, start + size)])
+    turns = memories.tail_turns("talk", limit=1000)
+    assert SESSION_TURNS == 64
+    assert [turn.session for turn in turns] == [number // 64 * 64 for number in range(200)]
+
+
+def test_sessions_of_two_conversations_do_not_meet(memories: Memories) -> None:
+    memories.add_turns("talk", [said("hello", 0), said("hello", 100)])
+    memories.add_turns("other", [said("hello", 101)])
+    memories.add_turns("talk", [said("hello", 102)])
+    assert [turn.session for turn in memories.tail_turns("talk")] == [0, 1, 1]
+    assert [turn.session for turn in memories.tail_turns("other")] == [0]
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+BAD: list[tuple[Mapping[str, Any], str]] = [
+    ({"content": ""}, "content is empty"),
+    ({"content": " \n\u200b"}, "content has no visible text"),
+    ({"content": "a\0b"}, "content has a NUL character at 1"),
+    ({"content": "a\ud800"}, "content is not valid Unicode at 1"),
+    ({"content": "x" * (MAX_TURN_CHARACTERS + 1)}, "content is 100001 characters; a turn has at most 100000; cut it"),
+    ({"content": "x" * 1_048_577}, "content is 1048577 bytes"),
+    ({"content": 5}, "content is of type int; give text"),
+    ({"content": None}, "content is of type NoneType; give text"),
+    ({"role": "robot"}, 'role "robot" is not one of user, assistant, system, tool'),
+    ({"role": "User"}, 'role "User" is not one of'),
+    ({"role": ""}, 'role "" is not one of'),
+    ({"role": None}, "is not one of"),
+    ({"role": ["user"]}, "is not one of"),
+    ({"speaker": ""}, "speaker"),
+    ({"speaker": "a\nb"}, "speaker"),
+    ({"speaker": "x" * 257}, "is 257 characters; the limit is 256"),
+    ({"speaker": 5}, "give text"),
+    ({"created_at": NAIVE}, "is not an aware datetime; give one with a time zone"),
+    ({"message_id": ""}, "message id is empty"),
+    ({"message_id": "a\x1fb"}, "message id has a line break or another control character"),
+    ({"message_id": "x" * 257}, "message id is 257 characters; the limit is 256"),
+    ({"message_id": 5}, "message id is of type int"),
+    ({"tags": {"speaker": "Ann"}}, '"speaker" is no free tag of a turn; give it as speaker'),
+    ({"tags": {" role ": "user"}}, '"role" is no free tag of a turn; give it as role'),
+    ({"tags": {"a b": "c"}}, "leave out spaces"),
+    ({"tags": {"a": 1}}, "give text"),
+    ({"tags": ["a=b"]}, "tags are of type list"),
+    ({"tags": None}, "tags are of type NoneType"),
+    ({"tags": {f"k{number}": "v" for number in range(101)}}, "101 tags were given"),
+]
+
+
+@pytest.mark.parametrize(("fields", "part"), BAD, ids=lambda value: str(value)[:40] if isinstance(value, dict) else "")
+def test_a_bad_turn_is_refused_and_nothing_is_stored(memories: Memories, fields: Mapping[str, Any], part: str) -> None:
+    bad = TurnDraft(**{"content": "hello", **fields})
+    with pytest.raises(InvalidInput) as alone:
+        memories.add_turns("talk", [bad])
+    with pytest.raises(InvalidInput) as among:
+        memories.add_turns("talk", ["good", bad, "good"])
+    assert part in str(alone.value)
+    assert str(among.value) == f"turn 2: {alone.value}; nothing was stored"
+    assert len(str(among.value)) < 300
+    assert everything(memories) == []
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "2026-01-01",
+        datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5))),
+        datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-5))),
+    ],
+    ids=str,
+)
+def test_a_time_that_can_not_be_kept_is_refused(memories: Memories, moment: Any) -> None:
+    with pytest.raises(InvalidInput):
+        memories.add_turns("talk", [TurnDraft("hello", created_at=moment)])
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("", "conversation id is empty"),
+        ("  ", "conversation id is empty"),
+        ("a\nb", "conversation id has a line break"),
+        ("a\x1fb", "conversation id has a line break or another control character"),
+        ("a\0b", "conversation id has a NUL character at 1"),
+        ("a\ud800", "conversation id is not valid Unicode at 1"),
+        ("x" * 257, "conversation id is 257 characters; the limit is 256"),
+        (5, "conversation id is of type int; give text"),
+        (None, "conversation id is of type NoneType; give text"),
+    ],
+)
+def test_a_bad_name_of_a_conversation_is_refused(memories: Memories, name: Any, part: str) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: memories.add_turns(name, ["hello"]),
+        lambda: memories.tail_turns(name),
+        *([] if name is None else [lambda: memories.search("hello", scope="history", conversation=name)]),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput) as caught:
+            call()
+        assert part in str(caught.value)
+    assert everything(memories) == []
+
+
+def test_a_single_text_is_no_list_of_turns(memories: Memories) -> None:
+    with pytest.raises(InvalidInput, match="put a single one in a list"):
+        memories.add_turns("talk", "hello")
+    assert everything(memories) == []
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1001, 2.5, "5", True])
+def test_a_tail_has_a_limit(memories: Memories, limit: Any) -> None:
+    with pytest.raises(InvalidInput, match="limit must be a whole number from 1 to 1000"):
+        memories.tail_turns("talk", limit=limit)
+
+
+def test_the_longest_turn_is_kept(memories: Memories) -> None:
+    text = "ü" * MAX_TURN_CHARACTERS
+    memories.add_turns("talk", [text])
+    assert memories.tail_turns("talk")[0].content == text
+
+
+# --- many writers ----------------------------------------------------------------------------------------------------
+
+
+def test_eight_threads_append_to_one_conversation(memories: Memories) -> None:
+    errors: list[BaseException] = []
+
+    def write(name: int) -> None:
+        try:
+            for number in range(15):
+                batch = [f"{name} {number} {part}" for part in range(1 + number % 2)]
+                turns = memories.add_turns("talk", batch)
+                assert [turn.content for turn in turns] == batch
+                assert turns[-1].index - turns[0].index == len(batch) - 1
+        except BaseException as exc:  # noqa: BLE001 - the test looks at it
+            errors.append(exc)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    turns = memories.tail_turns("talk", limit=1000)
+    assert [turn.index for turn in turns] == list(range(8 * 22))
+    for name in range(8):
+        own = [turn.content for turn in turns if turn.content.startswith(f"{name} ")]
+        assert own == [f"{name} {number} {part}" for number in range(15) for part in range(1 + number % 2)]
+
+
+WRITER = """
+import sys, threading, time
+from memories import Memories
+from memories.write.turns import TurnDraft
+url, name, start = sys.argv[1], sys.argv[2], float(sys.argv[3])
+failed = []
+with Memories(url, embedder="fake") as memories:
+    def write(part):
+        try:
+            for number in range(20):
+                [turn] = memories.add_turns("talk", [TurnDraft(f"{name}{part} {number}", speaker=f"{name}{part}")])
+                assert turn.content == f"{name}{part} {number}"
+                memories.add_turns("talk", [TurnDraft("said once", message_id=f"once {number}")])
+        except BaseException as exc:
+            failed.append(exc)
+    threads = [threading.Thread(target=write, args=(part,)) for part in (0, 1)]
+    time.sleep(max(0.0, start - time.time()))
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+print(failed)
+"""
+
+
+def test_four_processes_append_to_one_conversation(url: str, tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    import time
+
+    start = str(time.time() + 1.5)
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, url, name, start],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=tmp_path,
+            env=clean_environment,
+        )
+        for name in "abcd"
+    ]
+    assert [process.communicate(timeout=90)[0] for process in running] == ["[]\n"] * 4
+    with Memories(url, embedder="fake") as memories:
+        turns = memories.tail_turns("talk", limit=1000)
+        assert [turn.index for turn in turns] == list(range(8 * 20 + 20))
+        for name in ("a0", "a1", "b0", "b1", "c0", "c1", "d0", "d1"):
+            own = [turn.content for turn in turns if turn.speaker == name]
+            assert own == [f"{name} {number}" for number in range(20)]
+        once = [turn.message_id for turn in turns if turn.message_id]
+        assert once == [f"once {number}" for number in range(20)]
+
+
+def test_a_long_conversation_costs_no_more_to_append_to(memories: Memories) -> None:
+    """What is counted are the steps of SQLite's machine; the median leaves out when it tidies up its index."""
+    taken: list[int] = []
+
+    def step() -> bool:
+        taken[-1] += 1
+        return False
+
+    def append(number: int) -> None:
+        taken.append(0)
+        memories.add_turns("talk", [said(f"turn {number}", number, message_id=f"m{number}", speaker="Ann")])
+
+    append(0)
+    memories._store._file._connection().set_progress_handler(step, 1)  # type: ignore[attr-defined]
+    for number in range(1, 700):
+        append(number)
+    early, late = sorted(taken[10:60])[25], sorted(taken[-50:])[25]
+    assert 0 < late < 1.1 * early
+
+
+# --- namespaces ------------------------------------------------------------------------------------------------------
+
+
+def test_turns_of_a_namespace_are_read_by_nobody_else(url: str) -> None:
+    with (
+        Memories(url, embedder="fake", namespace="alice") as alice,
+        Memories(url, embedder="fake", namespace="bob") as bob,
+        Memories(url, embedder="fake") as shared,
+    ):
+        alice.add_turns("talk", [said("the launch code is xylophone", speaker="Alice")])
+        for other in (bob, shared):
+            assert other.tail_turns("talk") == []
+            assert other.search("xylophone launch code", scope="history") == ()
+            explained = other.explain("what did Alice say of the launch?", scope="all", min_confidence=0)
+            assert explained.considered == ()
+            [turn] = other.add_turns("talk", [said("of their own")])
+            assert (turn.index, turn.namespace) == (0, other.namespace)
+        assert [turn.content for turn in alice.tail_turns("talk")] == ["the launch code is xylophone"]
+        assert contents(alice.search("xylophone", scope="history")) == ["the launch code is xylophone"]
+
+
+def test_shared_turns_are_read_by_all_unless_they_ask_not_to(url: str) -> None:
+    with Memories(url, embedder="fake") as shared:
+        shared.add_turns("standup", [said("we ship on friday", speaker="Ann")])
+    with Memories(url, embedder="fake", namespace="bob") as bob:
+        assert [turn.namespace for turn in bob.tail_turns("standup")] == ["shared"]
+        [hit] = bob.search("friday", scope="history")
+        assert (hit.turn.namespace, hit.turn.speaker) == ("shared", "Ann")
+        bob.add_turns("standup", [said("friday is too late")])
+        assert [turn.content for turn in bob.tail_turns("standup")] == ["friday is too late"]
+        both = bob.search("friday", scope="history", conversation="standup")
+        assert {hit.turn.namespace for hit in both} == {"bob", "shared"}
+    with Memories(url, embedder="fake", namespace="bob", shared=False) as alone:
+        assert {hit.turn.namespace for hit in alone.search("friday", scope="history")} == {"bob"}
+
+
+# --- searching -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(memories: Memories) -> Memories:
+    """Two conversations and a memory that all speak of the harbour."""
+    memories.add_turns(
+        "work",
+        [
+            said("good morning everybody", 0, speaker="Ann Lee"),
+            said("when does the ferry leave the harbour?", 1, speaker="Bob", tags={"topic": "trip"}),
+            said("the ferry leaves at nine", 2, speaker="Ann Lee", tags={"topic": "trip"}),
+            said("I could write a poem about a ferry in a harbour", 3, role="assistant"),
+        ],
+    )
+    memories.add_turns("home", [said("the harbour is closed today", 3 * 24 * 60, speaker="Carl")])
+    memories.create("The harbour master is Dora", created_at=START + DAY)
+    return memories
+
+
+def test_a_scope_says_what_is_searched(filled: Memories) -> None:
+    found = {scope: contents(filled.search("harbour", scope=scope)) for scope in ("memories", "history", "all")}
+    assert found["memories"] == contents(filled.search("harbour")) == ["The harbour master is Dora"]
+    assert set(found["all"]) == set(found["memories"]) | set(found["history"])
+    assert "the harbour is closed today" in found["history"]
+    for hit in filled.search("harbour", scope="all"):
+        if hit.content == "The harbour master is Dora":
+            assert (hit.memory.content, hit.conversation_id, hit.speaker) == (hit.content, None, None)
+            with pytest.raises(TypeError, match=r"use \.memory"):
+                _ = hit.turn
+        else:
+            assert (hit.id, hit.date) == (hit.turn.id, hit.turn.created_at)
+            with pytest.raises(TypeError, match=r"use \.turn"):
+                _ = hit.memory
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({}, {"work#1", "work#2", "work#3", "home#0"}),
+        ({"conversation": "work"}, {"work#1", "work#2", "work#3"}),
+        ({"conversation": " home "}, {"home#0"}),
+        ({"conversation": "missing"}, set()),
+        ({"tags": {"speaker": "Bob"}}, {"work#1"}),
+        ({"tags": {"role": "assistant"}}, {"work#3"}),
+        ({"tags": {"topic": "trip"}}, {"work#1", "work#2"}),
+        ({"tags": {"topic": "trip", "speaker": "Ann Lee"}}, {"work#2"}),
+        ({"tags": {"speaker": "bob"}}, set()),
+        ({"since": START + DAY}, {"home#0"}),
+        ({"until": START + 2 * MINUTE}, {"work#1", "work#2"}),
+        ({"since": START + 2 * MINUTE, "until": START + 3 * MINUTE}, {"work#2", "work#3"}),
+        ({"as_of": START + 2 * MINUTE}, {"work#1", "work#2"}),
+        ({"as_of": START - MINUTE}, set()),
+        ({"min_confidence": 1.0}, {"work#1", "work#2", "work#3", "home#0"}),
+        ({"limit": 1}, {"work#1"}),
+    ],
+    ids=str,
+)
+def test_a_filter_narrows_a_search_of_the_history(
+    filled: Memories, filters: Mapping[str, Any], expected: set[str]
+) -> None:
+    hits = filled.search("ferry harbour", scope="history", **filters)
+    assert {hit.id for hit in hits if "morning" not in hit.content} == expected
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert all(0 <= hit.score <= 1 for hit in hits)
+
+
+def test_min_similarity_is_on_the_calibrated_scale(filled: Memories) -> None:
+    hits = filled.search("the ferry leaves at nine", scope="history")
+    assert hits[0].calibrated is not None
+    assert hits[0].calibrated > 0.95
+    for least in (0.1, 0.5, 0.9):
+        kept = filled.search("the ferry leaves at nine", scope="history", min_similarity=least)
+        assert {hit.id for hit in kept} == {hit.id for hit in hits if (hit.calibrated or 0.0) >= least}
+    assert 0 < len(filled.search("the ferry leaves at nine", scope="history", min_similarity=0.9)) < len(hits)
+
+
+@pytest.mark.parametrize(
+    ("filters", "part"),
+    [
+        ({"scope": "everything"}, '"everything" can\'t be searched; use memories, history, all'),
+        ({"scope": ""}, "can't be searched"),
+        ({"scope": None}, "can't be searched"),
+        ({"conversation": "work"}, "add scope history"),
+        ({"conversation": "work", "scope": "all"}, "add scope history"),
+        ({"conversation": "", "scope": "history"}, "conversation id is empty"),
+        ({"now": "some day"}, "not a date"),
+        ({"now": NAIVE}, "has no time zone"),
+        ({"now": 5}, "is not a time"),
+        ({"scope": ["history"]}, "can't be searched"),
+    ],
+)
+def test_a_bad_filter_of_a_search_is_refused(memories: Memories, filters: Any, part: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        memories.search("q", **filters)
+    assert part in str(caught.value)
+
+
+def test_explain_shows_the_numbers_of_turns_and_of_memories(filled: Memories) -> None:
+    explained = filled.explain("when did Ann Lee say that the ferry leaves?", scope="all")
+    considered = {item.id: item for item in explained.considered}
+    assert {item.dropped for item in explained.considered if item.id in {hit.id for hit in explained.hits}} == {""}
+    turn, aside = considered["work#2"].features, considered["work#3"].features
+    [memory] = [item.features for name, item in considered.items() if "#" not in name]
+    assert turn.keys() == memory.keys()
+    names = {"similarity", "words", "window_words", "session_words", "session_best", "window_similarity"}
+    assert turn.keys() >= names | {"session_similarity", "date", "named", "aside", "confidence", "freshness", "boost"}
+    assert (turn["named"], turn["aside"], turn["confidence"], turn["freshness"]) == (1.0, 0.0, 1.0, 1.0)
+    assert (aside["named"], aside["aside"]) == (0.0, 1.0)
+    assert [memory[name] for name in ("named", "aside", "session_best")] == [None] * 3
+    assert explained.terms
+
+
+def test_who_is_named_in_a_question_is_likelier_to_have_said_it(memories: Memories) -> None:
+    memories.add_turns(
+        "talk", [said("my bicycle is red", 0, speaker="Ann"), said("my bicycle is red", 1, speaker="Bob")]
+    )
+    for name in ("Ann", "Bob"):
+        assert memories.search(f"what did {name} say about a bicycle?", scope="history")[0].turn.speaker == name
+
+
+def test_a_date_in_a_question_counts_from_now(memories: Memories) -> None:
+    memories.add_turns("talk", [said("we met at the lake", day * 24 * 60) for day in (0, 30, 60)])
+    for day in (0, 30, 60):
+        now = START + (day + 1) * DAY
+        [first, *_] = memories.search("where did we meet yesterday at the lake?", scope="history", now=now)
+        assert first.date == START + day * DAY
+
+
+def test_an_answer_is_found_by_the_question_before_it(url: str) -> None:
+    with Memories(url, embedder=MiniLM(), clock=lambda: START) as memories:
+        memories.add_turns("talk", [said(f"it rained in week {number}", number * 120) for number in range(20)])
+        memories.add_turns(
+            "talk", [said("what did you buy at the market?", 5_000), said("a red bicycle!", 5_001, speaker="Ann")]
+        )
+        found = contents(memories.search("what did Ann buy at the market?", scope="history", limit=2))
+        assert "a red bicycle!" in found
+
+
+@pytest.mark.parametrize("query", ["asdf qwer zxcv", "%%% ###", "blorptang frobnicate wug"])
+def test_nonsense_finds_no_turn(url: str, query: str) -> None:
+    with Memories(url, embedder=MiniLM(), clock=lambda: START) as memories:
+        memories.add_turns("talk", [said(f"we spoke of the weather on day {number}", number) for number in range(30)])
+        assert memories.search(query, scope="history") == ()
+
+
+def test_turns_are_found_by_words_alone(url: str) -> None:
+    with Memories(url, embedder="none", clock=lambda: START) as memories:
+        memories.add_turns("talk", [said("the ferry leaves at nine"), said("hello", 200)])
+        [hit] = memories.search("ferry", scope="history")
+        assert (hit.content, hit.similarity, hit.calibrated) == ("the ferry leaves at nine", None, None)
+        with pytest.raises(InvalidInput, match="needs an embedder"):
+            memories.search("ferry", scope="history", min_similarity=0.5)
+
+
+def test_a_store_without_turns_has_none_to_find(memories: Memories) -> None:
+    assert memories.search("anything", scope="history") == ()
+    assert memories.search("anything", scope="all") == ()
+    assert memories.explain("anything", scope="history").considered == ()
+    memories.create("something")
+    assert memories.search("anything", scope="history") == ()
+
+
+def test_reading_turns_counts_nothing_and_changes_nothing(url: str) -> None:
+    config = load_config({"namespace": "shared"}, environment={"REINFORCE_ON_RETRIEVAL": "true"})
+    with Memories(url, embedder="fake", config=config) as memories:
+        memories.add_turns("talk", ["apples are red"])
+        made = memories.create("apples are green").memory
+        assert made is not None
+        before = everything(memories)
+        for _ in range(3):
+            memories.search("apples", scope="history")
+            memories.search("apples", scope="all")
+            memories.tail_turns("talk")
+        assert everything(memories) == before
+        assert [record.accesses for record in before] == [0]
+        assert memories.get(made.id).access_count == 3
+
+
+def test_turns_are_no_memories(filled: Memories) -> None:
+    """No verb of memories shows or counts them."""
+    assert filled.status().memory_count == 1
+    assert filled.status().without_vector_count == 0
+    assert contents(filled.list().memories) == ["The harbour master is Dora"]
+    assert filled.tags() == {}
+    assert filled.tags("speaker") == {}
+    with pytest.raises(InvalidInput):
+        filled.get("work#1")
+    assert filled.create("the harbour is closed today").stored
+
+
+def test_turns_survive_closing(url: str) -> None:
+    with Memories(url, embedder="fake", clock=lambda: START) as memories:
+        written = memories.add_turns("talk", [said("hello", speaker="Ann", message_id="a", tags={"a": "b"})])
+    with Memories(url, embedder="fake") as memories:
+        assert memories.tail_turns("talk") == written
+        assert json.dumps(contents(memories.search("hello", scope="history"))) == '["hello"]'
+
+
+# --- pages and listings ----------------------------------------------------------------------------------------------
+
+
+def test_pages_go_through_a_conversation(memories: Memories) -> None:
+    memories.add_turns("talk", [f"turn {number}" for number in range(25)])
+    memories.add_turns("talk-2", ["another"])
+    pages = [memories.turns("talk", start=start, limit=10) for start in (0, 10, 20, 30)]
+    assert [[turn.index for turn in page] for page in pages] == [
+        list(range(10)), list(range(10, 20)), list(range(20, 25)), [],
+    ]  # fmt: skip
+    assert memories.turns("nobody") == []
+
+
+@pytest.mark.parametrize("start", [-1, 1.5, True, "1", None])
+def test_a_page_begins_at_an_index(memories: Memories, start: Any) -> None:
+    with pytest.raises(InvalidInput, match="start must be a whole number from 0"):
+        memories.turns("talk", start=start)
+
+
+def test_conversations_are_listed_newest_first_with_counts_and_dates(url: str, memories: Memories) -> None:
+    memories.add_turns("old", [said("a"), said("b", 5)])
+    memories.add_turns("new", [said("c", 3), said("d", 60), said("e", 61)])
+    with Memories(url, namespace="ann", embedder="fake") as ann:
+        ann.add_turns("mine", [said("f", 30)])
+        seen = [(each.id, each.namespace, each.turn_count) for each in ann.conversations()]
+    assert seen == [("new", "shared", 3), ("mine", "ann", 1), ("old", "shared", 2)]
+    [newest, oldest] = memories.conversations()
+    assert (newest.first_at, newest.last_at) == (START + 3 * MINUTE, START + 61 * MINUTE)
+    assert oldest.id == "old"
+    assert [each.id for each in memories.conversations(limit=1)] == ["new"]
+
+
+def test_an_own_conversation_hides_a_shared_one_of_the_same_name(url: str, memories: Memories) -> None:
+    memories.add_turns("talk", ["shared 0", "shared 1", "shared 2"])
+    with Memories(url, namespace="ann", embedder="fake") as ann:
+        assert [turn.content for turn in ann.turns("talk", start=1)] == ["shared 1", "shared 2"]
+        ann.add_turns("talk", ["own 0"])
+        assert [turn.content for turn in ann.turns("talk")] == ["own 0"]
+        assert [turn.content for turn in ann.tail_turns("talk")] == ["own 0"]
+        assert ann.turns("talk", start=1) == []
