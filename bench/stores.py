@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from bench.stores_servers import KINDS, Place, ProgramMissing
 from memories import Draft, Memories, Store, load_config
 from memories.embedders.minilm import MiniLM
 from memories.ids import new_id
-from memories.models import SHARED, Record
+from memories.models import SHARED
 from memories.stores import open_store
+from memories.stores.records import Record
 from memories.versions import first_version
 
 SIZES = (10_000, 100_000)
@@ -212,7 +213,7 @@ def _records(corpus: Corpus) -> list[Record]:
         namespace = search.NAMESPACE if at % 20 == 7 else SHARED
         draft = Draft(text, {"project": f"p{at // 20 % 10}", "type": "fact"})
         record = first_version(draft, new_id(now), namespace, now)
-        found.append(replace(record, vectors=corpus.vectors[at : at + 1]))
+        found.append(record._replace(vectors=corpus.vectors[at : at + 1]))
     return found
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memories import Store
-from memories.models import Filter
 from memories.stores.chroma import driver
+from memories.stores.records import Filter
 
 K = 10
 DIMENSION = 384

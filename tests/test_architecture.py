@@ -25,9 +25,9 @@ MODULES = [
 PACKAGES = ("memories", "memories.skins")  # they only hold others
 LAYERS = (
     "errors models batches disk file_lock text",
-    "validate times ids config decay versions logs",
-    "embedders.protocol",
-    "stores.protocol stores.words stores.columns stores.copies search.surroundings",
+    "validate times ids config decay logs stores.records",
+    "versions embedders.protocol stores.words",
+    "stores.protocol stores.columns stores.copies",
     "stores.documents",
     "stores stores.sqlite stores.postgres stores.chroma stores.qdrant stores.files",
     "embedders",

@@ -3,7 +3,8 @@
 from datetime import UTC, datetime, timedelta
 
 from memories import versions
-from memories.models import Collection, DecayPolicy, Draft, Ref
+from memories.models import DecayPolicy, Draft
+from memories.stores.records import Collection, Ref
 
 NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -51,11 +52,10 @@ def test_a_clock_that_was_set_back_does_not_turn_versions_around() -> None:
 
 
 def test_an_ended_version_reads_as_deleted_only_if_it_was() -> None:
-    from dataclasses import replace
 
     record = versions.first_version(DRAFT, "id", "bob", NOW)
     for ended_by, deleted in (("delete", True), ("supersede", False), ("update", False)):
-        ended = replace(record, ended_at=NOW + DAY, ended_by=ended_by)
+        ended = record._replace(ended_at=NOW + DAY, ended_by=ended_by)
         assert versions.to_memory(ended, NOW + DAY, 720).deleted is deleted
         assert not versions.to_memory(ended, NOW, 720).deleted
         version = versions.to_version(ended)

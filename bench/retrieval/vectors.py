@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from bench import corpus
 from bench.retrieval import progress
-from memories.embedders import Embedder, Space, open_embedder
+from memories.embedders import Embedder, open_embedder
+from memories.stores.records import Space
 
 _CHUNK = 50
 _SPAWN_FROM = 400  # fewer texts are embedded before other processes have begun

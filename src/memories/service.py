@@ -1,7 +1,6 @@
 """`Memories`: everything that can be done with memories, once, over any store; the command and servers only call it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -11,22 +10,9 @@ from memories.config import Config, load_config
 from memories.embedders.protocol import embed_to_store
 from memories.errors import AmbiguousId, InvalidInput, NotFound, NotReinforceable, RequestError
 from memories.ids import ID_LENGTH, parse_id
-from memories.models import (
-    SHARED,
-    Collection,
-    DecayPolicy,
-    Draft,
-    Filter,
-    Forgotten,
-    History,
-    Memory,
-    Moment,
-    Page,
-    Patch,
-    Record,
-    Status,
-)
+from memories.models import SHARED, DecayPolicy, Draft, Forgotten, History, Memory, Moment, Page, Status
 from memories.stores import Store, open_store
+from memories.stores.records import Collection, Filter, Patch, Record
 from memories.times import asked_at, from_millis, mixes_zones, to_millis, to_moment
 
 if TYPE_CHECKING:
@@ -246,7 +232,7 @@ class Memories:
             latest = self._own(self._find(memory_id))
             patch = versions.ended(latest, latest.ended_at or self._now(), "delete")
             self._store.patch([patch])
-        return self._memory(replace(latest, ended_at=patch.ended_at, ended_by="delete"))
+        return self._memory(latest._replace(ended_at=patch.ended_at, ended_by="delete"))
 
     def restore(self, memory_id: str) -> Memory:
         """Bring a deleted or superseded memory back, as a new version that says the same.
@@ -417,7 +403,7 @@ class Memories:
         limit = self._limit(limit)
         where = self._filter(tags, since, until, as_of)
         if deleted:
-            where = replace(where, state="ended", ended_by="delete")
+            where = where._replace(state="ended", ended_by="delete")
         after = None if cursor is None else _parse_cursor(cursor)
         records = self._store.scan(where, limit=limit + 1, after=after, newest_first=True)
         now = self._now() if where.as_of is None else where.as_of
@@ -449,7 +435,7 @@ class Memories:
     def status(self) -> Status:
         """Return where the memory lies and what it holds; it reads from the store, so it also shows that it answers."""
         where = self._where()
-        history = replace(where, collection=Collection.HISTORY)
+        history = where._replace(collection=Collection.HISTORY)
         info, said = self._store.info(where), self._store.info(history)
         return Status(
             store=info.url,
@@ -457,7 +443,7 @@ class Memories:
             namespace=self.namespace,
             namespaces_read=self._readable,
             memory_count=self._store.count(where),
-            deleted_count=self._store.count(replace(where, state="ended", ended_by="delete")),
+            deleted_count=self._store.count(where._replace(state="ended", ended_by="delete")),
             without_vector_count=info.without_vector_count + said.without_vector_count,
             turn_count=self._store.count(history),
             embedder=self._embedder.space.model if self._embedder else "none",
@@ -553,7 +539,7 @@ class Memories:
             return where
         if _collections(given) != (Collection.HISTORY,):
             raise InvalidInput("conversation narrows a search of the history; add scope history")
-        return replace(where, group=validate.one_line(conversation, "conversation id"))
+        return where._replace(group=validate.one_line(conversation, "conversation id"))
 
     def _find(self, memory_id: str, *, deleted: bool = False) -> Record:
         """Return the latest version of a memory that may be read."""
@@ -601,7 +587,7 @@ class Memories:
     def _append_version(self, latest: Record, changed: Record, vectors: Any) -> Memory:
         live = latest.ended_at is None
         self._store.patch([versions.ended(latest, changed.created_at, "update") if live else versions.undone(latest)])
-        self._store.append([replace(changed, vectors=vectors)])
+        self._store.append([changed._replace(vectors=vectors)])
         return self._memory(changed)
 
     def _reinforce(self, records: Sequence[Record], now: datetime) -> None:

@@ -1,12 +1,12 @@
 """How a memory is laid out in records, one for each version, and how it is read from them. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from memories.decay import compute_confidence, reference_time
-from memories.models import Collection, DecayPolicy, Draft, Memory, Patch, Record, Ref, Version
+from memories.models import DecayPolicy, Draft, Memory, Version
+from memories.stores.records import Collection, Patch, Record, Ref
 from memories.times import from_millis, to_millis
 
 _SCOPE = "\x1f"  # between project and key; neither can hold a control character
@@ -42,8 +42,7 @@ def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, 
     fields |= {"operation": operation} | changes.pop("fields", {})
     # A clock that was set back must not make a version older than the one before it.
     written_at = max(now, latest.created_at, latest.ended_at or latest.created_at)
-    return replace(
-        latest,
+    return latest._replace(
         ref=latest.ref._replace(position=latest.ref.position + 1),
         created_at=written_at,
         ended_at=None,

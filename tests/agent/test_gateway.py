@@ -22,7 +22,7 @@ from memories.agent.backend import EngineBackend, UnsupportedEndpoint
 from memories.agent.context import HISTORY, MEMORIES
 from memories.agent.fence import MAX_SHOWN, read_block
 from memories.agent.payloads import ROLES, HistoryTurn, InvalidPayload
-from memories.models import MAX_INDEX
+from memories.stores.records import MAX_INDEX
 from memories.validate import content
 
 TS = "2026-05-31T10:00:00+02:00"

@@ -11,14 +11,13 @@ import pytest
 # The process that starts, kills and checks; all that open a store are its forks, which begin warm and die with it.
 DRIVER = """
 import contextlib, ctypes, json, os, random, shutil, signal, sys, time, traceback
-from dataclasses import replace
 from pathlib import Path
 import memories.search.search, memories.stores.sqlite.turns, memories.versions, memories.write.create
 from memories import Memories, EmbedderMismatch
 from memories.write.turns import TurnDraft
 from memories.embedders.fake import FakeEmbedder
 from memories.transfer.migrate import migrate
-from memories.models import Collection, Filter
+from memories.stores.records import Collection, Filter
 from memories.transfer.reembed import reembed
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.export import export, import_, places, total
@@ -33,7 +32,7 @@ quiet = lambda what, done, whole: None
 
 
 class Other(FakeEmbedder):
-    space = replace(FakeEmbedder.space, model="other/1")
+    space = FakeEmbedder.space._replace(model="other/1")
 
     def embed(self, text):
         return -super().embed(text)

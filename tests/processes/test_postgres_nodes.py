@@ -32,10 +32,9 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     unit_vectors,
 )
 
-from memories.embedders.protocol import Space  # noqa: E402
 from memories.errors import StoreError  # noqa: E402
-from memories.models import Ref  # noqa: E402
 from memories.stores.postgres.store import PostgresStore  # noqa: E402
+from memories.stores.records import Ref, Space  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +44,7 @@ import sys
 from datetime import UTC, datetime
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import MemoriesError
-from memories.models import Collection, Record, Ref
+from memories.stores.records import Collection, Record, Ref
 from memories.stores.postgres.store import PostgresStore
 store = PostgresStore(sys.argv[1], FakeEmbedder.space)
 vectors = FakeEmbedder().embed("a note")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memories.models import Matches
-from memories.search.surroundings import AFTER, ASIDE_WORDS, BEFORE, BESIDE, Surroundings, measure
+from memories.search.surroundings import AFTER, ASIDE_WORDS, BEFORE, Surroundings, measure
+from memories.stores.records import BESIDE, Matches
 
 
 class Row(NamedTuple):

@@ -15,7 +15,6 @@ Vectors are those of the `FakeEmbedder` or random ones of its space.
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,10 @@ import numpy as np
 import pytest
 
 from memories.embedders.fake import FakeEmbedder
-from memories.embedders.protocol import Space
 from memories.errors import Conflict, EmbedderMismatch, MemoriesError
 from memories.ids import new_id
-from memories.models import SPEAKER, Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref
 from memories.stores import Store
+from memories.stores.records import SPEAKER, Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, Space
 from memories.stores.sqlite.store import SQLiteStore
 from memories.text import query_terms
 from memories.transfer.export import export
@@ -37,7 +35,7 @@ from memories.transfer.reembed import reembed
 
 MEMORY, HISTORY = Collection.MEMORY, Collection.HISTORY
 SPACE = FakeEmbedder.space
-OTHER = replace(SPACE, model="other/1", dimension=32)  # a space to change over to
+OTHER = SPACE._replace(model="other/1", dimension=32)  # a space to change over to
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 OpenStore = Callable[[Space | None], Store]
 
@@ -79,7 +77,7 @@ def pool(*namespaces: str, collection: Collection = MEMORY, **conditions: Any) -
 
 def everything(store: Store, where: Filter, *, limit: int = 10_000, newest_first: bool = False) -> list[Record]:
     """Return all records of a filter, whether they ended or not."""
-    return store.scan(replace(where, state="any"), limit=limit, newest_first=newest_first)
+    return store.scan(where._replace(state="any"), limit=limit, newest_first=newest_first)
 
 
 def pages(store: Store, where: Filter, *, size: int, newest_first: bool) -> list[Record]:
@@ -176,7 +174,7 @@ def seen(store: Store, where: Filter) -> Any:
     return (
         [(entry.ref, entry.text, entry.ended_at, entry.ended_by, entry.key, entry.accesses) for entry in records],
         [(dict(entry.labels), dict(entry.fields)) for entry in records],
-        store.groups(replace(where, state="any"), limit=1000),
+        store.groups(where._replace(state="any"), limit=1000),
         store.count(where),
         dict(store.labels(where, None)),
         dict(store.labels(where, "who")),
@@ -256,7 +254,7 @@ class StoreContract:
         )
         open_store(SPACE).append([written])
         (found,) = everything(open_store(SPACE), pool())
-        assert replace(found, labels=dict(found.labels), fields=dict(found.fields)) == written
+        assert found._replace(labels=dict(found.labels), fields=dict(found.fields)) == written
 
     def test_vectors_are_not_given_back(self, store: Store) -> None:
         store.append([record("m")])
@@ -1177,7 +1175,7 @@ class StoreContract:
     # --- spaces ----------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize(
-        "other", [replace(SPACE, model="other/1"), replace(SPACE, dimension=32), replace(SPACE, model="x", dimension=8)]
+        "other", [SPACE._replace(model="other/1"), SPACE._replace(dimension=32), SPACE._replace(model="x", dimension=8)]
     )
     def test_vectors_of_another_space_are_refused(self, open_store: OpenStore, other: Space) -> None:
         open_store(SPACE).append([record("m", text="apple")])
@@ -1194,7 +1192,7 @@ class StoreContract:
 
     def test_a_mismatch_in_the_middle_of_an_append_adds_nothing(self, open_store: OpenStore) -> None:
         open_store(SPACE).append([record("m")])
-        other = open_store(replace(SPACE, model="other/1"))
+        other = open_store(SPACE._replace(model="other/1"))
         with pytest.raises(EmbedderMismatch):
             other.append([record("n", vectors=None), record("o")])
         assert other.count(pool(state="any")) == 1
@@ -1352,7 +1350,7 @@ class StoreContract:
     def test_staged_vectors_change_no_search(self, open_store: OpenStore, embedded: Store) -> None:
         where = [pool("ann", "bob", state="any"), turns()]
         before = [seen(embedded, each) for each in where]
-        total = sum(embedded.count(replace(each, state="any")) for each in where)
+        total = sum(embedded.count(each._replace(state="any")) for each in where)
         assert len(stage_all(embedded)) == total
         assert [seen(embedded, each) for each in where] == before
         assert embedded.info(pool()).model == SPACE.model
@@ -1511,7 +1509,7 @@ class StoreContract:
         assert embedded.vectors([ref])[ref].shape == (2, OTHER.dimension)
 
     def test_what_was_staged_for_a_third_space_is_dropped(self, embedded: Store) -> None:
-        third = replace(OTHER, model="third/1")
+        third = OTHER._replace(model="third/1")
         stage_all(embedded)
         embedded.stage(third, {Ref(MEMORY, "ann", "m1", 1): embed_other("banana bread")})
         assert unstaged(embedded, third) == {"m0", "m2", "m3", "b0"}

@@ -35,11 +35,14 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     unit_vectors,
 )
 
-from memories.embedders.protocol import Space  # noqa: E402
 from memories.errors import ConfigError, MemoriesError, StoreError  # noqa: E402
-from memories.models import Patch, Ref  # noqa: E402
 from memories.stores.chroma.store import ChromaStore  # noqa: E402
 from memories.stores.documents.driver import Kind, Part  # noqa: E402
+from memories.stores.records import (  # noqa: E402
+    Patch,
+    Ref,
+    Space,
+)
 
 PACKAGE = "chromadb==1.5.9"
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,6 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     unit_vectors,
 )
 
-from memories.embedders.protocol import Space  # noqa: E402
 from memories.errors import (  # noqa: E402
     ConfigError,
     Conflict,
@@ -49,7 +47,6 @@ from memories.errors import (  # noqa: E402
     StoreError,
     StoreUnreachable,
 )
-from memories.models import Patch, Query, Ref  # noqa: E402
 from memories.stores.documents import http as remote_http  # noqa: E402
 from memories.stores.documents import pending as remote_pending  # noqa: E402
 from memories.stores.documents import search as remote_search  # noqa: E402
@@ -58,6 +55,12 @@ from memories.stores.documents.driver import Condition, Kind, Part, Point, Value
 from memories.stores.documents.http import Address, JsonClient, tls_of  # noqa: E402
 from memories.stores.documents.schema import PENDING  # noqa: E402
 from memories.stores.documents.store import RemoteStore  # noqa: E402
+from memories.stores.records import (  # noqa: E402
+    Patch,
+    Query,
+    Ref,
+    Space,
+)
 from memories.stores.words import Term, occurrences  # noqa: E402
 
 
@@ -344,7 +347,7 @@ def test_what_a_dead_transaction_has_left_of_a_memory_is_removed_with_it(server:
 def test_a_change_of_space_that_dies_between_two_requests_can_be_done_again(
     server: Server, open_store: OpenStore, number: int
 ) -> None:
-    other = replace(SPACE, model="other/1")
+    other = SPACE._replace(model="other/1")
     store = open_store(SPACE)
     store.append([record("m", text="apple"), turn(1, text="apple")])
 
@@ -365,7 +368,7 @@ def test_a_change_of_space_that_dies_between_two_requests_can_be_done_again(
     move()
     assert search(open_store(other), "apple")["m"].similarity == pytest.approx(1.0, abs=0.01)
     assert len({part.space for part in server.parts if part.kind is Kind.VECTORS}) <= 2
-    third = replace(SPACE, model="third/1")
+    third = SPACE._replace(model="third/1")
     open_store(other).stage(third, {Ref(MEMORY, "ann", "m", 1): embed("apple")})
     assert len({part.space for part in server.parts if part.kind is Kind.VECTORS}) == 2
 

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,14 +32,19 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     turns,
 )
 
-from memories.embedders.protocol import Space  # noqa: E402
 from memories.errors import Conflict, StoreBusy, StoreDamaged, StoreError  # noqa: E402
-from memories.models import SPEAKER, Patch, Query, Ref  # noqa: E402
 from memories.service import Memories  # noqa: E402
 from memories.stores.files import folder as files_folder  # noqa: E402
 from memories.stores.files.lines import file_name, namespace_of  # noqa: E402
 from memories.stores.files.session import Session  # noqa: E402
 from memories.stores.files.store import FilesStore  # noqa: E402
+from memories.stores.records import (  # noqa: E402
+    SPEAKER,
+    Patch,
+    Query,
+    Ref,
+    Space,
+)
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -53,7 +57,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import MemoriesError
-from memories.models import Collection, Filter, Patch, Record, Ref
+from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.stores.files.store import FilesStore
 SPACE, MEMORY, HISTORY = FakeEmbedder.space, Collection.MEMORY, Collection.HISTORY
 folder = Path(sys.argv[1])
@@ -399,7 +403,7 @@ READS: dict[str, Callable[[FilesStore], object]] = {
     "candidates": lambda store: store.candidates(pool(), vector=None, terms=["fact"], k=5),
     "matches": lambda store: store.matches(pool(), Query(None, ["fact"], k=5)),
     "unstaged": lambda store: store.unstaged(SPACE, MEMORY, limit=9),
-    "switch": lambda store: store.switch(replace(SPACE, model="other/1")),
+    "switch": lambda store: store.switch(SPACE._replace(model="other/1")),
 }
 
 
@@ -900,7 +904,7 @@ def test_what_needs_no_vectors_does_not_load_numpy(run_python: RunPython, folder
     script = """
 import sys
 from pathlib import Path
-from memories.models import Collection, Filter, Patch, Ref
+from memories.stores.records import Collection, Filter, Patch, Ref
 from memories.stores import open_store
 store = open_store(f"files:///{sys.argv[1]}", None)
 where = Filter(Collection.MEMORY, ("ann",))

@@ -5,7 +5,6 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +38,21 @@ from test_files import STORE, all_bytes, foreign, written  # noqa: E402
 
 from memories import stores  # noqa: E402
 from memories.config import Config, load_config  # noqa: E402
-from memories.embedders.protocol import Space  # noqa: E402
 from memories.errors import ConfigError, StoreDamaged, StoreError  # noqa: E402
 from memories.ids import new_id  # noqa: E402
-from memories.models import SPEAKER, Filter, Patch, Query, Record, Ref  # noqa: E402
 from memories.service import Memories  # noqa: E402
 from memories.stores import Store  # noqa: E402
 from memories.stores.files import move as files_move  # noqa: E402
 from memories.stores.files.store import FilesStore  # noqa: E402
+from memories.stores.records import (  # noqa: E402
+    SPEAKER,
+    Filter,
+    Patch,
+    Query,
+    Record,
+    Ref,
+    Space,
+)
 from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
@@ -57,7 +63,6 @@ TIERED = (
     STORE
     + """
 import json, shutil
-from dataclasses import replace
 from memories.config import load_config
 from memories.stores import open_store
 from memories.stores.sqlite.store import SQLiteStore
@@ -65,7 +70,7 @@ def tiered(most=3):
     return open_store(f"files:///{folder}", SPACE, load_config({"file_migrate_at": str(most)}, environment={}))
 wheres = [Filter(collection, ("ann",), state="any") for collection in Collection]
 def seen(store):
-    return [replace(r, accesses=0) for where in wheres for r in store.scan(where, limit=9999)]
+    return [r._replace(accesses=0) for where in wheres for r in store.scan(where, limit=9999)]
 """
 )
 
@@ -121,7 +126,7 @@ def content(store: Store, *namespaces: str) -> list[Record]:
 
 
 def plain(records: list[Record]) -> list[Record]:
-    return [replace(found, accesses=0) for found in records]
+    return [found._replace(accesses=0) for found in records]
 
 
 def names(folder: Path) -> set[str]:
@@ -339,7 +344,7 @@ def test_a_transaction_reaches_into_both_places(mixed: Store) -> None:
 
 
 def test_the_space_of_both_places_is_changed(mixed: Store, open_with: OpenWith) -> None:
-    other = replace(SPACE, model="other/1")
+    other = SPACE._replace(model="other/1")
     for collection in (MEMORY, HISTORY):
         found = mixed.unstaged(other, collection, limit=99)
         assert {entry.ref.namespace for entry in found} == {"ann", "bob"}
@@ -487,7 +492,7 @@ def test_a_reader_whose_files_move_between_two_looks_asks_again(
 
 def test_a_crash_at_any_step_of_a_change_of_space_leaves_one_space_whole(run_python: RunPython, folder: Path) -> None:
     script = """
-OTHER = replace(SPACE, model="other/1")
+OTHER = SPACE._replace(model="other/1")
 def prepare():
     shutil.rmtree(folder, ignore_errors=True)
     FilesStore(folder, SPACE).append([note("a"), note("b", collection=HISTORY), note("c", namespace="bob")])
@@ -501,7 +506,7 @@ def check(ended):
     model = FilesStore(folder, None).info(wheres[0]).model
     assert model == "other/1" if ended else model in ("fake/1", "other/1")
     store = FilesStore(folder, SPACE if model == "fake/1" else OTHER)
-    for where in (*wheres, replace(wheres[0], namespaces=("bob",))):
+    for where in (*wheres, wheres[0]._replace(namespaces=("bob",))):
         [found] = store.candidates(where, vector=FakeEmbedder().embed("x")[0], terms=[], k=9)
         assert (found.similarity > 0.99) == (model == "other/1")
     change()
@@ -565,7 +570,7 @@ def test_a_copy_that_is_not_what_was_copied_does_not_count(
 
     def reading(self: SQLiteStore, refs: Sequence[Ref]) -> list[Record]:
         found = real(self, refs)
-        return found[1:] if what == "lost" else [replace(entry, text=f"{entry.text}?") for entry in found]
+        return found[1:] if what == "lost" else [entry._replace(text=f"{entry.text}?") for entry in found]
 
     monkeypatch.setattr(SQLiteStore, "read", reading)
     store.append([record("one-more")])
@@ -580,7 +585,7 @@ def test_a_store_that_keeps_one_kind_of_numbers_keeps_copies(
     real = SQLiteStore.read
 
     def reading(self: SQLiteStore, refs: Sequence[Ref]) -> list[Record]:
-        return [replace(found, fields={**found.fields, "n": float(found.fields["n"])}) for found in real(self, refs)]
+        return [found._replace(fields={**found.fields, "n": float(found.fields["n"])}) for found in real(self, refs)]
 
     monkeypatch.setattr(SQLiteStore, "read", reading)
     open_with(3).append([record(group, fields={"n": 5}) for group in "abcd"])
@@ -591,7 +596,7 @@ def test_vectors_of_another_space_do_not_move(
     open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder.mkdir()
-    other = replace(SPACE, model="other/1")
+    other = SPACE._replace(model="other/1")
     SQLiteStore(folder / "memories.db", other).append([record("m", namespace="bob")])
     before = fill(open_with(3))
     assert "made by other/1" in caplog.records[-1].getMessage()
@@ -793,7 +798,7 @@ def test_changes_after_a_move_was_cut_short_may_pass_a_key_on(
     store.patch([Patch(Ref(MEMORY, "ann", "a", 1), None, None, {})])
     open_with(3).append([record("e")])
     assert "ann.moved" in names(folder)
-    assert open_with(3).scan(replace(pool(), key="k"), limit=9)[0].ref.group == "a"
+    assert open_with(3).scan(pool()._replace(key="k"), limit=9)[0].ref.group == "a"
 
 
 def test_what_is_damaged_does_not_move(open_with: OpenWith, folder: Path, caplog: pytest.LogCaptureFixture) -> None:

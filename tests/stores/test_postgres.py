@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,6 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     unit_vectors,
 )
 
-from memories.embedders.protocol import Space  # noqa: E402
 from memories.errors import (  # noqa: E402
     ConfigError,
     Conflict,
@@ -50,7 +48,6 @@ from memories.errors import (  # noqa: E402
     StoreError,
     StoreUnreachable,
 )
-from memories.models import Patch, Query, Ref  # noqa: E402
 from memories.stores import words as bm25  # noqa: E402
 from memories.stores.postgres import connection as postgres_server  # noqa: E402
 from memories.stores.postgres import erasure as postgres_erasure  # noqa: E402
@@ -61,6 +58,12 @@ from memories.stores.postgres import vectors as postgres_vectors  # noqa: E402
 from memories.stores.postgres import words as postgres_words  # noqa: E402
 from memories.stores.postgres.session import Session  # noqa: E402
 from memories.stores.postgres.store import PostgresStore  # noqa: E402
+from memories.stores.records import (  # noqa: E402
+    Patch,
+    Query,
+    Ref,
+    Space,
+)
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 _numbers = itertools.count()
@@ -538,7 +541,7 @@ def test_a_driver_that_cannot_be_loaded_is_told_in_one_sentence(run_python: RunP
 import os
 os.environ["PSYCOPG_IMPL"] = "missing"  # it then finds no libpq either
 from memories.errors import ConfigError
-from memories.models import Collection, Filter, Ref
+from memories.stores.records import Collection, Filter, Ref
 from memories.stores.postgres.store import PostgresStore
 store, said = PostgresStore("postgresql://me:secret@h/d", None), []
 where = Filter(Collection.MEMORY, ("ann",))
@@ -623,7 +626,7 @@ def test_a_forked_process_has_connections_of_its_own(url: str, run_python: RunPy
     script = """
 import os, sys
 from datetime import UTC, datetime
-from memories.models import Collection, Filter, Record, Ref
+from memories.stores.records import Collection, Filter, Record, Ref
 from memories.stores.postgres.store import PostgresStore
 store = PostgresStore(sys.argv[1], None)
 mine = Filter(Collection.MEMORY, ("ann",))
@@ -649,7 +652,7 @@ def test_many_processes_make_the_store_at_once(url: str, opened: Callable[..., P
 import sys
 from datetime import UTC, datetime
 from memories.embedders.fake import FakeEmbedder
-from memories.models import Collection, Record, Ref
+from memories.stores.records import Collection, Record, Ref
 from memories.stores.postgres.store import PostgresStore
 store = PostgresStore(sys.argv[1], FakeEmbedder.space)
 sys.stdin.readline()
@@ -1067,7 +1070,7 @@ def test_what_ended_is_not_in_the_way_of_what_is_live(store: PostgresStore, monk
 
 def test_a_vector_of_many_dimensions_is_kept_and_found(opened: Callable[..., PostgresStore], url: str) -> None:
     for dimension in (3_600, 4_100):  # too wide for a page, and for the index
-        store = opened(url.replace("store_", f"store_d{dimension}_"), replace(SPACE, dimension=dimension))
+        store = opened(url.replace("store_", f"store_d{dimension}_"), SPACE._replace(dimension=dimension))
         vectors = np.random.default_rng(3).standard_normal((3, dimension)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         store.append([record(f"m{number}", text="x", vectors=vectors[[number]]) for number in range(3)])
@@ -1256,8 +1259,8 @@ import sys
 from datetime import UTC, datetime
 import memories.stores.postgres.store
 assert "psycopg" not in sys.modules
-from memories.models import Collection, Filter, Record, Ref
-store = memories.stores.postgres.PostgresStore(sys.argv[1], None)
+from memories.stores.records import Collection, Filter, Record, Ref
+store = memories.stores.postgres.store.PostgresStore(sys.argv[1], None)
 assert "psycopg" not in sys.modules
 where = Filter(Collection.MEMORY, ("ann",))
 store.append([Record(Ref(Collection.MEMORY, "ann", "m", 1), "apple", datetime.now(UTC))])
@@ -1275,7 +1278,7 @@ def test_what_was_acknowledged_to_a_process_that_is_killed_is_there(
     script = """
 import sys
 from datetime import UTC, datetime
-from memories.models import Collection, Record, Ref
+from memories.stores.records import Collection, Record, Ref
 from memories.stores.postgres.store import PostgresStore
 store = PostgresStore(sys.argv[1], None)
 number = 0

@@ -42,9 +42,7 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
 from qdrant_client import QdrantClient, models  # noqa: E402
 from qdrant_client.local.persistence import CollectionPersistence  # noqa: E402
 
-from memories.embedders.protocol import Space  # noqa: E402
 from memories.errors import ConfigError, Conflict, StoreBusy, StoreDamaged, StoreError, StoreUnreachable  # noqa: E402
-from memories.models import Collection, Ref  # noqa: E402
 from memories.stores.documents.driver import Condition, Kind, Part, Point  # noqa: E402
 from memories.stores.qdrant import folder as qdrant_folder  # noqa: E402
 from memories.stores.qdrant import local  # noqa: E402
@@ -52,6 +50,11 @@ from memories.stores.qdrant.driver import QdrantDriver, Request, Verb  # noqa: E
 from memories.stores.qdrant.folder import FolderTransport  # noqa: E402
 from memories.stores.qdrant.rest import RestTransport  # noqa: E402
 from memories.stores.qdrant.store import QdrantStore  # noqa: E402
+from memories.stores.records import (  # noqa: E402
+    Collection,
+    Ref,
+    Space,
+)
 from memories.stores.words import Term  # noqa: E402
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
@@ -747,7 +750,7 @@ def test_a_search_over_rest_does_not_load_the_client(server: ApiServer, run_pyth
         """
 import sys
 from memories.embedders.fake import FakeEmbedder
-from memories.models import Collection, Filter
+from memories.stores.records import Collection, Filter
 from memories.stores import open_store
 store = open_store(sys.argv[1], FakeEmbedder.space)
 mine = Filter(Collection.MEMORY, ("ann",))
@@ -768,7 +771,7 @@ assert not (heavy - {"numpy"}) & sys.modules.keys()
 OPEN = """
 import sys
 from memories.embedders.fake import FakeEmbedder
-from memories.models import Collection, Filter, Record, Ref
+from memories.stores.records import Collection, Filter, Record, Ref
 from memories.stores.qdrant import folder as qdrant_folder
 from memories.stores.qdrant.store import QdrantStore
 store = QdrantStore(f"qdrant:///{sys.argv[1]}", FakeEmbedder.space)

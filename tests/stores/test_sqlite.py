@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +46,15 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     unit_vectors,
 )
 
-from memories.embedders.protocol import Space  # noqa: E402
 from memories.errors import MemoriesError, SchemaTooNew, StoreBusy, StoreDamaged, StoreError  # noqa: E402
-from memories.models import Filter, Patch, Query, Record, Ref  # noqa: E402
+from memories.stores.records import (  # noqa: E402
+    Filter,
+    Patch,
+    Query,
+    Record,
+    Ref,
+    Space,
+)
 from memories.stores.sqlite import connection as sqlite_file  # noqa: E402
 from memories.stores.sqlite import schema as sqlite_schema  # noqa: E402
 from memories.stores.sqlite import vectors as sqlite_vectors  # noqa: E402
@@ -76,7 +81,7 @@ from pathlib import Path
 from datetime import UTC, datetime
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import StoreError
-from memories.models import Collection, Filter, Record, Ref
+from memories.stores.records import Collection, Filter, Record, Ref
 from memories.stores.sqlite.store import SQLiteStore
 path = Path(sys.argv[1])
 store = SQLiteStore(path, FakeEmbedder.space)
@@ -166,7 +171,7 @@ def all_uses(store: SQLiteStore) -> list[Callable[[], object]]:
 
 # --- vectors in blocks -----------------------------------------------------------------------------------------------
 
-REAL = replace(SPACE, model="clusters/1", dimension=384)
+REAL = SPACE._replace(model="clusters/1", dimension=384)
 ROWS = 6_500
 
 
@@ -461,7 +466,7 @@ def test_blocks_that_were_read_before_are_read_anew_after_changes_among_them(
     assert [nearest(vectors[number]) for number in (3, 70, 199)] == [refs[number] for number in (3, 70, 199)]
     writer.stage(SPACE, {refs[number]: vectors[[200 + number]] for number in range(0, 200, 2)})
     assert [nearest(vectors[200 + number]) for number in (4, 70, 198)] == [refs[number] for number in (4, 70, 198)]
-    for space, shift in ((replace(SPACE, model="other/64"), 1), (SPACE, 2)):
+    for space, shift in ((SPACE._replace(model="other/64"), 1), (SPACE, 2)):
         writer.stage(space, {ref: vectors[[number + shift]] for number, ref in enumerate(refs)})
         writer.switch(space)
     assert [nearest(vectors[number + 2]) for number in (3, 70, 199)] == [refs[number] for number in (3, 70, 199)]
@@ -527,7 +532,7 @@ def test_a_walk_along_what_is_staged_starts_again_when_it_was_dropped(open_store
     for _ in range(2):
         found = store.unstaged(OTHER, MEMORY, limit=8)
         store.stage(OTHER, {entry.ref: embed_other(entry.text) for entry in found})
-    rival.stage(replace(OTHER, model="third/1"), {Ref(MEMORY, "ann", "m0", 1): embed_other("x")})
+    rival.stage(OTHER._replace(model="third/1"), {Ref(MEMORY, "ann", "m0", 1): embed_other("x")})
     assert len(store.unstaged(OTHER, MEMORY, limit=99)) == 20
     assert len(stage_all(store)) == 20
     store.switch(OTHER)

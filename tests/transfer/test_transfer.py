@@ -4,7 +4,6 @@ import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,11 @@ import pytest
 
 from memories import Memories
 from memories.embedders.fake import FakeEmbedder
-from memories.embedders.protocol import Space
 from memories.errors import Conflict, EmbedderMismatch, InvalidInput, RequestError, StoreBusy, StoreDamaged, StoreError
 from memories.ids import new_id
-from memories.models import Collection, Filter, Patch, Record, Ref
 from memories.stores import open_store
 from memories.stores.protocol import Store
+from memories.stores.records import Collection, Filter, Patch, Record, Ref, Space
 from memories.stores.sqlite import connection
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer import export as transfer
@@ -37,7 +35,7 @@ Open = Callable[..., SQLiteStore]
 class Other(FakeEmbedder):
     """Another embedder, with the same words in other places."""
 
-    space = replace(FakeEmbedder.space, model="other/1", dimension=32)
+    space = FakeEmbedder.space._replace(model="other/1", dimension=32)
 
     def embed(self, text: str) -> Any:
         half = FakeEmbedder().embed(text).reshape(2, 32)
@@ -123,7 +121,7 @@ def take_in(store: SQLiteStore, lines: Sequence[str], embedder: Any = None, **op
 def content(store: SQLiteStore) -> dict[Ref, Record]:
     """Return all records of a store."""
     found = [entry for place in places(store) for page in transfer.pages(store, place) for entry in page]
-    return {entry.ref: replace(entry, labels=dict(entry.labels), fields=dict(entry.fields)) for entry in found}
+    return {entry.ref: entry._replace(labels=dict(entry.labels), fields=dict(entry.fields)) for entry in found}
 
 
 def live(namespace: str = "ann", collection: Collection = MEMORY, **conditions: Any) -> Filter:
@@ -506,7 +504,7 @@ def test_a_store_that_is_no_copy_is_refused(full: SQLiteStore, opened: Open, own
     copy.append([own])
     with pytest.raises(RequestError, match=r"the target is no copy of this store: it has a record of its own"):
         migrate(full, copy, FakeEmbedder(), progress=quiet)
-    assert replace(content(copy)[own.ref], vectors=None) == replace(own, vectors=None)
+    assert content(copy)[own.ref]._replace(vectors=None) == own._replace(vectors=None)
 
 
 def test_other_namespaces_of_the_target_stay(full: SQLiteStore, opened: Open) -> None:
@@ -603,12 +601,12 @@ def test_a_key_that_moves_while_it_is_copied_is_no_conflict(opened: Open) -> Non
 
 
 LOSSES: dict[str, Callable[[Record], Record]] = {
-    "fields": lambda entry: replace(entry, fields={}),
-    "labels": lambda entry: replace(entry, labels={}),
-    "text": lambda entry: replace(entry, text=entry.text.upper()),
-    "end": lambda entry: replace(entry, ended_by=None),
-    "time": lambda entry: replace(entry, created_at=entry.created_at + timedelta(milliseconds=1)),
-    "namespace": lambda entry: replace(entry, ref=entry.ref._replace(namespace="else")),
+    "fields": lambda entry: entry._replace(fields={}),
+    "labels": lambda entry: entry._replace(labels={}),
+    "text": lambda entry: entry._replace(text=entry.text.upper()),
+    "end": lambda entry: entry._replace(ended_by=None),
+    "time": lambda entry: entry._replace(created_at=entry.created_at + timedelta(milliseconds=1)),
+    "namespace": lambda entry: entry._replace(ref=entry.ref._replace(namespace="else")),
 }
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from memories import InvalidInput, Memories, load_config
 from memories.embedders.minilm import MiniLM
-from memories.models import Collection, Filter
+from memories.stores.records import Collection, Filter
 from memories.write.turns import MAX_TURN_CHARACTERS, SESSION_TURNS, TurnDraft
 
 START = datetime(2026, 5, 1, 9, tzinfo=UTC)

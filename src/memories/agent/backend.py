@@ -11,9 +11,10 @@ from memories.agent.payloads import Document, HistoryTurn, InvalidPayload, Memor
 from memories.errors import InvalidInput, MemoriesError, StoreUnreachable, SystemFault
 from memories.file_lock import locked
 from memories.logs import event
-from memories.models import Collection, Memory
+from memories.models import Memory
 from memories.search.search import Hit
 from memories.service import Memories
+from memories.stores.records import Collection
 from memories.validate import MAX_QUERY_CHARACTERS, MAX_TAG_VALUE, content
 from memories.write.queue import files_of
 from memories.write.turns import Turn, TurnDraft

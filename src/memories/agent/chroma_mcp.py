@@ -28,7 +28,7 @@ from memories.agent.backend import MCPError, UnsupportedEndpoint
 from memories.agent.payloads import Document, HistoryTurn, InvalidPayload, MemoryItem
 from memories.file_lock import locked
 from memories.ids import digest
-from memories.models import Collection
+from memories.stores.records import Collection
 from memories.validate import MAX_QUERY_CHARACTERS, shown
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from memories.config import load_config
 from memories.errors import ConfigError
 from memories.ids import digest
 from memories.logs import event
-from memories.models import MAX_INDEX
 from memories.service import Memories
+from memories.stores.records import MAX_INDEX
 from memories.validate import MAX_LIMIT, shown
 from memories.write.queue import Drained, Entry, RetryQueue
 

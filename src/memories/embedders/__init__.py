@@ -7,12 +7,12 @@ from memories.embedders.protocol import (
     Embedder,
     EmbedderUnavailable,
     RemoteEmbedder,
-    Space,
     embed_many,
     embed_query,
     embed_to_store,
 )
 from memories.errors import ConfigError
+from memories.stores.records import Space
 
 if TYPE_CHECKING:
     from memories.config import Config

@@ -4,7 +4,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from memories.embedders.protocol import Space
+from memories.stores.records import Space
 from memories.text import STOP_WORDS, index_text
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memories.embedders.protocol import Space
 from memories.errors import EmbedderError
+from memories.stores.records import Space
 
 if TYPE_CHECKING:
     import numpy as np

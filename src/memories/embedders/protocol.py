@@ -1,10 +1,10 @@
 """What an embedder is: text in, unit vectors out, in a space with a name."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from memories.errors import EmbedderError
+from memories.stores.records import Space
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,33 +21,6 @@ class EmbedderUnavailable(EmbedderError):
     def __init__(self, message: str, *, words_instead: bool = False) -> None:
         super().__init__(message)
         self.words_instead = words_instead
-
-
-@dataclass(frozen=True, slots=True)
-class Space:
-    """What makes two vectors comparable: they have the same model and the same length.
-
-    Attributes:
-        model: Names the model, its revision and its quantization; vectors of two models are never compared.
-        dimension: The length of a vector.
-        noise_mean: With `noise_spread`, how similar the best of many memories is to a query that means nothing: see
-            `ranking.noise_floor`. Models differ in how far apart they hold strangers.
-        noise_spread: See `noise_mean`.
-        weight: How much similarity counts beside words in a score; it makes up for how narrow the model's range is.
-        calibration: Slope and middle of the curve that turns a cosine into a similarity that means the same for every
-            embedder: see `ranking.calibrated`.
-        duplicate: The similarity from which two statements may say the same; measured for each model too.
-        latin_only: Its model knows languages in Latin letters only; what it makes of other scripts says little.
-    """
-
-    model: str
-    dimension: int
-    noise_mean: float
-    noise_spread: float
-    weight: float
-    duplicate: float
-    calibration: tuple[float, float]
-    latin_only: bool = False
 
 
 class Embedder(Protocol):

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memories import versions
 from memories.embedders.protocol import embed_query
-from memories.models import SPEAKER, Candidate, Collection, Filter, Matches, Query, Record, Ref
 from memories.search import dates
 from memories.search.ranking import FULL_LENGTH, FULL_WORDS, MEANT_DATE, Evidence, Features, fused
 from memories.search.speakers import named, without
 from memories.stores.protocol import Store
+from memories.stores.records import SPEAKER, Candidate, Collection, Filter, Matches, Query, Record, Ref
 from memories.text import is_latin, normal_form, query_terms
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from memories import versions
 from memories.embedders.protocol import EmbedderUnavailable
-from memories.models import Candidate, Collection, Filter, Memory, Moment, Record
+from memories.models import Memory, Moment
 from memories.search import candidates as gathering
 from memories.search.candidates import Gathered, Question
 from memories.search.ranking import (
@@ -24,6 +24,7 @@ from memories.search.ranking import (
     uncalibrated,
 )
 from memories.stores.protocol import Store, refuse_other_model
+from memories.stores.records import Candidate, Collection, Filter, Record
 from memories.text import STOP_WORDS, covered
 
 if TYPE_CHECKING:
@@ -291,13 +292,13 @@ def _run(store: Store, embedder: "Embedder | None", search: Search, now: datetim
 def _turns(store: Store, search: Search, asked: Question) -> Gathered:
     if Collection.HISTORY not in search.collections:
         return Gathered([], [], more=False)
-    return gathering.in_place(store, replace(search.where, collection=Collection.HISTORY), asked, search.limit)
+    return gathering.in_place(store, search.where._replace(collection=Collection.HISTORY), asked, search.limit)
 
 
 def _memories(store: Store, search: Search, asked: Question, k: int) -> Gathered:
     if Collection.MEMORY not in search.collections:
         return Gathered([], [], more=False)
-    where = replace(search.where, collection=Collection.MEMORY)
+    where = search.where._replace(collection=Collection.MEMORY)
     if search.collections == (Collection.MEMORY,):
         return gathering.alone(store, where, asked, k)
     return gathering.in_place(store, where, asked, k // 2)  # as turns are, so that both stand in one order
@@ -342,7 +343,7 @@ def _doubt(
     """
     space = embedder.space
     count = sum(
-        store.count(replace(search.where, collection=collection), at_most=_COUNTED) for collection in search.collections
+        store.count(search.where._replace(collection=collection), at_most=_COUNTED) for collection in search.collections
     )
     tells = any(term not in STOP_WORDS for term in terms)
     familiar = tells and embedder.familiarity(search.query) > MIN_FAMILIARITY

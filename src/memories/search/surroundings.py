@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from memories.models import ROLE, Matches
+from memories.stores.records import BESIDE, ROLE, Matches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BEFORE, AFTER = 2, 1  # turns whose words count as a turn's own: an answer follows the words of its question
-BESIDE = 2  # turns before and after whose similarity counts
 ASIDE = frozenset({"assistant", "system", "tool"})
 ASIDE_WORDS = 0.3  # what an assistant says at length holds every word; what a person says tells more
 

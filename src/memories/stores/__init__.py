@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from memories.config import Config, without_password
-from memories.embedders.protocol import Space
 from memories.errors import ConfigError
 from memories.stores.protocol import Store
+from memories.stores.records import Space
 
 __all__ = ["Store", "open_store"]
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memories.models import Matches, Record
+from memories.stores.records import Matches, Record
 from memories.stores.words import Words
 from memories.times import to_millis
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from memories.models import Patch, Record
+from memories.stores.records import Patch, Record
 from memories.times import to_millis
 
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from memories.embedders.protocol import Space
 from memories.errors import EmbedderMismatch
-from memories.models import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, StoreInfo
+from memories.stores.records import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, Space, StoreInfo
 
 if TYPE_CHECKING:
     import numpy as np

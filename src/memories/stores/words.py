@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from memories.models import SPEAKER, Collection, Record
+from memories.stores.records import SPEAKER, Collection, Record
 from memories.text import index_text
 
 if TYPE_CHECKING:

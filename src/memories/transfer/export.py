@@ -5,14 +5,14 @@ Both can be stopped at any moment and run again: what is there already is recogn
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.embedders.protocol import Embedder, embed_many
 from memories.errors import Conflict, InvalidInput
-from memories.models import Collection, Filter, Record, Ref
 from memories.stores.protocol import Store
+from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.lines import content_hash, header_line, is_id, read_header, read_line, to_line
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def with_vectors(
         embedder: Makes the others.
     """
     if embedder is None:
-        return [replace(record, vectors=None) for record in records]
+        return [record._replace(vectors=None) for record in records]
     vectors = {ref: rows for ref, rows in kept.items() if rows.shape[1] == embedder.space.dimension}
     bare = [record for record in records if record.ref not in vectors]
     made = embed_many(embedder, [record.text for record in bare]) if bare else []
     vectors |= {record.ref: rows for record, rows in zip(bare, made, strict=True)}
-    return [replace(record, vectors=vectors[record.ref]) for record in records]
+    return [record._replace(vectors=vectors[record.ref]) for record in records]
 
 
 def pages(store: Store, place: Place) -> Iterator[list[Record]]:

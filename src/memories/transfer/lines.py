@@ -7,14 +7,13 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from memories import validate
 from memories.errors import InvalidInput
 from memories.ids import ID_LENGTH, parse_id
-from memories.models import Collection, Record, Ref
+from memories.stores.records import Collection, Record, Ref
 from memories.times import kept, to_iso
 from memories.validate import shown
 
@@ -82,7 +81,7 @@ def to_line(record: Record, vectors: "NDArray[np.float32] | None" = None) -> str
 
 def content_hash(record: Record) -> int:
     """Return 128 bits of what a record says; how often it was read, a statistic, is no part of it."""
-    line = to_line(replace(record, accesses=0))
+    line = to_line(record._replace(accesses=0))
     return int.from_bytes(hashlib.blake2b(line.encode("utf-8", "surrogatepass"), digest_size=16).digest())
 
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from memories.embedders.protocol import Embedder
 from memories.errors import Conflict, RequestError, StoreError
-from memories.models import Record, Ref
 from memories.stores.copies import change, in_turn, lasting, passing
 from memories.stores.protocol import Store
+from memories.stores.records import Record, Ref
 from memories.transfer.export import PAGE, Place, Progress, pages, places, refuse_damaged, total, with_vectors
 from memories.transfer.lines import content_hash
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from memories.embedders.protocol import Embedder, embed_many
 from memories.errors import Conflict, StoreError
-from memories.models import Collection, Ref
 from memories.stores.protocol import Store
+from memories.stores.records import Collection, Ref
 from memories.transfer.export import PAGE, Progress, places, refuse_damaged, total
 
 MAX_PASSES = 20

@@ -10,8 +10,9 @@ from memories.batches import by_count
 from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput, RequestError
 from memories.ids import new_id
-from memories.models import Candidate, Collection, DecayPolicy, Draft, Filter, Memory, Record
+from memories.models import DecayPolicy, Draft, Memory
 from memories.stores.protocol import Store, refuse_other_model
+from memories.stores.records import Candidate, Collection, Filter, Record
 from memories.text import query_terms
 from memories.times import kept
 from memories.write.duplicates import Judgement, Verdict, judge
@@ -130,7 +131,7 @@ class Writer:
         created_at = draft.created_at or self.now
         record = versions.first_version(draft, new_id(created_at), self.namespace, created_at)
         self._retire(superseded, record.ref.group, created_at)
-        self.store.append([replace(record, vectors=vectors)])
+        self.store.append([record._replace(vectors=vectors)])
         return Outcome(stored=True, record=record, similar_to=similar)
 
     def _write_next(self, draft: Draft, latest: Record, superseded: Record | None, vectors: Any) -> Outcome:
@@ -150,7 +151,7 @@ class Writer:
             latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=changes
         )
         self.store.patch([versions.ended(latest, record.created_at, "update")])
-        self.store.append([replace(record, vectors=vectors)])
+        self.store.append([record._replace(vectors=vectors)])
         return Outcome(stored=True, record=record)
 
     def _find_own(self, memory_id: str) -> Record:
@@ -215,7 +216,7 @@ class Writer:
         )
         rivals = [
             # A text of several windows was compared by its first one only, which says little about the whole.
-            candidate if whole else replace(candidate, similarity=None)
+            candidate if whole else candidate._replace(similarity=None)
             for candidate in found
             if candidate.record.labels.get("project") == project
             and candidate.record.ref.group != draft.supersedes

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 
 from memories import validate
 from memories.errors import NotFound
-from memories.models import Collection, Filter, Forgotten, Record, Ref
+from memories.models import Forgotten
 from memories.stores.protocol import Store
+from memories.stores.records import Collection, Filter, Record, Ref
 from memories.write.queue import RetryQueue
 
 _ALL = 1_000_000  # more versions or turns than one memory or conversation has

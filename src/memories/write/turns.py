@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from memories import validate
 from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput
-from memories.models import MAX_INDEX, MAX_TURN_CHARACTERS, ROLE, SPEAKER, Collection, Filter, Record, Ref
+from memories.models import MAX_TURN_CHARACTERS
 from memories.stores.protocol import Store
+from memories.stores.records import MAX_INDEX, ROLE, SPEAKER, Collection, Filter, Record, Ref
 from memories.times import kept
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def append(
             turn = None if key is None else keyed.get(key) or _stored(store, namespace, key)
             if turn is None:
                 last = turn = _next(Ref(Collection.HISTORY, namespace, conversation, 0), last, draft)
-                new.append(replace(turn, vectors=vector))
+                new.append(turn._replace(vectors=vector))
             if key is not None:
                 keyed[key] = turn
             written.append(turn)

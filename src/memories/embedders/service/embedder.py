@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from memories.batches import by_weight
 from memories.config import Config, cache_folder
-from memories.embedders.protocol import EmbedderUnavailable, Space
+from memories.embedders.protocol import EmbedderUnavailable
 from memories.embedders.service import providers
 from memories.embedders.service.cache import VectorCache
 from memories.embedders.service.models import windows
 from memories.embedders.service.providers import Chosen, Patience
 from memories.errors import EmbedderError
+from memories.stores.records import Space
 
 if TYPE_CHECKING:
     import numpy as np

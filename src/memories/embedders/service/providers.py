@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from memories.config import Config, Secret
-from memories.embedders.protocol import Space
 from memories.embedders.service.models import UNKNOWN_TOKENS, Known, known
 from memories.errors import ConfigError, EmbedderError
+from memories.stores.records import Space
 from memories.validate import shown
 
 # A model that nobody measured here hides nothing and refuses nothing: no query counts as noise, and only what is all

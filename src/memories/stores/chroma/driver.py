@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from memories.batches import by_weight
 from memories.errors import StoreDamaged, StoreError
-from memories.models import Collection
 from memories.stores.documents.driver import FIELDS, Kind, Part, Point, Value, Where
 from memories.stores.documents.http import Address, Answer, JsonClient
+from memories.stores.records import Collection
 from memories.text import is_latin
 
 if TYPE_CHECKING:

@@ -2,10 +2,9 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from memories.errors import Conflict, StoreUnreachable
-from memories.models import Filter, Patch, Record, Ref
 from memories.stores.documents.driver import MAX_TEXT, Condition, Driver, Kind, Part, Point, Value
 from memories.stores.documents.pending import Turn, pending_since, settled
 from memories.stores.documents.schema import (
@@ -24,6 +23,7 @@ from memories.stores.documents.schema import (
     window_ids,
     writer_of,
 )
+from memories.stores.records import Filter, Patch, Record, Ref
 from memories.stores.words import tokens_of
 
 
@@ -54,7 +54,7 @@ class Changes:
 
     def records(self) -> Iterator[Record]:
         """Yield all that is laid over, without vectors."""
-        yield from (replace(record, vectors=None) for record in self.new.values())
+        yield from (record._replace(vectors=None) for record in self.new.values())
         yield from self.patched.values()
 
     def meant(self, where: Filter) -> list[Record]:
@@ -64,23 +64,23 @@ class Changes:
     def known(self, ref: Ref) -> Record | None:
         """Return a record that is laid over, without its vectors."""
         new = self.new.get(ref)
-        return self.patched.get(ref) if new is None else replace(new, vectors=None)
+        return self.patched.get(ref) if new is None else new._replace(vectors=None)
 
     def patch(self, record: Record, patch: Patch) -> None:
         """Change a record, which is laid over or as the server has it."""
         fields = {name: value for name, value in {**record.fields, **patch.fields}.items() if value is not None}
-        changed = replace(record, ended_at=patch.ended_at, ended_by=patch.ended_by, fields=fields)
+        changed = record._replace(ended_at=patch.ended_at, ended_by=patch.ended_by, fields=fields)
         self._change(changed, changes_of(patch))
 
     def touch(self, record: Record) -> None:
         """Count an access of a record."""
-        changed = replace(record, accesses=record.accesses + 1)
+        changed = record._replace(accesses=record.accesses + 1)
         self._change(changed, {"accesses": changed.accesses})
 
     def _change(self, changed: Record, update: Mapping[str, Value | None]) -> None:
         ref = changed.ref
         if ref in self.new:
-            self.new[ref] = replace(changed, vectors=self.new[ref].vectors)
+            self.new[ref] = changed._replace(vectors=self.new[ref].vectors)
         else:
             self.patched[ref] = changed
             self.updates.setdefault(ref, {}).update(update)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from memories.models import Collection
+from memories.stores.records import Collection
 
 if TYPE_CHECKING:
     import numpy as np

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from memories.models import Filter, Record, Ref
 from memories.stores.documents.changes import Changes, by_part
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
 from memories.stores.documents.schema import Stored, conditions, decode, is_narrow, means, record_id, ref_of, window_ids
+from memories.stores.records import Filter, Record, Ref
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from memories.errors import StoreDamaged
-from memories.models import Filter, Patch, Record, Ref
 from memories.stores.documents.driver import Condition, Kind, Part, Point, Value
+from memories.stores.records import Filter, Patch, Record, Ref
 from memories.times import from_millis, to_millis
 
 # Where a record stands in time is one number, so that every filter is a plain conjunction: the millisecond at which it

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from memories.models import Candidate, Filter, Matches, Query, Ref
-from memories.search.surroundings import BESIDE
 from memories.stores import words as bm25
 from memories.stores.columns import matches_of
 from memories.stores.documents.driver import Condition, Kind, Part
 from memories.stores.documents.query import Place, View, parts_of, place_of, ref_at
 from memories.stores.documents.schema import Stored, is_narrow, is_specific, means, ref_of, word_of
+from memories.stores.records import BESIDE, Candidate, Filter, Matches, Query, Ref
 from memories.times import to_millis
 
 if TYPE_CHECKING:

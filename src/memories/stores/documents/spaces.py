@@ -4,9 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from memories.embedders.protocol import Space
 from memories.errors import Conflict, EmbedderMismatch, SchemaTooNew, StoreError
-from memories.models import Collection, Record, Ref
 from memories.stores.documents.changes import by_part
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
 from memories.stores.documents.schema import (
@@ -19,6 +17,7 @@ from memories.stores.documents.schema import (
     vectors_payload,
     window_ids,
 )
+from memories.stores.records import Collection, Record, Ref, Space
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,16 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memories.embedders.protocol import Space
 from memories.errors import StoreBusy, StoreError
 from memories.file_lock import tried
-from memories.models import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, StoreInfo
 from memories.stores.documents.changes import Changes, Flush, by_part, check_free, check_keys, unfinished
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
 from memories.stores.documents.pending import Turn
 from memories.stores.documents.query import View
 from memories.stores.documents.schema import LIVE, label_of, means, pair_of, record_id, window_ids
 from memories.stores.documents.spaces import SCHEMA, Spaces
+from memories.stores.records import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, Space, StoreInfo
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.embedders.protocol import Space
 from memories.errors import SchemaTooNew, StoreDamaged
 from memories.stores.files.folder import Folder, Stamp
 from memories.stores.files.pool import Address, Entry
+from memories.stores.records import Space
 
 if TYPE_CHECKING:
     import numpy as np

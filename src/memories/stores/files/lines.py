@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from memories.models import Collection, Record, Ref
+from memories.stores.records import Collection, Record, Ref
 from memories.times import from_millis, to_iso, to_millis
 
 UNTYPED = "memory"  # the kind of a memory without a tag `type`

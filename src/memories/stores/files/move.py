@@ -11,21 +11,19 @@ import logging
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.batches import by_count
 from memories.config import Config, without_password
-from memories.embedders.protocol import Space
 from memories.errors import ConfigError, MemoriesError, StoreDamaged, StoreError
-from memories.models import Collection, Filter, Patch, Record, Ref
 from memories.stores.copies import change, in_turn, lasting, passing
 from memories.stores.files.derived import Named, named
 from memories.stores.files.lines import file_name, namespace_of, stem
 from memories.stores.files.store import FilesStore
 from memories.stores.protocol import Store
+from memories.stores.records import Collection, Filter, Patch, Record, Ref, Space
 from memories.times import to_iso
 
 if TYPE_CHECKING:
@@ -343,7 +341,7 @@ def _read_back(records: Sequence[Record], there: Store) -> list[Record]:
 
 
 def _with_vectors(record: Record, vectors: Any) -> Record:
-    return record if vectors is None else replace(record, vectors=vectors)
+    return record if vectors is None else record._replace(vectors=vectors)
 
 
 def _difference(record: Record, there: Record) -> Patch | None:

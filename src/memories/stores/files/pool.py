@@ -5,15 +5,14 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, NamedTuple, Self
 
 from memories.errors import Conflict
-from memories.models import Collection, Filter, Patch, Record
 from memories.stores.files import lines as files_lines
+from memories.stores.records import Collection, Filter, Patch, Record
 from memories.times import from_millis, to_millis
 
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -150,8 +149,7 @@ class Pool:
             entry = entries.get(address)
             if entry is None:
                 continue
-            record = replace(
-                entry.record,
+            record = entry.record._replace(
                 ended_at=None if patch.ended_at is None else kept(patch.ended_at),
                 ended_by=patch.ended_by,
                 fields={
@@ -233,11 +231,11 @@ def _settled(entries: Sequence[Entry]) -> Pool:
         while (address[0], position) in taken:
             position += 1
         taken.add((address[0], position))
-        moved = replace(entry.record, ref=entry.record.ref._replace(position=position))
+        moved = entry.record._replace(ref=entry.record.ref._replace(position=position))
         found[moved.ref.group, position] = Entry(moved, entry.line)
         if other.record.ref.collection is Collection.MEMORY and other.record.ended_at is None:
             ended_at = max(other.record.created_at, moved.created_at)
-            found[address] = Entry(replace(other.record, ended_at=ended_at, ended_by="update"), other.line)
+            found[address] = Entry(other.record._replace(ended_at=ended_at, ended_by="update"), other.line)
     return Pool(found, merged=True)
 
 

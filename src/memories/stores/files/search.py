@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from memories.models import Filter
 from memories.stores import words as bm25
 from memories.stores.files.pool import WORDS, Entry, Pool
+from memories.stores.records import Filter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from memories.errors import StoreDamaged, StoreError
-from memories.models import Collection, Ref
 from memories.stores.files.derived import Derived, Known, Named, Spaces
 from memories.stores.files.folder import Folder, Stamp
 from memories.stores.files.lines import file_name, namespace_of, stem
 from memories.stores.files.pool import Damage, Entry, Pool, parse
+from memories.stores.records import Collection, Ref
 
 Item = TypeVar("Item")
 Place = tuple[Collection, str]

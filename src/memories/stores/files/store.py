@@ -2,18 +2,16 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memories.config import Config
-from memories.embedders.protocol import Space
 from memories.errors import Conflict, EmbedderMismatch, StoreDamaged, StoreError
-from memories.models import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, StoreInfo
 from memories.stores.files.derived import FORMAT, Named, Spaces, decode, encode, named
 from memories.stores.files.lines import file_name
 from memories.stores.files.pool import Address, Entry, kept, meant, order_of, present
 from memories.stores.files.session import Session, Work, by_file
+from memories.stores.records import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, Space, StoreInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -366,14 +364,13 @@ class FilesStore:
         for entry in entries:
             ref = entry.record.ref
             count = counts[ref.collection, ref.namespace].get(entry.address, 0)
-            records.append(replace(entry.record, accesses=count) if count else entry.record)
+            records.append(entry.record._replace(accesses=count) if count else entry.record)
         return records
 
 
 def _as_kept(record: Record) -> Record:
     """Return a record as it is kept: times in their resolution, no vectors, no count of reads."""
-    return replace(
-        record,
+    return record._replace(
         created_at=kept(record.created_at),
         ended_at=None if record.ended_at is None else kept(record.ended_at),
         fields=present(record.fields),

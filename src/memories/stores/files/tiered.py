@@ -3,17 +3,15 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from memories.config import Config
-from memories.embedders.protocol import Space
 from memories.errors import Conflict
-from memories.models import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, StoreInfo
 from memories.stores.files.move import Mover
 from memories.stores.files.pool import order_of
 from memories.stores.protocol import Store
+from memories.stores.records import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, Space, StoreInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -184,7 +182,7 @@ class TieredStore:
 
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""
-        own = self._here.info(replace(where, namespaces=()))
+        own = self._here.info(where._replace(namespaces=()))
         parts = self._asked(where, lambda store, some: store.info(some))
         sizes = [own.size_bytes, *(part.size_bytes for part in parts if part.url != own.url)]
         known = [size for size in sizes if size is not None]
@@ -300,7 +298,7 @@ class TieredStore:
         for _ in self._here.folder.tries():
             places = self._places(where.namespaces)
             answers = [
-                ask(self._there(namespaces[0]), replace(where, namespaces=tuple(namespaces)))
+                ask(self._there(namespaces[0]), where._replace(namespaces=tuple(namespaces)))
                 for namespaces in places.values()
             ]
             if self._places(where.namespaces) == places:

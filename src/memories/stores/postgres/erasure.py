@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memories.errors import StoreBusy, StoreError
-from memories.models import Ref
 from memories.stores.postgres.connection import Server
 from memories.stores.postgres.query import by_pool, these
 from memories.stores.postgres.session import Session
 from memories.stores.postgres.spaces import tables
+from memories.stores.records import Ref
 
 if TYPE_CHECKING:
     import psycopg

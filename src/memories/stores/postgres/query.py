@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from memories.models import Collection, Filter, Record, Ref
 from memories.stores.postgres.json_values import jsonb
 from memories.stores.postgres.session import Row, Session
+from memories.stores.records import Collection, Filter, Record, Ref
 from memories.times import from_millis, to_millis
 
 COLUMNS = (

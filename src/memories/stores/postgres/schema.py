@@ -10,7 +10,7 @@ PostgreSQL allows only where the whole table has no unique index.
 
 from collections.abc import Callable
 
-from memories.models import Collection
+from memories.stores.records import Collection
 
 # The words that a record is found by: its tokens, each behind six digits that tell its namespace, its collection and
 # whether it ended. So a word of one namespace is looked up without a look at another's.

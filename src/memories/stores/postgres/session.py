@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories.embedders.protocol import Space
+from memories.stores.records import Space
 
 if TYPE_CHECKING:
     import psycopg

@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from memories.embedders.protocol import Space
 from memories.errors import Conflict, EmbedderMismatch, StoreError
-from memories.models import Collection, Record, Ref
 from memories.stores.postgres.query import RECORDS, record_of, seqs_of
 from memories.stores.postgres.schema import vector_script
 from memories.stores.postgres.session import Session, Vectors
+from memories.stores.records import Collection, Record, Ref, Space
 
 if TYPE_CHECKING:
     import numpy as np

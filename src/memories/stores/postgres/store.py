@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from memories.embedders.protocol import Space
 from memories.errors import StoreDamaged, StoreError
-from memories.models import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, StoreInfo
 from memories.stores.postgres import erasure, spaces
 from memories.stores.postgres import words as postgres_words
 from memories.stores.postgres.connection import Server
@@ -25,6 +23,7 @@ from memories.stores.postgres.query import (
     these,
 )
 from memories.stores.postgres.session import Session, Vectors
+from memories.stores.records import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, Space, StoreInfo
 from memories.times import to_millis
 
 if TYPE_CHECKING:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memories.models import Matches, Query
-from memories.search.surroundings import BESIDE
 from memories.stores.postgres import vectors
 from memories.stores.postgres import words as postgres_words
 from memories.stores.postgres.query import Condition, Extent, extent, one_of
 from memories.stores.postgres.session import Row, Session, Vectors
+from memories.stores.records import BESIDE, Matches, Query
 from memories.times import to_millis
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memories.models import Ref
 from memories.stores.postgres.query import COUNTED, Condition, Extent, one_of
 from memories.stores.postgres.session import Row, Session, Vectors
+from memories.stores.records import Ref
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,12 +11,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from memories.models import Record
 from memories.stores import words as bm25
 from memories.stores.postgres.query import FEW, Condition, Extent, one_of
 from memories.stores.postgres.schema import POOL_DIGITS
 from memories.stores.postgres.schema import words as indexed
 from memories.stores.postgres.session import Session
+from memories.stores.records import Record
 
 Scores = dict[int, float]
 

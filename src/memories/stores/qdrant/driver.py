@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from memories.batches import by_count, by_weight
 from memories.errors import StoreBusy, StoreDamaged, StoreError
-from memories.models import Collection
 from memories.stores.documents.driver import FIELDS, Condition, Kind, Part, Point, Value, Where
+from memories.stores.records import Collection
 
 if TYPE_CHECKING:
     import numpy as np

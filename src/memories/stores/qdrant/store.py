@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from memories.embedders.protocol import Space
 from memories.errors import ConfigError
 from memories.stores.documents.store import RemoteStore
 from memories.stores.qdrant.driver import QdrantDriver, Transport
+from memories.stores.records import Space
 
 DEFAULT_PORT = 6333
 _DEFAULT_COLLECTION = "memories"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from memories.errors import StoreDamaged
-from memories.models import Collection, Filter
+from memories.stores.records import Collection, Filter
 from memories.times import to_millis
 
 

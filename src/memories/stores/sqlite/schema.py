@@ -4,7 +4,7 @@ A migration is a script that runs in the transaction that also writes its number
 never change; to change the schema, add one.
 """
 
-from memories.models import Collection
+from memories.stores.records import Collection
 
 APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
 

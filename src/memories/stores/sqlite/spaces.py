@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from memories.embedders.protocol import Space
 from memories.errors import Conflict, EmbedderMismatch
-from memories.models import Collection
+from memories.stores.records import Collection, Space
 from memories.stores.sqlite.query import damage_noticed, fetch
 from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS
 

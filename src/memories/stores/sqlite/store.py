@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from memories.embedders.protocol import Space
 from memories.errors import Conflict, StoreDamaged, StoreError
-from memories.models import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, StoreInfo
+from memories.stores.records import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, Space, StoreInfo
 from memories.stores.sqlite import schema, spaces
 from memories.stores.sqlite import words as sqlite_words
 from memories.stores.sqlite.connection import SQLiteFile

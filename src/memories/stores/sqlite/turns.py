@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import apsw
 import numpy as np
 
-from memories.models import Matches, Query
-from memories.search.surroundings import BESIDE
+from memories.stores.records import BESIDE, Matches, Query
 from memories.stores.sqlite import words as sqlite_words
 from memories.stores.sqlite.query import Condition, damage_noticed, decode_group, fetch, fetch_value
 from memories.stores.sqlite.vectors import VectorIndex, is_large, windows_of

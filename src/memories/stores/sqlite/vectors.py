@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import apsw
 import numpy as np
 
-from memories.models import Collection
+from memories.stores.records import Collection
 from memories.stores.sqlite.quantize import SCALE_BYTES, Quantizer
 from memories.stores.sqlite.query import Condition, damage_noticed, fetch, fetch_value
 from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import apsw
 
-from memories.models import Collection, Record
+from memories.stores.records import Collection, Record
 from memories.stores.sqlite.query import Condition, fetch, fetch_value
 
 CURRENT = {Collection.MEMORY: "words", Collection.HISTORY: "turn_words"}
