@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bench import report
 from bench.retrieval import datasets
 from bench.retrieval.vectors import KeptVectors
-from memories.search.ranking import calibrated, uncalibrated
+from memories.search.calibration import calibrated, uncalibrated
 from memories.search.speakers import without
 
 POLICY = (0.70, 0.75, 0.85)  # the thresholds of the identity specification: fresh, normal, stale

@@ -27,7 +27,7 @@ LAYERS = (
     "errors models batches disk file_lock text",
     "validate times ids config decay logs stores.records",
     "versions embedders.protocol stores.words",
-    "stores.protocol stores.columns stores.copies",
+    "stores.protocol stores.columns stores.copies turns lookup",
     "stores.documents",
     "stores stores.sqlite stores.postgres stores.chroma stores.qdrant stores.files",
     "embedders",

@@ -43,11 +43,12 @@ if TYPE_CHECKING:
         SystemFault,
     )
     from memories.models import DecayPolicy, Draft, Forgotten, History, Memory, Page, Status, Version
-    from memories.search.search import Considered, Explanation, Hit, SearchFilters
+    from memories.search.results import Considered, Explanation, Hit
+    from memories.search.search import SearchFilters
     from memories.service import Memories
     from memories.stores import Store
+    from memories.turns import Conversation, Turn, TurnDraft
     from memories.write.create import Created, Similar
-    from memories.write.turns import Conversation, Turn, TurnDraft
 
 __version__ = "0.1.0"
 
@@ -123,11 +124,12 @@ _HOMES = {
             "StoreUnreachable SystemFault"
         ),
         "models": "DecayPolicy Draft Forgotten History Memory Page Status Version",
-        "search.search": "Considered Explanation Hit SearchFilters",
+        "search.results": "Considered Explanation Hit",
+        "search.search": "SearchFilters",
         "service": "Memories",
         "stores": "Store",
         "write.create": "Created Similar",
-        "write.turns": "Conversation Turn TurnDraft",
+        "turns": "Conversation Turn TurnDraft",
     }.items()
     for name in names.split()
 }

@@ -18,7 +18,7 @@ def first_version(draft: Draft, memory_id: str, namespace: str, created_at: date
         ref=Ref(Collection.MEMORY, namespace, memory_id, 1),
         text=draft.content,
         created_at=created_at,
-        key=scoped_key(draft.key, draft.tags),
+        key=None if draft.key is None else scoped_key(draft.key, draft.tags),
         labels=draft.tags,
         fields=_present({**declared(draft), "supersedes": draft.supersedes}),
     )
@@ -42,12 +42,13 @@ def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, 
     fields |= {"operation": operation} | changes.pop("fields", {})
     # A clock that was set back must not make a version older than the one before it.
     written_at = max(now, latest.created_at, latest.ended_at or latest.created_at)
+    key = plain_key(latest.key)
     return latest._replace(
         ref=latest.ref._replace(position=latest.ref.position + 1),
         created_at=written_at,
         ended_at=None,
         ended_by=None,
-        key=scoped_key(plain_key(latest.key), changes.get("labels", latest.labels)),
+        key=None if key is None else scoped_key(key, changes.get("labels", latest.labels)),
         fields=_present(fields),
         vectors=None,
         accesses=0,
@@ -65,10 +66,10 @@ def declared(draft: Draft) -> dict[str, Any]:
     return fields
 
 
-def scoped_key(key: str | None, labels: Mapping[str, str]) -> str | None:
-    """Return a key as it is stored: each project has its own addresses."""
+def scoped_key(key: str, labels: Mapping[str, str]) -> str:
+    """Return a key as it is stored: each project has its own keys."""
     project = labels.get("project")
-    return key if key is None or project is None else f"{project}{_SCOPE}{key}"
+    return key if project is None else f"{project}{_SCOPE}{key}"
 
 
 def plain_key(stored: str | None) -> str | None:

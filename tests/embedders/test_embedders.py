@@ -9,7 +9,7 @@ import pytest
 from memories.embedders import Embedder, minilm, open_embedder
 from memories.embedders.minilm import MAX_WINDOWS, MiniLM
 from memories.errors import ConfigError, EmbedderError
-from memories.search.ranking import calibrated, uncalibrated
+from memories.search.calibration import calibrated, uncalibrated
 
 TEXTS = ["The user prefers Python", "", "!", "用户住在柏林", "🎉", "a" * 5000, "word " * 300, "Emails go out at noon"]
 

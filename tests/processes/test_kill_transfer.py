@@ -14,7 +14,7 @@ import contextlib, ctypes, json, os, random, shutil, signal, sys, time, tracebac
 from pathlib import Path
 import memories.search.search, memories.stores.sqlite.turns, memories.versions, memories.write.create
 from memories import Memories, EmbedderMismatch
-from memories.write.turns import TurnDraft
+from memories.turns import TurnDraft
 from memories.embedders.fake import FakeEmbedder
 from memories.transfer.migrate import migrate
 from memories.stores.records import Collection, Filter

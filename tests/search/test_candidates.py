@@ -9,10 +9,11 @@ import pytest
 from memories import Hit, Memories, TurnDraft
 from memories.embedders import Embedder
 from memories.embedders.fake import FakeEmbedder
-from memories.search.candidates import MIN_READ, Gathered, alone, in_place, question
+from memories.search.candidates import MIN_READ, Gathered, Query, standalone, with_surroundings
 from memories.search.ranking import FULL_LENGTH, Evidence
 from memories.stores import Store, open_store
 from memories.stores.records import Collection, Filter
+from memories.text import query_terms
 
 NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)  # a Saturday
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -50,7 +51,7 @@ def contents(hits: tuple[Hit, ...]) -> list[str]:
 
 def gathered(store: Store, embedder: Embedder | None, text: str, limit: int = 10, **where: object) -> Gathered:
     history = Filter(Collection.HISTORY, ("shared",), **where)  # type: ignore[arg-type]
-    return in_place(store, history, question(text, NOW, NOW, 720.0, embedder), limit)
+    return with_surroundings(store, history, Query(text, query_terms(text), NOW, NOW, 720.0, embedder), limit)
 
 
 def evidence(found: Gathered) -> dict[str, Evidence]:
@@ -333,8 +334,9 @@ def test_one_conversation_is_gathered_alone(store: Store, embedder: Embedder | N
 def test_a_memory_stands_alone(store: Store, embedder: Embedder | None, talk: Memories) -> None:
     talk.create("Ann has a red bike", force=True)
     where = Filter(Collection.MEMORY, ("shared",))
-    [found] = alone(store, where, question("red bike, today", NOW, NOW, 720.0, embedder), 10).features
-    assert found.evidence == Evidence.alone(found.evidence.words, found.evidence.similarity, 1.0)
+    query = Query("red bike, today", query_terms("red bike, today"), NOW, NOW, 720.0, embedder)
+    [found] = standalone(store, where, query, 10).features
+    assert found.evidence == Evidence.standalone(found.evidence.words, found.evidence.similarity, 1.0)
     assert (found.evidence.similarity is None) is (embedder is None)
     assert (found.age_days, found.accesses, found.confidence) == (0, 0, 1)
 
@@ -360,7 +362,7 @@ def test_no_more_memories_than_asked_for_are_gathered_at_first(
     for number in range(4):
         talk.create(f"red bike number {number}", force=True)
     where = Filter(Collection.MEMORY, ("shared",))
-    asked = question("red bike", NOW, NOW, 720.0, embedder)
-    assert alone(store, where, asked, 2).more
-    found = alone(store, where, asked, 10)
+    asked = Query("red bike", query_terms("red bike"), NOW, NOW, 720.0, embedder)
+    assert standalone(store, where, asked, 2).more
+    found = standalone(store, where, asked, 10)
     assert (len(found.candidates), found.more) == (4, False)

@@ -9,27 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memories.models import DecayPolicy
+from memories.search.calibration import calibrated, uncalibrated
+from memories.search.noise import FAMILIAR_MARGIN, NEAR_BEST, Sense, makes_sense, noise_bounds, noise_floor
 from memories.search.ranking import (
     ACCESS_CAP,
-    ALONE,
-    FAMILIAR_MARGIN,
     FULL_WORDS,
-    NEAR_BEST,
+    STANDALONE,
     WEIGHTS,
     WORDS_ONLY_SIGNS,
     Evidence,
     Features,
     Ranked,
     Rules,
-    Sense,
     Weights,
-    calibrated,
     fused,
-    makes_sense,
-    noise_bounds,
-    noise_floor,
     rank,
-    uncalibrated,
 )
 
 SIGNS = ("named", "date", "told_date", "tells_when", "aside", "question", "brevity")
@@ -38,7 +32,7 @@ FOR = {"named", "date", "told_date", "tells_when"}
 
 def found(similarity: float | None = 0.5, words: float = 1.0, *, date: float = 0.0, **changes: Any) -> Features:
     """A memory."""
-    return Features(Evidence.alone(words, similarity, date), **changes)
+    return Features(Evidence.standalone(words, similarity, date), **changes)
 
 
 def said(**changes: Any) -> Features:
@@ -74,7 +68,7 @@ def test_nothing_ranks_to_nothing() -> None:
 
 
 def test_words_and_similarity_are_fused() -> None:
-    [first, second] = rank([found(0.6, 4.0), found(0.8, 2.0)], rules(weight=3 / ALONE))
+    [first, second] = rank([found(0.6, 4.0), found(0.8, 2.0)], rules(weight=3 / STANDALONE))
     assert (first.index, first.score) == pytest.approx((1, (0.5 + 3 * 0.8) / 4))
     assert (second.index, second.score) == pytest.approx((0, (1.0 + 3 * 0.6) / 4))
 
@@ -107,12 +101,12 @@ def test_scores_are_at_most_1() -> None:
 
 
 def test_a_negative_similarity_does_not_subtract() -> None:
-    assert only(found(-0.4, 4.0), weight=3 / ALONE).score == pytest.approx(0.25)
+    assert only(found(-0.4, 4.0), weight=3 / STANDALONE).score == pytest.approx(0.25)
 
 
 def test_weak_words_do_not_count_in_full() -> None:
     """In a small store the best BM25 may come from one word that every other memory has too."""
-    assert only(found(0.0, 1.0), weight=3 / ALONE).score == pytest.approx(0.0625)
+    assert only(found(0.0, 1.0), weight=3 / STANDALONE).score == pytest.approx(0.0625)
 
 
 def test_without_similarities_the_best_words_count_in_full() -> None:
@@ -121,7 +115,7 @@ def test_without_similarities_the_best_words_count_in_full() -> None:
 
 
 def test_a_memory_of_the_meant_day_comes_first() -> None:
-    [first, second] = rank([found(), found(date=1.0)], rules(weight=3 / ALONE))
+    [first, second] = rank([found(), found(date=1.0)], rules(weight=3 / STANDALONE))
     assert (first.index, second.index) == (1, 0)
     assert first.score - second.score == pytest.approx(WEIGHTS.date / WEIGHTS.words / 4)
 
@@ -129,8 +123,8 @@ def test_a_memory_of_the_meant_day_comes_first() -> None:
 @given(st.floats(0, 20), st.floats(-1, 1), st.floats(0, 20), st.floats(0, 4))
 def test_a_memory_counts_the_same_on_every_scale(words: float, similarity: float, best: float, weight: float) -> None:
     """Whatever the weights of the scales are, they are means; and for what stands alone similarity counts more."""
-    expected = (words / max(best, 4.0) + ALONE * weight * max(0.0, similarity)) / (1 + ALONE * weight)
-    assert fused(Evidence.alone(words, similarity), best, weight) == pytest.approx(expected)
+    expected = (words / max(best, 4.0) + STANDALONE * weight * max(0.0, similarity)) / (1 + STANDALONE * weight)
+    assert fused(Evidence.standalone(words, similarity), best, weight) == pytest.approx(expected)
 
 
 # --- turns -----------------------------------------------------------------------------------------------------------
@@ -245,9 +239,9 @@ def test_turns_and_memories_share_one_order() -> None:
 
 
 def test_the_best_words_of_all_are_the_measure() -> None:
-    [strong, weak] = rank([found(0.0, 2.0), found(0.0, 8.0)], rules(weight=1 / ALONE))
+    [strong, weak] = rank([found(0.0, 2.0), found(0.0, 8.0)], rules(weight=1 / STANDALONE))
     assert (strong.score, weak.score) == pytest.approx((0.5, 0.125))
-    assert only(found(0.0, FULL_WORDS / 2), weight=1 / ALONE).score == pytest.approx(0.25)
+    assert only(found(0.0, FULL_WORDS / 2), weight=1 / STANDALONE).score == pytest.approx(0.25)
 
 
 # --- what is no answer -----------------------------------------------------------------------------------------------

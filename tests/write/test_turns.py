@@ -14,7 +14,8 @@ import pytest
 from memories import InvalidInput, Memories, load_config
 from memories.embedders.minilm import MiniLM
 from memories.stores.records import Collection, Filter
-from memories.write.turns import MAX_TURN_CHARACTERS, SESSION_TURNS, TurnDraft
+from memories.turns import TurnDraft
+from memories.write.turns import MAX_TURN_CHARACTERS, SESSION_TURNS
 
 START = datetime(2026, 5, 1, 9, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -311,7 +312,7 @@ def test_eight_threads_append_to_one_conversation(memories: Memories) -> None:
 WRITER = """
 import sys, threading, time
 from memories import Memories
-from memories.write.turns import TurnDraft
+from memories.turns import TurnDraft
 url, name, start = sys.argv[1], sys.argv[2], float(sys.argv[3])
 failed = []
 with Memories(url, embedder="fake") as memories:

@@ -12,12 +12,12 @@ from memories.errors import InvalidInput, MemoriesError, StoreUnreachable, Syste
 from memories.file_lock import locked
 from memories.logs import event
 from memories.models import Memory
-from memories.search.search import Hit
+from memories.search.results import Hit
 from memories.service import Memories
 from memories.stores.records import Collection
+from memories.turns import Turn, TurnDraft
 from memories.validate import MAX_QUERY_CHARACTERS, MAX_TAG_VALUE, content
 from memories.write.queue import files_of
-from memories.write.turns import Turn, TurnDraft
 
 _WINDOW, _CHANNEL = "window", "channel"  # tags
 _TYPE, _CONVERSATION = "type", "conversation_id"

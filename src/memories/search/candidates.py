@@ -11,8 +11,9 @@ from memories.search import dates
 from memories.search.ranking import FULL_LENGTH, FULL_WORDS, MEANT_DATE, Evidence, Features, fused
 from memories.search.speakers import named, without
 from memories.stores.protocol import Store
-from memories.stores.records import SPEAKER, Candidate, Collection, Filter, Matches, Query, Record, Ref
-from memories.text import is_latin, normal_form, query_terms
+from memories.stores.records import SPEAKER, Candidate, Collection, Filter, Matches, Record, Ref
+from memories.stores.records import Query as TurnQuery
+from memories.text import is_latin, normal_form
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,13 +34,13 @@ _DAY_MILLIS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
-class Question(NamedTuple):
-    """What is asked, as it is looked for.
+class Query(NamedTuple):
+    """What is query, as it is looked for.
 
     Attributes:
         text: The question.
         terms: Its words.
-        now: When it is asked, in the time zone of the one who asks: what "yesterday" counts from.
+        now: When it is query, in the time zone of the one who asks: what "yesterday" counts from.
         judged_at: The time for which confidence and age are computed.
         half_life_hours: See `decay`.
         embedder: Makes vectors; None to go by words alone.
@@ -79,41 +80,34 @@ class Gathered(NamedTuple):
     more: bool
 
 
-def question(
-    text: str, now: datetime, judged_at: datetime, half_life_hours: float, embedder: "Embedder | None"
-) -> Question:
-    """Return a question with its words; see `Question`."""
-    return Question(text, query_terms(text), now, judged_at, half_life_hours, embedder)
-
-
-def alone(store: Store, where: Filter, asked: Question, k: int) -> Gathered:
+def standalone(store: Store, where: Filter, query: Query, k: int) -> Gathered:
     """Return the memories that may answer, `k` by words and `k` by vector, each by itself."""
-    found = store.candidates(where, vector=asked.vector(asked.text), terms=asked.terms, k=k)
+    found = store.candidates(where, vector=query.vector(query.text), terms=query.terms, k=k)
     years = sorted({candidate.record.created_at.year for candidate in found})
-    meant = dates.spans(asked.text, asked.now, years)
+    meant = dates.spans(query.text, query.now, years)
     close, precise = [0.0] * len(found), [0.0] * len(found)
     if meant and found:
         import numpy as np
 
-        zone = asked.now.tzinfo
+        zone = query.now.tzinfo
         days = np.array([found_.record.created_at.astimezone(zone).toordinal() for found_ in found], dtype=np.int64)
         close, precise = dates.closeness(days, meant).tolist(), _precisely(days, meant).tolist()
     features = [
-        _features(candidate.record, asked, Evidence.alone(candidate.words, candidate.similarity, day), near)
+        _features(candidate.record, query, Evidence.standalone(candidate.words, candidate.similarity, day), near)
         for candidate, day, near in zip(found, close, precise, strict=True)
     ]
     return Gathered(found, features, more=len(found) >= k)
 
 
-def in_place(store: Store, where: Filter, asked: Question, limit: int) -> Gathered:
+def with_surroundings(store: Store, where: Filter, query: Query, limit: int) -> Gathered:
     """Return the turns, or memories, that may answer, each with what its surroundings tell."""
-    speakers = named(asked.text, store.values(where.collection, where.namespaces, SPEAKER))
-    vector = asked.vector(without(asked.text, speakers))
-    matches = store.matches(where, Query(vector, asked.terms, max(MATCHES, 2 * limit), _spans_of_time(asked)))
+    speakers = named(query.text, store.values(where.collection, where.namespaces, SPEAKER))
+    vector = query.vector(without(query.text, speakers))
+    matches = store.matches(where, TurnQuery(vector, query.terms, max(MATCHES, 2 * limit), _spans_of_time(query)))
     if not len(matches.group):
         return Gathered([], [], more=False)
-    seen = _seen(matches, asked, speakers)
-    rows = {_ref(where, matches, row): row for row in _best(seen, asked, max(MIN_READ, 2 * limit))}
+    seen = _seen(matches, query, speakers)
+    rows = {_ref(where, matches, row): row for row in _best(seen, query, max(MIN_READ, 2 * limit))}
     records = {record.ref: record for record in store.read(list(rows))}
     gathered = Gathered([], [], more=False)
     for ref, row in rows.items():
@@ -123,21 +117,21 @@ def in_place(store: Store, where: Filter, asked: Question, limit: int) -> Gather
         similarity = float(matches.similarity[row])
         found = Candidate(record, None if math.isnan(similarity) else similarity, float(seen.around.words[row]))
         gathered.candidates.append(found)
-        evidence = _evidence(found, seen, row, asked)
-        gathered.features.append(_features(record, asked, evidence, float(seen.precise[row])))
+        evidence = _evidence(found, seen, row, query)
+        gathered.features.append(_features(record, query, evidence, float(seen.precise[row])))
     return gathered
 
 
-def _features(record: Record, asked: Question, evidence: Evidence, near: float) -> Features:
+def _features(record: Record, query: Query, evidence: Evidence, near: float) -> Features:
     """Return the features of a record that is `near` a precise date of the question."""
-    readable, meant = asked.readable(record.text), near >= MEANT_DATE
+    readable, meant = query.readable(record.text), near >= MEANT_DATE
     if record.ref.collection is Collection.HISTORY:
         return Features(evidence, readable=readable, meant=meant)
     return Features(
         evidence,
-        confidence=versions.confidence(record, asked.judged_at, asked.half_life_hours),
+        confidence=versions.confidence(record, query.judged_at, query.half_life_hours),
         decay_policy=versions.decay_policy(record),
-        age_days=(asked.judged_at - record.created_at).total_seconds() / 86_400,
+        age_days=(query.judged_at - record.created_at).total_seconds() / 86_400,
         accesses=record.accesses,
         readable=readable,
         meant=meant,
@@ -159,13 +153,13 @@ def _precise(meant: Sequence[dates.Span]) -> list[dates.Span]:
     return [span for span in meant if (span[1] - span[0]).days < PRECISE_DAYS]
 
 
-def _spans_of_time(asked: Question) -> list[tuple[datetime, datetime]]:
+def _spans_of_time(query: Query) -> list[tuple[datetime, datetime]]:
     """Return the precise spans that a question names, and what is close to them, as moments in the asker's zone."""
-    years = range(max(1, asked.now.year - YEARS_BACK), asked.now.year + 1)
-    zone = asked.now.tzinfo
+    years = range(max(1, query.now.year - YEARS_BACK), query.now.year + 1)
+    zone = query.now.tzinfo
     return [
         (datetime.combine(first - _JUST_BEFORE, time.min, zone), datetime.combine(last + _JUST_AFTER, time.max, zone))
-        for first, last in _precise(dates.spans(asked.text, asked.now, years))
+        for first, last in _precise(dates.spans(query.text, query.now, years))
         if first.year > 1 and last.year < 9999  # the first and the last day have no place in every zone
     ]
 
@@ -185,17 +179,17 @@ class _Seen(NamedTuple):
     when: bool
 
 
-def _seen(matches: Matches, asked: Question, speakers: Sequence[str]) -> _Seen:
+def _seen(matches: Matches, query: Query, speakers: Sequence[str]) -> _Seen:
     import numpy as np
 
     from memories.search.surroundings import measure
 
     names = {normal_form(speaker) for speaker in speakers}
     said = [normal_form(labels.get(SPEAKER, "")) in names for labels in matches.labels]
-    offset = asked.now.utcoffset()
+    offset = query.now.utcoffset()
     millis = matches.created_at + (0 if offset is None else int(offset.total_seconds() * 1000))
     years = np.unique(millis.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64)) + 1970
-    meant = dates.spans(asked.text, asked.now, years.tolist())
+    meant = dates.spans(query.text, query.now, years.tolist())
     days = millis // _DAY_MILLIS + _EPOCH
     around = measure(matches)
     # What counts in full is the best of its own index, so that memories and turns can stand in one order.
@@ -207,11 +201,11 @@ def _seen(matches: Matches, asked: Question, speakers: Sequence[str]) -> _Seen:
         close=dates.closeness(days, meant) if meant else np.zeros(len(days)),
         precise=_precisely(days, meant),
         meant=meant,
-        when=dates.asks_when(asked.text),
+        when=dates.asks_when(query.text),
     )
 
 
-def _best(seen: _Seen, asked: Question, count: int) -> list[int]:
+def _best(seen: _Seen, query: Query, count: int) -> list[int]:
     """Return the rows that promise most by what is known without their texts."""
     import numpy as np
 
@@ -221,7 +215,7 @@ def _best(seen: _Seen, asked: Question, count: int) -> list[int]:
         session_best=around.session_best,
         window_words=around.window_words,
         session_words=around.session_words,
-        similarity=None if asked.embedder is None else around.similarity,
+        similarity=None if query.embedder is None else around.similarity,
         window_similarity=around.window_similarity,
         session_similarity=around.session_similarity,
         named=seen.named,
@@ -229,9 +223,9 @@ def _best(seen: _Seen, asked: Question, count: int) -> list[int]:
         aside=around.aside,
     )
     most = float(around.words.max())
-    scores = fused(evidence, most, asked.weight)
-    if asked.embedder is not None and seen.vectorless.any():
-        scores = np.where(seen.vectorless, fused(evidence._replace(similarity=None), most, asked.weight), scores)
+    scores = fused(evidence, most, query.weight)
+    if query.embedder is not None and seen.vectorless.any():
+        scores = np.where(seen.vectorless, fused(evidence._replace(similarity=None), most, query.weight), scores)
     return [int(row) for row in np.argsort(-scores, kind="stable")[:count]]
 
 
@@ -240,7 +234,7 @@ def _ref(where: Filter, matches: Matches, row: int) -> Ref:
     return Ref(where.collection, namespace, group, int(matches.position[row]))
 
 
-def _evidence(found: Candidate, seen: _Seen, row: int, asked: Question) -> Evidence:
+def _evidence(found: Candidate, seen: _Seen, row: int, query: Query) -> Evidence:
     around, text = seen.around, found.record.text
     similarity = None if found.similarity is None else float(around.similarity[row])
     close = float(seen.close[row])
@@ -257,7 +251,7 @@ def _evidence(found: Candidate, seen: _Seen, row: int, asked: Question) -> Evide
         float(around.session_similarity[row]),
         named=float(seen.named[row]),
         date=close,
-        told_date=_told(found.record, seen, asked) if seen.meant else 0.0,
+        told_date=_told(found.record, seen, query) if seen.meant else 0.0,
         tells_when=float(seen.when and dates.tells_time(text)),
         aside=float(around.aside[row]),
         question=float(text.rstrip().endswith(("?", "？", "؟"))),
@@ -265,9 +259,9 @@ def _evidence(found: Candidate, seen: _Seen, row: int, asked: Question) -> Evide
     )
 
 
-def _told(record: Record, seen: _Seen, asked: Question) -> float:
+def _told(record: Record, seen: _Seen, query: Query) -> float:
     """Return how well the days that a turn speaks of, counted from its own, agree with those of the question."""
-    said_at = record.created_at.astimezone(asked.now.tzinfo)
+    said_at = record.created_at.astimezone(query.now.tzinfo)
     return dates.overlap(dates.spans(record.text[:_TOLD], said_at, [said_at.year]), seen.meant)
 
 

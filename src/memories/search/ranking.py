@@ -15,7 +15,6 @@ Words and similarity are each a weighted mean over three scales: the text itself
 of the identity specification.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -61,13 +60,8 @@ FRESHNESS_RATE = 0.02  # a decaying memory counts half after 50 days
 ACCESS_RATE = 0.002  # ten reads weigh 2 %: enough to settle a tie, too little to keep itself on top
 ACCESS_CAP = 1.02
 FULL_WORDS = 4.0  # from this BM25 on, the best words count in full; one common word in a small store should not
-ALONE = 1.4  # so much more similarity counts for what stands alone: no turn beside it shares its words
+STANDALONE = 1.4  # so much more similarity counts for what stands alone: no turn beside it shares its words
 FULL_LENGTH = 20  # words from which a turn is not brief
-SURE = 0.997  # no nonsense comes so near, on the calibrated scale, but in a store of texts that look like nonsense
-MIN_COVERAGE = 0.5  # so many of a query's words in one place make it a sensible query
-# In steps of the calibration, so that they mean the same for every embedder: a cosine times the slope of its curve.
-FAMILIAR_MARGIN = 1.65  # a question of known words is taken for noise only if its best answer is so much less similar
-NEAR_BEST = 1.25  # and then only what is nearly as similar as the best is an answer
 WORDS_ONLY_SIGNS = 0.4  # what signs count where there are no similarities that they could outweigh
 MEANT_DATE = 0.5  # so close to a date in the query, a text is what is asked about without sharing a word
 WORDLESS_SHARE = 0.5  # what shares no word with the query must be so similar, compared with the best
@@ -109,7 +103,7 @@ class Evidence(NamedTuple):
     brevity: Any = 0.0
 
     @classmethod
-    def alone(cls, words: float, similarity: float | None, date: float = 0.0) -> "Evidence":
+    def standalone(cls, words: float, similarity: float | None, date: float = 0.0) -> "Evidence":
         """Return the evidence for what has no surroundings, a memory: every scale is its own."""
         similarity = None if similarity is None else max(0.0, similarity)
         return cls(words, words, None, None, similarity, similarity, similarity, date=date)
@@ -178,70 +172,6 @@ class Ranked:
     dropped: str
 
 
-def noise_floor(mean: float, spread: float, count: int) -> float:
-    """Return how similar the best of `count` memories may be to a query that means nothing.
-
-    The best of n cosines with strangers grows as the largest of n normal numbers does: mean + spread × sqrt(2 ln n).
-    The two constants are measured for each embedder (docs/benchmarks.md).
-    """
-    return mean + spread * math.sqrt(2 * math.log(max(2, count)))
-
-
-class Sense(NamedTuple):
-    """What shows that a query means something where it is asked.
-
-    Attributes:
-        similarity: The best cosine; None if nothing has one.
-        coverage: The largest share of its words in one place, 0 to 1.
-        pointed: Whether it names somebody who speaks there, or a day on which something was said.
-    """
-
-    similarity: float | None
-    coverage: float
-    pointed: bool
-
-
-def makes_sense(sense: Sense, calibration: tuple[float, float]) -> bool:
-    """Return whether a query is sensible beyond doubt, so that the noise floor is not in question."""
-    sure = sense.similarity is None or sense.similarity >= uncalibrated(SURE, *calibration)
-    return sure or sense.pointed or sense.coverage >= MIN_COVERAGE
-
-
-def noise_bounds(similarity: float, floor: float, slope: float, *, familiar: bool) -> tuple[float, float]:
-    """Return `floor` and `near_best` of the rules for a query in doubt.
-
-    Args:
-        similarity: The best cosine.
-        floor: What `noise_floor` gives.
-        slope: Of the embedder's calibration.
-        familiar: Whether most of the query's words are known to the model.
-    """
-    if similarity >= floor:
-        return 0.0, 1.0
-    return (floor - FAMILIAR_MARGIN / slope, NEAR_BEST / slope) if familiar else (floor, 1.0)
-
-
-def calibrated(cosine: float, slope: float, middle: float) -> float:
-    """Return a cosine as a threshold sees it, 0 to 1, which means the same for every embedder.
-
-    It is the probability that a text with this cosine belongs to a question, where as many belong as do not: a logistic
-    curve whose two constants are measured for each embedder (`python -m bench calibration`).
-
-    Args:
-        cosine: The similarity.
-        slope: How steep the curve is.
-        middle: The cosine at which it is as likely as not.
-    """
-    return 1 / (1 + math.exp(-slope * (cosine - middle)))
-
-
-def uncalibrated(share: float, slope: float, middle: float) -> float:
-    """Return the cosine that a threshold means; the inverse of `calibrated`, -1 for 0 and more than 1 for 1."""
-    if share <= 0:
-        return -1.0
-    return 2.0 if share >= 1 else middle + math.log(share / (1 - share)) / slope
-
-
 def fused(evidence: Evidence, best_words: float, weight: float) -> Any:
     """Return what the evidence comes to, before age and reads; for arrays, an array.
 
@@ -264,7 +194,7 @@ def fused(evidence: Evidence, best_words: float, weight: float) -> Any:
     if evidence.similarity is None:
         return words + (signs / (1 + weight) if weight else WORDS_ONLY_SIGNS * signs)
     if evidence.window_words is None:
-        weight *= ALONE
+        weight *= STANDALONE
     similarity = (
         WEIGHTS.own_similarity * evidence.similarity
         + WEIGHTS.window_similarity * evidence.window_similarity

@@ -8,9 +8,9 @@ from memories.models import Forgotten, History, Memory, Page, Status
 from memories.times import to_iso
 
 if TYPE_CHECKING:
-    from memories.search.search import Explanation, Hit
+    from memories.search.results import Explanation, Hit
+    from memories.turns import Conversation, Turn
     from memories.write.create import Created, Similar
-    from memories.write.turns import Conversation, Turn
 
 HINT_DUPLICATE = (
     "nothing was stored; to store it anyway add --force, to say it anew run: memory update {id} CONTENT, "

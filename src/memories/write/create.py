@@ -1,15 +1,16 @@
 """How a draft becomes a memory, or does not: addressed by key, recognized as a duplicate, or stored."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories import validate, versions
 from memories.batches import by_count
 from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput, RequestError
 from memories.ids import new_id
+from memories.lookup import Lookup
 from memories.models import DecayPolicy, Draft, Memory
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter, Record
@@ -65,76 +66,68 @@ class Created:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a draft: `record` holds the statement now, unless it was refused as a duplicate."""
-
-    stored: bool
-    record: Record | None
-    duplicates: tuple[Similar, ...] = ()
-    similar_to: tuple[Similar, ...] = ()
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Writer:
+class Writer(NamedTuple):
     """Writes drafts into one namespace.
 
     Attributes:
-        find: Returns the latest version of a memory that the caller may read; raises NotFound.
-        confidence: Returns how current a record is now.
+        lookup: Finds what the caller may read and write.
+        embedder: Makes the vectors; None to go by words alone.
+        now: When drafts are written that name no time.
+        half_life_hours: See `decay`.
         min_confidence: What is less current is not found by a search, and so repeating it is no repetition.
         force: Store whatever is there already.
     """
 
-    store: Store
+    lookup: Lookup
     embedder: "Embedder | None"
-    namespace: str
     now: datetime
-    find: Callable[[str], Record]
-    confidence: Callable[[Record], float]
+    half_life_hours: float
     min_confidence: float
     force: bool
 
-    def write(self, drafts: Sequence[Draft]) -> list[Outcome]:
+    @property
+    def store(self) -> Store:
+        """Where memories are written."""
+        return self.lookup.store
+
+    def write(self, drafts: Sequence[Draft]) -> list[Created]:
         """Write drafts in order; all are checked before the first is written.
 
         Vectors are made before the transaction, so that nobody waits for a model.
         """
         checked = [_checked(draft) for draft in drafts]
-        outcomes: list[Outcome] = []
+        created: list[Created] = []
         for batch in by_count(checked, BATCH if self.force else BATCH_COMPARED):
             made = embed_to_store(self.embedder, [draft.content for draft in batch])
             if made.note and self.embedder is not None:
-                refuse_other_model(self.store, self.embedder.space, Filter(Collection.MEMORY, (self.namespace,)))
+                refuse_other_model(self.store, self.embedder.space, Filter(Collection.MEMORY, (self.lookup.namespace,)))
             with self.store.transaction():
                 written = [self._write(draft, vectors) for draft, vectors in zip(batch, made.vectors, strict=True)]
-            outcomes += [replace(each, note=made.note if each.stored else "") for each in written]
-        return outcomes
+            created += [replace(each, note=made.note if each.stored else "") for each in written]
+        return created
 
-    def _write(self, draft: Draft, vectors: Any) -> Outcome:
-        superseded = None if draft.supersedes is None else self._find_own(draft.supersedes)
+    def _write(self, draft: Draft, vectors: Any) -> Created:
+        superseded = None if draft.supersedes is None else self._find_replaced(draft.supersedes)
         if superseded is not None:
             draft = replace(draft, supersedes=superseded.ref.group)
         if draft.key is not None:
-            address = versions.scoped_key(draft.key, draft.tags)
-            addressed = self.store.scan(Filter(Collection.MEMORY, (self.namespace,), key=address), limit=1)
-            if addressed:
-                return self._write_next(draft, addressed[0], superseded, vectors)
+            latest = self.lookup.by_key(versions.scoped_key(draft.key, draft.tags))
+            if latest is not None:
+                return self._write_next(draft, latest, superseded, vectors)
         same, duplicates, similar = (None, (), ()) if self.force else self._compare(draft, vectors)
         # What has an address of its own is never refused: its writer means that address, not what resembles it.
         if draft.key is None and same is not None:
             self._retire(superseded, same.ref.group, self.now)
-            return Outcome(stored=False, record=same)
+            return self._created(same, stored=False)
         if draft.key is None and duplicates:
-            return Outcome(stored=False, record=None, duplicates=duplicates)
+            return Created(stored=False, memory=None, duplicates=duplicates)
         created_at = draft.created_at or self.now
-        record = versions.first_version(draft, new_id(created_at), self.namespace, created_at)
+        record = versions.first_version(draft, new_id(created_at), self.lookup.namespace, created_at)
         self._retire(superseded, record.ref.group, created_at)
         self.store.append([record._replace(vectors=vectors)])
-        return Outcome(stored=True, record=record, similar_to=similar)
+        return self._created(record, similar_to=similar)
 
-    def _write_next(self, draft: Draft, latest: Record, superseded: Record | None, vectors: Any) -> Outcome:
+    def _write_next(self, draft: Draft, latest: Record, superseded: Record | None, vectors: Any) -> Created:
         """Write a new version of the memory that the draft's key addresses; what the draft leaves open stays."""
         if superseded is not None and superseded.ref.group == latest.ref.group:
             superseded = None  # it replaces itself
@@ -146,21 +139,24 @@ class Writer:
         unchanged = same and all(latest.fields.get(name) == value for name, value in changes.items())
         # Saying again what decays is news: it holds still.
         if unchanged and versions.decay_policy(latest) is DecayPolicy.STABLE:
-            return Outcome(stored=False, record=latest)
+            return self._created(latest, stored=False)
         record = versions.next_version(
             latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=changes
         )
         self.store.patch([versions.ended(latest, record.created_at, "update")])
         self.store.append([record._replace(vectors=vectors)])
-        return Outcome(stored=True, record=record)
+        return self._created(record)
 
-    def _find_own(self, memory_id: str) -> Record:
+    def _created(self, record: Record, *, stored: bool = True, similar_to: tuple[Similar, ...] = ()) -> Created:
+        return Created(stored, versions.to_memory(record, self.now, self.half_life_hours), similar_to=similar_to)
+
+    def _find_replaced(self, memory_id: str) -> Record:
         """Return a memory that may be replaced: what others read must not vanish behind what they can't."""
-        found = self.find(memory_id)
-        if found.ref.namespace != self.namespace:
+        found = self.lookup.find(memory_id)
+        if found.ref.namespace != self.lookup.namespace:
             raise InvalidInput(
                 f"the memory to replace is in namespace {found.ref.namespace}, and the new one would be in "
-                f"{self.namespace}; write the new one there"
+                f"{self.lookup.namespace}; write the new one there"
             )
         if found.ended_at is not None:
             successor = found.fields.get("superseded_by")
@@ -201,12 +197,14 @@ class Writer:
     def _is_current(self, record: Record, draft: Draft) -> bool:
         """Return whether a search would show a record, or at least no less than it would show the draft."""
         declared = 1.0 if draft.confidence is None else draft.confidence
-        return self.confidence(record) >= min(self.min_confidence, declared)
+        return versions.confidence(record, self.now, self.half_life_hours) >= min(self.min_confidence, declared)
 
     def _rivals(self, draft: Draft, vectors: Any) -> list[Candidate]:
         """Return what may say the same, most similar first: current, of this namespace and of the same project."""
         project = draft.tags.get("project")
-        where = Filter(Collection.MEMORY, (self.namespace,), labels={} if project is None else {"project": project})
+        where = Filter(
+            Collection.MEMORY, (self.lookup.namespace,), labels={} if project is None else {"project": project}
+        )
         whole = vectors is None or len(vectors) == 1
         found = self.store.candidates(
             where,

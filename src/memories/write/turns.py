@@ -1,7 +1,7 @@
-"""Turns of conversations: what they are, how they are laid out in records, and how they are appended."""
+"""How a turn becomes part of its conversation."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -12,91 +12,13 @@ from memories.models import MAX_TURN_CHARACTERS
 from memories.stores.protocol import Store
 from memories.stores.records import MAX_INDEX, ROLE, SPEAKER, Collection, Filter, Record, Ref
 from memories.times import kept
+from memories.turns import ROLES, Turn, TurnDraft, conversation_id, scoped_key, to_turn
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
 
-ROLES = ("user", "assistant", "system", "tool")
 SESSION_PAUSE = timedelta(hours=1)  # a longer one begins a new session
 SESSION_TURNS = 64  # and so does a session of this many turns, so that none grows without end
-MAX_CONVERSATIONS = 10_000  # so many are looked at for a listing
-_SCOPE = "\x1f"  # between conversation and message id; neither can hold a control character
-
-
-@dataclass(frozen=True, slots=True)
-class TurnDraft:
-    """A turn to be appended.
-
-    Attributes:
-        content: What was said, at most 100,000 characters.
-        role: `user` (the default), `assistant`, `system` or `tool`.
-        speaker: The name of who said it, if it has one.
-        created_at: When it was said; now by default.
-        message_id: A name of its own in its conversation: a second turn with it is not stored again.
-        tags: Free pairs.
-        index: Its place at the earliest; where turns stand there or behind it, it comes after the last of these.
-    """
-
-    content: str
-    role: str = "user"
-    speaker: str | None = None
-    created_at: datetime | None = None
-    message_id: str | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
-    index: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One message of a conversation.
-
-    Attributes:
-        conversation_id: The conversation.
-        index: Its place there, from 0.
-        namespace: The pool that it lives in.
-        content: What was said.
-        role: `user`, `assistant`, `system` or `tool`.
-        speaker: The name of who said it, if it has one.
-        created_at: When it was said.
-        session: The index at which its session begins, a run of turns without a long pause.
-        message_id: The name that its writer gave it.
-        tags: Free pairs.
-    """
-
-    conversation_id: str
-    index: int
-    namespace: str
-    content: str
-    role: str
-    speaker: str | None
-    created_at: datetime
-    session: int
-    message_id: str | None
-    tags: Mapping[str, str]
-
-    @property
-    def id(self) -> str:
-        """The turn's address: conversation and index."""
-        return f"{self.conversation_id}#{self.index}"
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """A conversation as a listing shows it.
-
-    Attributes:
-        id: Its name.
-        namespace: The pool that it lives in.
-        turn_count: How many turns it has.
-        first_at: When its first turn was said.
-        last_at: When its last turn was said.
-    """
-
-    id: str
-    namespace: str
-    turn_count: int
-    first_at: datetime
-    last_at: datetime
 
 
 def append(
@@ -129,7 +51,7 @@ def append(
         where = Filter(Collection.HISTORY, (namespace,), group=conversation, state="any")
         last = next(iter(store.scan(where, limit=1, newest_first=True)), None)
         for draft, vector in zip(checked, vectors, strict=True):
-            key = _key(conversation, draft.message_id)
+            key = scoped_key(conversation, draft.message_id)
             turn = None if key is None else keyed.get(key) or _stored(store, namespace, key)
             if turn is None:
                 last = turn = _next(Ref(Collection.HISTORY, namespace, conversation, 0), last, draft)
@@ -139,65 +61,6 @@ def append(
             written.append(turn)
         store.append(new)
     return [to_turn(record) for record in written]
-
-
-def tail(store: Store, namespaces: Sequence[str], name: str, limit: int) -> list[Turn]:
-    """Return the last turns of a conversation, oldest first; see `Memories.tail_turns`."""
-    where = _where(store, namespaces, name)
-    return [to_turn(record) for record in reversed(store.scan(where, limit=limit, newest_first=True))]
-
-
-def page(store: Store, namespaces: Sequence[str], name: str, start: int, limit: int) -> list[Turn]:
-    """Return the turns of a conversation from an index on; see `Memories.turns`."""
-    where = _where(store, namespaces, name)
-    assert where.group is not None
-    return [to_turn(record) for record in store.scan(where, limit=limit, after=(where.group, start - 1))]
-
-
-def listing(store: Store, namespaces: tuple[str, ...], limit: int) -> list[Conversation]:
-    """Return the conversations, those with the newest turn first; see `Memories.conversations`."""
-    found: list[Conversation] = []
-    for namespace, name in store.groups(Filter(Collection.HISTORY, namespaces), limit=MAX_CONVERSATIONS):
-        where = Filter(Collection.HISTORY, (namespace,), group=name)
-        first, last = (store.scan(where, limit=1, newest_first=newest) for newest in (False, True))
-        if first and last:  # or it was removed meanwhile
-            count = store.count(where)
-            found.append(Conversation(name, namespace, count, first[0].created_at, last[0].created_at))
-    return sorted(found, key=lambda each: each.last_at, reverse=True)[:limit]
-
-
-def _where(store: Store, namespaces: Sequence[str], name: str) -> Filter:
-    """Return the filter of a conversation: where two namespaces have one of that name, the first counts."""
-    own, *others = (Filter(Collection.HISTORY, (namespace,), group=conversation_id(name)) for namespace in namespaces)
-    if not others:
-        return own  # without a look at it
-    return next((where for where in (own, *others) if store.scan(where, limit=1)), own)
-
-
-def conversation_id(name: str) -> str:
-    """Return the id of a conversation.
-
-    Raises:
-        InvalidInput: It is empty, too long, or of several lines.
-    """
-    return validate.one_line(name, "conversation id")
-
-
-def to_turn(record: Record) -> Turn:
-    """Return the turn that a record holds."""
-    labels = dict(record.labels)
-    return Turn(
-        conversation_id=record.ref.group,
-        index=record.ref.position,
-        namespace=record.ref.namespace,
-        content=record.text,
-        role=labels.pop(ROLE, ROLES[0]),
-        speaker=labels.pop(SPEAKER, None),
-        created_at=record.created_at,
-        session=record.ref.position if record.session is None else record.session,
-        message_id=None if record.key is None else record.key.rpartition(_SCOPE)[2],
-        tags=labels,
-    )
 
 
 def _next(first: Ref, last: Record | None, draft: TurnDraft) -> Record:
@@ -213,7 +76,7 @@ def _next(first: Ref, last: Record | None, draft: TurnDraft) -> Record:
         ref=first._replace(position=index),
         text=draft.content,
         created_at=draft.created_at,
-        key=_key(first.group, draft.message_id),
+        key=scoped_key(first.group, draft.message_id),
         labels={**draft.tags, **names},
         session=session,
     )
@@ -221,10 +84,6 @@ def _next(first: Ref, last: Record | None, draft: TurnDraft) -> Record:
 
 def _stored(store: Store, namespace: str, key: str) -> Record | None:
     return next(iter(store.scan(Filter(Collection.HISTORY, (namespace,), key=key), limit=1)), None)
-
-
-def _key(conversation: str, message_id: str | None) -> str | None:
-    return None if message_id is None else f"{conversation}{_SCOPE}{message_id}"
 
 
 def _checked(draft: TurnDraft, now: datetime, number: int | None) -> TurnDraft:

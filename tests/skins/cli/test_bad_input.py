@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from memories import Draft, Memories, MemoriesError
 from memories.errors import ConfigError, InvalidInput, NotFound, SystemFault
-from memories.write.turns import TurnDraft
+from memories.turns import TurnDraft
 
 Command = Callable[..., Any]
 MIB = 1_048_576

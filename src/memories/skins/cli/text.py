@@ -15,9 +15,9 @@ from memories.skins.shapes import HINT_DUPLICATE, HINT_SAME, trouble
 from memories.times import describe_age, to_iso
 
 if TYPE_CHECKING:
-    from memories.search.search import Considered, Explanation, Hit
+    from memories.search.results import Considered, Explanation, Hit
+    from memories.turns import Conversation, Turn
     from memories.write.create import Created
-    from memories.write.turns import Conversation, Turn
 
 MAX_SHOWN = 2_000
 SHORT_ID = 18  # the time and 12 random bits

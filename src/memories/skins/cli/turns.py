@@ -37,7 +37,7 @@ def add(run: Session, conversation: str, content: str, **given: str | None) -> N
 
     Its keys: content, role, speaker, created_at, message_id, tags.
     """
-    from memories.write.turns import TurnDraft
+    from memories.turns import TurnDraft
 
     fields = {name: value for name, value in given.items() if value is not None}
     if content == "-":
@@ -110,7 +110,7 @@ def _draft(line: str, number: int) -> Any:
     Raises:
         InvalidInput: It is not an object with the keys of a turn.
     """
-    from memories.write.turns import TurnDraft
+    from memories.turns import TurnDraft
 
     try:
         given = json.loads(line)

@@ -1,0 +1,147 @@
+"""Memories that are looked up rather than searched: one by its id, a prefix of it or its key, and pages of many."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from memories import validate
+from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
+from memories.ids import ID_LENGTH, parse_id
+from memories.stores.protocol import Store
+from memories.stores.records import Collection, Filter, Record
+from memories.times import mixes_zones, to_moment
+
+_MOST_VERSIONS = 1_000_000  # more than one memory has
+
+
+class Lookup(NamedTuple):
+    """Looks memories up for one caller.
+
+    Attributes:
+        store: Where they are.
+        namespace: The namespace that the caller writes to.
+        readable: The namespaces that it reads.
+    """
+
+    store: Store
+    namespace: str
+    readable: tuple[str, ...]
+
+    def where(self, **conditions: Any) -> Filter:
+        """Return a filter of what the caller may read."""
+        return Filter(Collection.MEMORY, self.readable, **conditions)
+
+    def find(self, memory_id: str, *, deleted: bool = False) -> Record:
+        """Return the latest version of a memory.
+
+        Args:
+            memory_id: Its id, or an unambiguous prefix of 8 or more characters.
+            deleted: Find it although it was deleted.
+
+        Raises:
+            NotFound: There is no such memory.
+            AmbiguousId: The prefix fits several.
+        """
+        group = parse_id(memory_id)
+        if len(group) < ID_LENGTH:
+            group = self._complete(group)
+        found = self.store.scan(self.where(state="any", group=group), limit=1, newest_first=True)
+        if not found or (found[0].ended_by == "delete" and not deleted):
+            raise NotFound("Memory not found")
+        return found[0]
+
+    def find_own(self, memory_id: str, *, deleted: bool = False) -> Record:
+        """Return the latest version of a memory in the caller's own namespace: nobody changes what others share.
+
+        Raises:
+            RequestError: It is in a namespace that is only read.
+        """
+        return self._own(self.find(memory_id, deleted=deleted))
+
+    def find_current(self, memory_id: str) -> Record:
+        """Return the latest version of a memory that may be changed.
+
+        Raises:
+            RequestError: Another memory has replaced it, or it is in a namespace that is only read.
+        """
+        latest = self.find(memory_id)
+        if latest.ended_at is not None:
+            successor = latest.fields.get("superseded_by")
+            raise RequestError(f"Memory was replaced by {successor}; change that one, or restore this one first")
+        return self._own(latest)
+
+    def by_key(self, stored_key: str) -> Record | None:
+        """Return the memory in the caller's own namespace that has a key, given as `versions.scoped_key` returns it."""
+        found = self.store.scan(Filter(Collection.MEMORY, (self.namespace,), key=stored_key), limit=1)
+        return found[0] if found else None
+
+    def versions(self, memory_id: str) -> list[Record]:
+        """Return every version of a memory, oldest first; also of a deleted one.
+
+        Raises:
+            NotFound: There is no such memory.
+        """
+        group = self.find(memory_id, deleted=True).ref.group
+        return self.store.scan(self.where(state="any", group=group), limit=_MOST_VERSIONS)
+
+    def page(self, where: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
+        """Return a page of records, newest first, and the cursor of the next page if there is one."""
+        after = None if cursor is None else _parse_cursor(cursor)
+        records = self.store.scan(where, limit=limit + 1, after=after, newest_first=True)
+        if len(records) <= limit:
+            return records, None
+        last = records[limit - 1].ref
+        return records[:limit], f"{last.group}.{last.position}"
+
+    def _own(self, record: Record) -> Record:
+        if record.ref.namespace != self.namespace:
+            raise RequestError(
+                f"Memory is in namespace {record.ref.namespace} and this writes to {self.namespace}; change it from "
+                "there, or store one that says what holds instead"
+            )
+        return record
+
+    def _complete(self, prefix: str) -> str:
+        """Return the one id that begins so; one that is still current goes before those that are not."""
+        for state in ("live", "any"):
+            found = self.store.groups(self.where(state=state, group=prefix, prefix=True), limit=11)
+            matches = tuple(group for _, group in found)
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
+                count = "more than 10" if len(matches) > 10 else str(len(matches))
+                raise AmbiguousId(f'"{prefix}" fits {count} memories; give more digits of the id', matches[:10])
+        raise NotFound("Memory not found")
+
+
+def narrowed(where: Filter, given: Mapping[str, Any], now: datetime) -> Filter:
+    """Return a filter that also has the conditions that a caller gave.
+
+    Args:
+        where: The filter to narrow.
+        given: `tags`, `since`, `until` and `as_of`, as `Memories.list` takes them; each may be missing.
+        now: What "7d" counts from.
+
+    Raises:
+        InvalidInput: A condition is not acceptable, or they contradict each other.
+    """
+    since, until = given.get("since"), given.get("until")
+    start, end = to_moment(since, now), to_moment(until, now, end_of_day=True)
+    if isinstance(since, str) and isinstance(until, str) and mixes_zones(since, until):
+        raise InvalidInput("only one of since and until names its time zone; write both the same way")
+    if start is not None and end is not None and start > end:
+        raise InvalidInput("since is later than until; exchange them")
+    as_of = to_moment(given.get("as_of"), now, end_of_day=True)
+    return where._replace(labels=validate.tags(given.get("tags") or {}), since=start, until=end, as_of=as_of)
+
+
+def _parse_cursor(cursor: str) -> tuple[str, int]:
+    group, separator, position = str(cursor).rpartition(".")
+    number = position.isascii() and position.isdigit() and len(position) <= 9
+    try:
+        known = parse_id(group) if separator and number and len(group) == ID_LENGTH else None
+    except InvalidInput:
+        known = None
+    if known is None:
+        raise InvalidInput("the cursor is not one that a listing returned; begin again without it")
+    return known, int(position)

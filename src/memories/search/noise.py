@@ -1,0 +1,107 @@
+"""Is a query noise? One that means nothing here gets no hits rather than what happens to be nearest."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from memories.embedders.protocol import Embedder
+from memories.search.calibration import uncalibrated
+from memories.search.ranking import Features
+from memories.stores.protocol import Store
+from memories.stores.records import Candidate, Collection, Filter
+from memories.text import STOP_WORDS, covered
+
+MIN_FAMILIARITY = 0.5  # more of its words are known to the model: a question, however strange
+SURE = 0.997  # no nonsense comes so near, on the calibrated scale, but in a store of texts that look like nonsense
+MIN_COVERAGE = 0.5  # so many of a query's words in one place make it a sensible query
+# In steps of the calibration, so that they mean the same for every embedder: a cosine times the slope of its curve.
+FAMILIAR_MARGIN = 1.65  # a question of known words is taken for noise only if its best answer is so much less similar
+NEAR_BEST = 1.25  # and then only what is nearly as similar as the best is an answer
+MAX_COVERED = 10  # candidates whose texts are looked at
+_COVERED = 20_000  # characters of each
+_COUNTED = 20_000  # beyond that the floor hardly grows, and counting takes time
+
+
+class Sense(NamedTuple):
+    """What shows that a query means something where it is asked.
+
+    Attributes:
+        similarity: The best cosine; None if nothing has one.
+        coverage: The largest share of its words in one place, 0 to 1.
+        pointed: Whether it names somebody who speaks there, or a day on which something was said.
+    """
+
+    similarity: float | None
+    coverage: float
+    pointed: bool
+
+
+def makes_sense(sense: Sense, calibration: tuple[float, float]) -> bool:
+    """Return whether a query is sensible beyond doubt, so that the noise floor is not in question."""
+    sure = sense.similarity is None or sense.similarity >= uncalibrated(SURE, *calibration)
+    return sure or sense.pointed or sense.coverage >= MIN_COVERAGE
+
+
+def noise_floor(mean: float, spread: float, count: int) -> float:
+    """Return how similar the best of `count` memories may be to a query that means nothing.
+
+    The best of n cosines with strangers grows as the largest of n normal numbers does: mean + spread × sqrt(2 ln n).
+    The two constants are measured for each embedder (docs/benchmarks.md).
+    """
+    return mean + spread * math.sqrt(2 * math.log(max(2, count)))
+
+
+def noise_bounds(similarity: float, floor: float, slope: float, *, familiar: bool) -> tuple[float, float]:
+    """Return `floor` and `near_best` of the rules for a query in doubt.
+
+    Args:
+        similarity: The best cosine.
+        floor: What `noise_floor` gives.
+        slope: Of the embedder's calibration.
+        familiar: Whether most of the query's words are known to the model.
+    """
+    if similarity >= floor:
+        return 0.0, 1.0
+    return (floor - FAMILIAR_MARGIN / slope, NEAR_BEST / slope) if familiar else (floor, 1.0)
+
+
+def sense(found: Sequence[Candidate], features: Sequence[Features], terms: Sequence[str]) -> Sense:
+    """Return what shows that a query means something, given what was found."""
+    known = [each.similarity for each in found if each.similarity is not None]
+    written = [each for each in found if each.record.ref.collection is Collection.MEMORY]
+    coverage = max((each.evidence.window_words or 0.0 for each in features), default=0.0)
+    return Sense(
+        similarity=max(known, default=None),
+        coverage=max(coverage, _best_coverage(written, terms)),
+        pointed=any(each.evidence.named or each.meant for each in features),
+    )
+
+
+def bounds_in(
+    store: Store, filters: Sequence[Filter], embedder: Embedder, query: tuple[str, Sequence[str]], similarity: float
+) -> tuple[float, float]:
+    """Return `floor` and `near_best` of the rules for a query that may mean nothing here.
+
+    Counting what was searched takes time in a large store, so it is done only for queries in doubt.
+
+    Args:
+        store: What was searched.
+        filters: What was searched in it.
+        embedder: What made the query's vector.
+        query: The query, and its terms.
+        similarity: The cosine of the best candidate.
+    """
+    text, terms = query
+    space = embedder.space
+    count = sum(store.count(where, at_most=_COUNTED) for where in filters)
+    tells = any(term not in STOP_WORDS for term in terms)
+    familiar = tells and embedder.familiarity(text) > MIN_FAMILIARITY
+    floor = noise_floor(space.noise_mean, space.noise_spread, count)
+    return noise_bounds(similarity, floor, space.calibration[0], familiar=familiar)
+
+
+def _best_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
+    """Return the largest share of the query's words that one candidate has, 0 to 1."""
+    words = [term for term in terms if " " not in term and term not in STOP_WORDS]
+    best = sorted((found for found in candidates if found.words > 0), key=lambda found: -found.words)
+    return max((covered(found.record.text[:_COVERED], words) for found in best[:MAX_COVERED]), default=0.0)

@@ -1,0 +1,189 @@
+"""What comes out of a search: hits, and everything that was considered."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from memories import versions
+from memories.models import Memory
+from memories.search.calibration import calibrated
+from memories.search.candidates import Query
+from memories.search.ranking import Evidence, Features, Ranked
+from memories.stores.records import Candidate, Collection, Record
+
+if TYPE_CHECKING:
+    from memories.turns import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A memory, or a turn of a conversation, that answers a query.
+
+    Attributes:
+        found: The memory or the turn.
+        score: What hits are ordered by, 0 to 1; comparable only within one search.
+        similarity: The cosine of its embedding and the query's, 0 to 1; None in keyword-only mode.
+        calibrated: The similarity on the scale of thresholds, 0 to 1, which is the same for every embedder.
+    """
+
+    found: "Memory | Turn"
+    score: float
+    similarity: float | None
+    calibrated: float | None
+
+    @property
+    def memory(self) -> Memory:
+        """The memory.
+
+        Raises:
+            TypeError: The hit is a turn.
+        """
+        if isinstance(self.found, Memory):
+            return self.found
+        raise TypeError(f"this hit is turn {self.found.id}; use .turn, or search in memories only")
+
+    @property
+    def turn(self) -> "Turn":
+        """The turn.
+
+        Raises:
+            TypeError: The hit is a memory.
+        """
+        if not isinstance(self.found, Memory):
+            return self.found
+        raise TypeError(f"this hit is memory {self.found.id}; use .memory, or search in history only")
+
+    @property
+    def id(self) -> str:
+        """The memory's id, or the turn's address."""
+        return self.found.id
+
+    @property
+    def content(self) -> str:
+        """What it says."""
+        return self.found.content
+
+    @property
+    def date(self) -> datetime:
+        """When it was said, or last written."""
+        return self.found.updated_at if isinstance(self.found, Memory) else self.found.created_at
+
+    @property
+    def speaker(self) -> str | None:
+        """Who said it: a turn's speaker, or else its role; the agent that a memory is tagged with."""
+        if isinstance(self.found, Memory):
+            return self.found.tags.get("agent")
+        return self.found.speaker or self.found.role
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation that a turn is from; the one that a memory is tagged with."""
+        return self.found.tags.get("conversation_id") if isinstance(self.found, Memory) else self.found.conversation_id
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """One candidate of a search, with the numbers that decided.
+
+    Attributes:
+        id: The memory, or the turn.
+        content: What it says.
+        score: Its final score.
+        features: Name and value of each part of the score.
+        dropped: Why it is not among the hits; empty for a hit.
+    """
+
+    id: str
+    content: str
+    score: float
+    features: Mapping[str, float | int | None]
+    dropped: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The hits of a search together with every candidate that was considered.
+
+    Attributes:
+        terms: What was looked for by word.
+        note: Why words alone were searched though there is an embedder; mostly empty.
+    """
+
+    hits: tuple[Hit, ...]
+    considered: tuple[Considered, ...]
+    terms: tuple[str, ...]
+    note: str = ""
+
+
+class Found(NamedTuple):
+    """What a search considered: candidates with their features, and their places in the order."""
+
+    query: Query
+    candidates: Sequence[Candidate]
+    features: Sequence[Features]
+    ranked: Sequence[Ranked]
+    note: str = ""
+
+    def memories(self) -> list[Record]:
+        """Return the records of the hits that are memories."""
+        records = (self.candidates[place.index].record for place in self.ranked if not place.dropped)
+        return [record for record in records if record.ref.collection is Collection.MEMORY]
+
+    def hits(self) -> tuple[Hit, ...]:
+        """Return the hits, best first."""
+        return tuple(self._hit(place) for place in self.ranked if not place.dropped)
+
+    def explanation(self) -> Explanation:
+        """Return the hits and every candidate with its numbers."""
+        return Explanation(self.hits(), tuple(map(self._considered, self.ranked)), tuple(self.query.terms), self.note)
+
+    def _hit(self, place: Ranked) -> Hit:
+        candidate = self.candidates[place.index]
+        similarity = None if candidate.similarity is None else round(min(1.0, max(0.0, candidate.similarity)), 4)
+        return Hit(
+            found=self._item(candidate.record),
+            score=round(place.score, 4),
+            similarity=similarity,
+            calibrated=self._calibrated(similarity),
+        )
+
+    def _calibrated(self, similarity: float | None) -> float | None:
+        if similarity is None or self.query.embedder is None:
+            return None
+        return round(calibrated(similarity, *self.query.embedder.space.calibration), 4)
+
+    def _item(self, record: Record) -> "Memory | Turn":
+        if record.ref.collection is Collection.HISTORY:
+            from memories.turns import to_turn  # a search of memories does without it
+
+            return to_turn(record)
+        return versions.to_memory(record, self.query.judged_at, self.query.half_life_hours)
+
+    def _considered(self, place: Ranked) -> Considered:
+        record, features = self.candidates[place.index].record, self.features[place.index]
+        turn = record.ref.collection is Collection.HISTORY
+        numbers = _numbers(features.evidence, turn=turn) | {
+            "confidence": features.confidence,
+            "freshness": round(place.freshness, 4),
+            "boost": round(place.boost, 4),
+        }
+        name = self._item(record).id if turn else record.ref.group
+        return Considered(name, record.text, round(place.score, 4), numbers, place.dropped)
+
+
+def _numbers(evidence: Evidence, *, turn: bool) -> dict[str, float | int | None]:
+    """Return the evidence as a table shows it; what a memory does not have is None."""
+    numbers: dict[str, float | int | None] = {
+        "similarity": evidence.similarity,
+        "words": evidence.words,
+        "window_words": evidence.window_words,
+        "session_words": evidence.session_words,
+        "session_best": evidence.session_best if turn else None,
+        "window_similarity": evidence.window_similarity if turn else None,
+        "session_similarity": evidence.session_similarity if turn else None,
+        "date": evidence.date,
+    }
+    for name in ("named", "told_date", "tells_when", "aside", "question", "brevity"):
+        numbers[name] = getattr(evidence, name) if turn else None
+    return {name: None if value is None else round(value, 4) for name, value in numbers.items()}

@@ -1,0 +1,153 @@
+"""A turn in its record, and conversations as they are read; `versions` does the same for memories."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from memories import validate
+from memories.stores.protocol import Store
+from memories.stores.records import ROLE, SPEAKER, Collection, Filter, Record
+
+ROLES = ("user", "assistant", "system", "tool")
+MAX_CONVERSATIONS = 10_000  # that are looked at for a listing
+_SCOPE = "\x1f"  # between conversation and message id; neither can hold a control character
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDraft:
+    """A turn to be appended.
+
+    Attributes:
+        content: What was said, at most 100,000 characters.
+        role: `user` (the default), `assistant`, `system` or `tool`.
+        speaker: The name of who said it, if it has one.
+        created_at: When it was said; now by default.
+        message_id: A name of its own in its conversation: a second turn with it is not stored again.
+        tags: Free pairs.
+        index: Its place at the earliest; where turns stand there or behind it, it comes after the last of these.
+    """
+
+    content: str
+    role: str = "user"
+    speaker: str | None = None
+    created_at: datetime | None = None
+    message_id: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a conversation.
+
+    Attributes:
+        conversation_id: The conversation.
+        index: Its place there, from 0.
+        namespace: The pool that it lives in.
+        content: What was said.
+        role: `user`, `assistant`, `system` or `tool`.
+        speaker: The name of who said it, if it has one.
+        created_at: When it was said.
+        session: The index at which its session begins, a run of turns without a long pause.
+        message_id: The name that its writer gave it.
+        tags: Free pairs.
+    """
+
+    conversation_id: str
+    index: int
+    namespace: str
+    content: str
+    role: str
+    speaker: str | None
+    created_at: datetime
+    session: int
+    message_id: str | None
+    tags: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        """The turn's address: conversation and index."""
+        return f"{self.conversation_id}#{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation as a listing shows it.
+
+    Attributes:
+        id: Its name.
+        namespace: The pool that it lives in.
+        turn_count: How many turns it has.
+        first_at: When its first turn was said.
+        last_at: When its last turn was said.
+    """
+
+    id: str
+    namespace: str
+    turn_count: int
+    first_at: datetime
+    last_at: datetime
+
+
+def to_turn(record: Record) -> Turn:
+    """Return the turn that a record holds."""
+    labels = dict(record.labels)
+    return Turn(
+        conversation_id=record.ref.group,
+        index=record.ref.position,
+        namespace=record.ref.namespace,
+        content=record.text,
+        role=labels.pop(ROLE, ROLES[0]),
+        speaker=labels.pop(SPEAKER, None),
+        created_at=record.created_at,
+        session=record.ref.position if record.session is None else record.session,
+        message_id=None if record.key is None else record.key.rpartition(_SCOPE)[2],
+        tags=labels,
+    )
+
+
+def scoped_key(conversation: str, message_id: str | None) -> str | None:
+    """Return a message id as it is stored: each conversation has its own."""
+    return None if message_id is None else f"{conversation}{_SCOPE}{message_id}"
+
+
+def tail(store: Store, namespaces: Sequence[str], name: str, limit: int) -> list[Turn]:
+    """Return the last turns of a conversation, oldest first; see `Memories.tail_turns`."""
+    where = _where(store, namespaces, name)
+    return [to_turn(record) for record in reversed(store.scan(where, limit=limit, newest_first=True))]
+
+
+def page(store: Store, namespaces: Sequence[str], name: str, start: int, limit: int) -> list[Turn]:
+    """Return the turns of a conversation from an index on; see `Memories.turns`."""
+    where = _where(store, namespaces, name)
+    assert where.group is not None
+    return [to_turn(record) for record in store.scan(where, limit=limit, after=(where.group, start - 1))]
+
+
+def listing(store: Store, namespaces: tuple[str, ...], limit: int) -> list[Conversation]:
+    """Return the conversations, those with the newest turn first; see `Memories.conversations`."""
+    found: list[Conversation] = []
+    for namespace, name in store.groups(Filter(Collection.HISTORY, namespaces), limit=MAX_CONVERSATIONS):
+        where = Filter(Collection.HISTORY, (namespace,), group=name)
+        first, last = (store.scan(where, limit=1, newest_first=newest) for newest in (False, True))
+        if first and last:  # or it was removed meanwhile
+            count = store.count(where)
+            found.append(Conversation(name, namespace, count, first[0].created_at, last[0].created_at))
+    return sorted(found, key=lambda each: each.last_at, reverse=True)[:limit]
+
+
+def _where(store: Store, namespaces: Sequence[str], name: str) -> Filter:
+    """Return the filter of a conversation: where two namespaces have one of that name, the first counts."""
+    own, *others = (Filter(Collection.HISTORY, (namespace,), group=conversation_id(name)) for namespace in namespaces)
+    if not others:
+        return own  # without a look at it
+    return next((where for where in (own, *others) if store.scan(where, limit=1)), own)
+
+
+def conversation_id(name: str) -> str:
+    """Return the id of a conversation.
+
+    Raises:
+        InvalidInput: It is empty, too long, or of several lines.
+    """
+    return validate.one_line(name, "conversation id")

@@ -1,0 +1,105 @@
+"""How a memory changes: a new version, a reset of its decay, a deletion that can be undone."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memories import validate, versions
+from memories.embedders.protocol import embed_to_store
+from memories.errors import InvalidInput, NotReinforceable, RequestError
+from memories.lookup import Lookup
+from memories.models import DecayPolicy
+from memories.stores.protocol import Store
+from memories.stores.records import Collection, Filter, Patch, Record
+from memories.times import to_millis
+
+if TYPE_CHECKING:
+    from memories.embedders import Embedder
+
+
+class Update(NamedTuple):
+    """What a new version says; see `Memories.update`."""
+
+    content: str | None
+    tags: Mapping[str, str]
+    remove_tags: Sequence[str]
+
+
+def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: Update, now: datetime) -> Record:
+    """Append a new version to a memory, if anything changes; return its latest version."""
+    if given.content is None and not given.tags and not given.remove_tags:
+        raise InvalidInput("nothing to update was given; give new content or a tag")
+    text = None if given.content is None else validate.content(given.content)
+    added = validate.tags(given.tags)
+    keys = [given.remove_tags] if isinstance(given.remove_tags, str) else given.remove_tags
+    removed = {validate.tag_key(key) for key in keys}
+    expected = text or lookup.find(memory_id).text
+    vectors = _embed(embedder, expected)  # before the transaction, so that nobody waits for the model
+    with lookup.store.transaction():
+        latest = lookup.find_current(memory_id)
+        labels = {key: value for key, value in (dict(latest.labels) | added).items() if key not in removed}
+        content = text or latest.text
+        if content == latest.text and labels == latest.labels:
+            return latest
+        fresh = content != latest.text
+        new = versions.next_version(latest, "update", now, fresh=fresh, text=content, labels=validate.tags(labels))
+        return _append(lookup.store, latest, new, vectors if content == expected else _embed(embedder, content))
+
+
+def reinforce(lookup: Lookup, memory_id: str, now: datetime) -> Record:
+    """Reset the decay of a reinforceable memory; return its latest version."""
+    with lookup.store.transaction():
+        latest = lookup.find_current(memory_id)
+        policy = versions.decay_policy(latest)
+        if policy is DecayPolicy.STABLE:
+            raise NotReinforceable("Memory has stable decay policy, reinforcement has no effect")
+        if policy is DecayPolicy.CONTEXTUAL:
+            raise NotReinforceable("Memory has contextual decay policy, reinforcement is not supported")
+        reset_decay(lookup.store, [latest], now)
+        return lookup.find(latest.ref.group)
+
+
+def reset_decay(store: Store, records: Sequence[Record], now: datetime) -> None:
+    """Reset the decay of those records that can be reinforced and are still current."""
+    reset = {"reinforced_at": to_millis(now)}
+    with store.transaction():
+        for record in records:
+            if versions.decay_policy(record) is DecayPolicy.REINFORCEABLE:
+                where = Filter(Collection.MEMORY, (record.ref.namespace,), group=record.ref.group)
+                store.patch([Patch(live.ref, None, None, reset) for live in store.scan(where, limit=1)])
+
+
+def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
+    """Delete a memory softly; return its latest version, which is now ended."""
+    with lookup.store.transaction():
+        latest = lookup.find_own(memory_id)
+        patch = versions.ended(latest, latest.ended_at or now, "delete")
+        lookup.store.patch([patch])
+    return latest._replace(ended_at=patch.ended_at, ended_by="delete")
+
+
+def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: datetime) -> Record:
+    """Bring a deleted or superseded memory back, as a new version that says the same; return that version."""
+    known = lookup.find(memory_id, deleted=True)
+    vectors = _embed(embedder, known.text)
+    with lookup.store.transaction():
+        latest = lookup.find_own(known.ref.group, deleted=True)
+        if latest.ended_at is None:
+            raise RequestError("Memory is not deleted, there is nothing to restore")
+        if latest.key is not None and lookup.by_key(latest.key):
+            key = versions.plain_key(latest.key)
+            raise RequestError(f'another memory has the key "{key}" now; delete or update that one first')
+        new = versions.next_version(latest, "restore", now, fresh=False)
+        same = latest.text == known.text
+        return _append(lookup.store, latest, new, vectors if same else _embed(embedder, latest.text))
+
+
+def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
+    live = latest.ended_at is None
+    store.patch([versions.ended(latest, new.created_at, "update") if live else versions.undone(latest)])
+    store.append([new._replace(vectors=vectors)])
+    return new
+
+
+def _embed(embedder: "Embedder | None", text: str) -> Any:
+    return embed_to_store(embedder, [text]).vectors[0]
