@@ -6,19 +6,15 @@ What `vocabulary` doesn't know counts as a difference: a repetition that is stor
 dropped costs a fact.
 """
 
-import functools
 import re
-import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 
-from memories.text import mark_raised
+from memories.write.reading import CASED, Word, bare, is_shouted, read
 from memories.write.vocabulary import (
-    ACRONYMS,
-    AUXILIARY,
     BASE,
     BOUNDARIES,
     DATES,
@@ -27,15 +23,9 @@ from memories.write.vocabulary import (
     FRONTED,
     GROUP,
     LIGHT,
-    NAMING,
     NEGATIONS,
-    NUMBERS,
-    PARTICIPLES,
     PAST_MARKS,
-    PHRASE,
-    SAME_FORMS,
     SOFT,
-    WEEKDAYS,
     WHOLE,
 )
 
@@ -57,43 +47,9 @@ class Judgement:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Word:
-    """A word as it is compared (`key`) and as it was written; an exact one has no inflections and no synonyms."""
-
-    key: str
-    shown: str
-    exact: bool = False
-    opens: bool = False  # a sentence, so that the case of its first letter says nothing
-    form: str = "plain"  # "past", "passive", or "adjective" for other participles
-
-
 _LONG = 300  # words; nobody tells a longer text in another order, and looking for one takes seconds
-_LONGEST_PHRASE = max(len(phrase) for phrase in PHRASE)
-_OPENING, _CLOSING = "([{\"'*«", ".,;:!)]}\"'*…»。、!,:;」』「『"
-_IDENTIFIER = re.compile(r"[\d/\\_@=<>(){}\[\]$€£%^&|~+#`]|\w[.:]\w|^-|^\.\w")
-_CASED = re.compile(r"[/\\_]|[^\W\d][.:]\w")
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?|q[1-4]|\d{1,2}:\d\d")
 _VERSION = re.compile(r"v\d+|v?\d+\.\d+[\w.-]*")
-_QUANTITY = re.compile(r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|AM|PM|kg|km|%)")
-_STRAIGHT = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "„": '"'})
-_DASH = "\ue000"  # stands for the dash that joins two clauses
-_ENDING = re.compile(r"(?<=[\w)\]}\"'»”」』+#%`])[.!。…]+$")
-_SENTENCE = re.compile(r"(?!(?:\w\.){2,}|(?:etc|vs|cf|no|dr|mr|mrs|approx)\.).*\w\W*[.!?…。]\W*", re.I)
-_CLOCK = re.compile(r"0(\d:[0-5]\d(?::[0-5]\d)?(?:am|pm)?)", re.I)
-_SHORT_FORMS = (
-    (re.compile(r"\bcan't\b|\bcannot\b", re.I), "can not"),
-    (re.compile(r"\bwon't\b", re.I), "will not"),
-    (re.compile(r"n't\b", re.I), " not"),
-    (re.compile(r"\b(it|that|he|she|there|what)'s\b", re.I), r"\1 is"),
-    (re.compile(r"'re\b", re.I), " are"),
-    (re.compile(r"'ve\b", re.I), " have"),
-    (re.compile(r"'ll\b", re.I), " will"),
-    (re.compile(r"'m\b", re.I), " am"),
-    (re.compile(r"'s\b", re.I), " 's"),
-    (re.compile(r"(?<=s)'(?=\s)"), " 's"),
-    (re.compile(r"(?<=\S)\s*—\s*(?=\S)|(?<=\S)\s+–\s+(?=\S)"), f" {_DASH} "),
-)
 
 
 def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> Judgement:
@@ -110,10 +66,10 @@ def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> 
         similar texts without a difference; `CORRECTION` for similar texts with one, which `reason` names; `DIFFERENT`
         for all others. Without a similarity nothing is a correction, and a duplicate is what has no difference.
     """
-    alike = _bare(new) == _bare(old)
+    alike = bare(new) == bare(old)
     if not alike and similarity is not None and similarity < threshold:
         return Judgement(Verdict.DIFFERENT)  # most are; reading words takes a hundred times as long
-    (cut, ours), (other_cut, theirs) = _read(new), _read(old)
+    (cut, ours), (other_cut, theirs) = read(new), read(old)
     marks = _case(cut, other_cut) or _layout(new, old)
     if not marks and alike and _spelled(ours) == _spelled(theirs):
         return Judgement(Verdict.SAME)
@@ -125,20 +81,13 @@ def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> 
     return Judgement(Verdict.CORRECTION, reason)
 
 
-@functools.lru_cache(maxsize=8)  # a new text is compared with many
-def _bare(text: str) -> str:
-    """Return a text as it is compared for sameness: not case folded, which makes "ß" "ss"."""
-    spelled = unicodedata.normalize("NFKC", text).translate(_STRAIGHT).lower()
-    return _ENDING.sub("", " ".join(spelled.split()))
-
-
-def _spelled(words: Sequence[_Word]) -> list[str]:
+def _spelled(words: Sequence[Word]) -> list[str]:
     return [word.key for word in words if word.key not in {".", ","}]
 
 
-def _case(new: Sequence[_Word], old: Sequence[_Word]) -> str:
+def _case(new: Sequence[Word], old: Sequence[Word]) -> str:
     """Return the first word whose case differs, unless it opens a sentence, is a stop word, or all is in capitals."""
-    if _shouted(new) != _shouted(old):
+    if is_shouted(new) != is_shouted(old):
         return ""
     ours, theirs = _spellings(new), _spellings(old)
     for spelling in [spelling for spelling in ours if spelling in theirs]:
@@ -155,19 +104,13 @@ def _case(new: Sequence[_Word], old: Sequence[_Word]) -> str:
     return ""
 
 
-def _spellings(words: Sequence[_Word]) -> dict[str, list[_Word]]:
+def _spellings(words: Sequence[Word]) -> dict[str, list[Word]]:
     """Return the words whose case counts, by how they are spelled."""
-    spellings: dict[str, list[_Word]] = {}
+    spellings: dict[str, list[Word]] = {}
     for word in words:
         if (spelling := word.shown.lower()) not in FREE_CASE:
             spellings.setdefault(spelling, []).append(word)
     return spellings
-
-
-def _shouted(words: Sequence[_Word]) -> bool:
-    """Say whether a text is three or more words in capitals."""
-    told = [word.shown for word in words if word.shown[:1].isalpha()]
-    return len(told) > 2 and " ".join(told).isupper()
 
 
 def _layout(new: str, old: str) -> str:
@@ -178,7 +121,7 @@ def _layout(new: str, old: str) -> str:
     if [indent for indent, _ in ours] != [indent for indent, _ in theirs]:
         return "layout"
     pairs = ((one, other) for (_, one), (_, other) in zip(ours, theirs, strict=True) if one != other)
-    return "layout" if any(_difference(_read(one)[1], _read(other)[1]) for one, other in pairs) else ""
+    return "layout" if any(_difference(read(one)[1], read(other)[1]) for one, other in pairs) else ""
 
 
 def _lines(text: str) -> list[tuple[str, str]]:
@@ -191,152 +134,14 @@ def _lines(text: str) -> list[tuple[str, str]]:
 
 def _share_script_pairs(new: str, old: str) -> bool:
     """Say whether texts in scripts that an English model can't read share a third of their pairs of characters."""
-    ours, theirs = _bare(new), _bare(old)
+    ours, theirs = bare(new), bare(old)
     if sum(character.isascii() for character in ours + theirs) * 2 > len(ours + theirs):
         return True
     one, other = ({text[i : i + 2] for i in range(len(text) - 1)} for text in (ours, theirs))
     return len(one & other) * 3 >= min(len(one), len(other))
 
 
-@functools.lru_cache(maxsize=8)
-def _read(text: str) -> tuple[Sequence[_Word], Sequence[_Word]]:
-    """Return the words of a text as they were written, and as they are understood; kept, since one is judged often."""
-    cut = _surface(text)
-    return tuple(cut), tuple(_understood(cut))
-
-
-def _surface(text: str) -> list[_Word]:
-    """Cut a text into words, as they were written."""
-    spelled = unicodedata.normalize("NFKC", mark_raised(text)).translate(_STRAIGHT)
-    for pattern, replacement in _SHORT_FORMS:
-        spelled = pattern.sub(replacement, spelled)
-    cut: list[_Word] = []
-    opens = True
-    for chunk in spelled.split():
-        for word in _cut(chunk):
-            cut.append(replace(word, opens=opens))
-            opens = False
-        opens = bool(_SENTENCE.fullmatch(chunk))
-    return [replace(word, opens=False) for word in cut] if len(cut) == 1 else cut
-
-
-def _understood(cut: list[_Word]) -> list[_Word]:
-    """Replace phrases and number words, and tell names and the forms of verbs."""
-    return _with_forms(_with_names(_with_every(_with_phrases(_with_acronyms(cut)))))
-
-
-def _cut(chunk: str) -> Iterator[_Word]:
-    """Yield the words of what stands between two spaces; a comma or stop behind it is a word of its own."""
-    if chunk in {"'s", _DASH}:
-        yield _Word("'s", chunk) if chunk == "'s" else _Word(",", ",")
-        return
-    if not any(sign.isalnum() for sign in chunk):
-        sign = chunk.strip("`\"'") or chunk
-        yield _Word(f"@{sign}", sign, exact=True)
-        return
-    core = chunk.lstrip(_OPENING)
-    bare = core.rstrip(_CLOSING)
-    if "(" in bare and core.startswith(f"{bare})"):
-        bare += ")"
-    question = bare.endswith("?")
-    bare = bare.rstrip("?").rstrip(_CLOSING) if question else bare
-    if quantity := _QUANTITY.fullmatch(bare):
-        yield from (_Word(part.lower(), part, exact=True) for part in quantity.groups())
-    elif _IDENTIFIER.search(bare):
-        clock = _CLOCK.fullmatch(bare.strip("`"))
-        name = clock[1] if clock else bare.strip("`")
-        yield _Word(name if _CASED.search(name) else name.lower(), name, exact=True)
-    else:
-        yield from (_plain(part) for part in re.split("[-–—]", bare) if part)
-    if question:
-        yield _Word("?", "?", exact=True)
-    if chunk[-1] in ",;:.)":
-        yield _Word("." if chunk[-1] == "." else ",", ",")
-
-
-def _plain(part: str) -> _Word:
-    folded = part.lower()
-    return _Word(NUMBERS.get(folded, folded), part, exact=folded in NUMBERS)
-
-
-def _with_acronyms(words: list[_Word]) -> list[_Word]:
-    """Keep US or IT apart from the little words that they look like, `3 am` from `I am`, `turn it on` from `on it`."""
-    shouted = _shouted(words)
-    kept = []
-    for i, word in enumerate(words):
-        after = words[i + 1].key if i + 1 < len(words) else "."
-        if word.key == "am" and i and words[i - 1].shown[0].isdigit():
-            word = replace(word, key="a.m.", exact=True)  # noqa: PLW2901
-        elif word.key in SOFT and i and (after in SOFT or after in BOUNDARIES):
-            word = replace(word, key=f"@{word.key}", exact=True)  # noqa: PLW2901
-        elif not shouted and len(word.shown) > 1 and word.shown.isupper() and word.key in ACRONYMS:
-            word = replace(word, key=word.shown, exact=True)  # noqa: PLW2901
-        kept.append(word)
-    return kept
-
-
-def _with_phrases(words: list[_Word]) -> list[_Word]:
-    """Replace known phrases, the longest first."""
-    replaced: list[_Word] = []
-    at = 0
-    while at < len(words):
-        for length in range(min(_LONGEST_PHRASE, len(words) - at), 0, -1):
-            phrase = words[at : at + length]
-            if meaning := PHRASE.get(tuple(word.key for word in phrase)):
-                shown = " ".join(word.shown for word in phrase)
-                replaced += (_Word(key, shown, exact=True) for key in meaning.split())
-                break
-        else:
-            length = 1
-            replaced.append(words[at])
-        at += length
-    return replaced
-
-
-def _with_every(words: list[_Word]) -> list[_Word]:
-    """Say `every` wherever it counts: before times and numbers, and for plural weekdays."""
-    kept: list[_Word] = []
-    for word in words:
-        every = bool(kept) and kept[-1].key in {"every", "each"}
-        plural = word.key[:-1] in WEEKDAYS and word.key.endswith("s")
-        if plural:
-            word = replace(word, key=word.key[:-1])  # noqa: PLW2901
-        if every and (word.key[:1].isdigit() or word.key in DATES or word.key.rstrip("s") in DATES):
-            kept[-1] = _Word("@every", "every", exact=True)
-        elif plural:
-            kept.append(_Word("@every", word.shown, exact=True))
-        kept.append(word)
-    return kept
-
-
-def _with_names(words: list[_Word]) -> list[_Word]:
-    """Mark as exact what may be a name: capitalised within a sentence, or beside a word that announces a name."""
-    marked = []
-    for i, word in enumerate(words):
-        before, after = words[i - 1].key if i else ".", words[i + 1].key if i + 1 < len(words) else ""
-        capital = word.shown[:1].isupper() and before != "." and word.key not in WEEKDAYS
-        marked.append(replace(word, exact=True) if capital or {before, after} & NAMING else word)
-    return marked
-
-
-def _with_forms(words: list[_Word]) -> list[_Word]:
-    """Tell passives, simple pasts and participles used as adjectives from the other forms of a verb."""
-    return [replace(word, form=_form(word.key, words[max(0, i - 2) : i])) for i, word in enumerate(words)]
-
-
-def _form(key: str, before: Sequence[_Word]) -> str:
-    previous = before[-1].key if before else ""
-    if previous in {"not", "automatically", "also", "always", "currently", "now"} and len(before) > 1:
-        previous = before[-2].key
-    participle = key in PARTICIPLES or (key.endswith("ed") and len(key) > 3 and key not in WHOLE)
-    if participle and previous in AUXILIARY:
-        return "passive"
-    if not (participle or key in BASE) or key in SAME_FORMS:
-        return "plain"
-    return "adjective" if previous in DETERMINERS else "past"
-
-
-def _difference(new: Sequence[_Word], old: Sequence[_Word]) -> str:
+def _difference(new: Sequence[Word], old: Sequence[Word]) -> str:
     """Return what differs between two texts, or nothing if they say the same."""
     ours, theirs = _aligned(_joined(new, old), _joined(old, new))
     more, less = _unmatched(ours, theirs), _unmatched(theirs, ours)
@@ -352,20 +157,20 @@ def _difference(new: Sequence[_Word], old: Sequence[_Word]) -> str:
     return "" if _orders(ours, strict=strict) & _orders(theirs, strict=strict) else "word order"
 
 
-def _joined(words: Sequence[_Word], other: Sequence[_Word]) -> list[_Word]:
+def _joined(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     """Write two words as one where the other text does: time zone, timezone."""
     keys, wanted = {word.key for word in words}, {word.key for word in other}
-    joined: list[_Word] = []
+    joined: list[Word] = []
     for word in words:
         whole = joined[-1].key + word.key if joined else ""
         if whole in wanted and whole not in keys and whole.isalpha():
-            joined[-1] = _Word(whole, f"{joined[-1].shown} {word.shown}")
+            joined[-1] = Word(whole, f"{joined[-1].shown} {word.shown}")
         else:
             joined.append(word)
     return joined
 
 
-def _aligned(new: Sequence[_Word], old: Sequence[_Word]) -> tuple[list[_Word], list[_Word]]:
+def _aligned(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], list[Word]]:
     """Give inflections and synonyms one key in both texts."""
     counted = any(word.key in {"has", "have", "own", "owns"} for word in (*new, *old))  # a cat is not some cats
     chosen: dict[str, str] = {}
@@ -379,7 +184,7 @@ def _aligned(new: Sequence[_Word], old: Sequence[_Word]) -> tuple[list[_Word], l
     return aligned[: len(new)], aligned[len(new) :]
 
 
-def _meanings(word: _Word, *, plural: bool) -> list[str]:
+def _meanings(word: Word, *, plural: bool) -> list[str]:
     """Return the word, its possible base forms and their groups."""
     if word.key in LIGHT or word.key in SOFT:
         return [word.key]
@@ -404,7 +209,7 @@ def _bases(key: str, *, plural: bool) -> list[str]:
     return []
 
 
-def _unmatched(words: Sequence[_Word], other: Sequence[_Word]) -> list[_Word]:
+def _unmatched(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     """Return the words of weight that the other text has not, or not as often."""
     spare = Counter(word.key for word in other)
     unmatched = []
@@ -418,11 +223,11 @@ def _unmatched(words: Sequence[_Word], other: Sequence[_Word]) -> list[_Word]:
     return unmatched
 
 
-def _soft(words: Sequence[_Word]) -> Counter[str]:
+def _soft(words: Sequence[Word]) -> Counter[str]:
     return Counter(SOFT[word.key] for word in words if word.key in SOFT)
 
 
-def _number(many: Sequence[_Word], single: Sequence[_Word], *, turned: bool = False) -> str:
+def _number(many: Sequence[Word], single: Sequence[Word], *, turned: bool = False) -> str:
     """Return the noun behind a determiner that is plural in one text and singular in the other."""
     plurals, singles = _nouns(many), _nouns(single)
     for key in [key for key in plurals if key in singles]:
@@ -432,7 +237,7 @@ def _number(many: Sequence[_Word], single: Sequence[_Word], *, turned: bool = Fa
     return ""
 
 
-def _nouns(words: Sequence[_Word]) -> dict[str, dict[tuple[str, bool], None]]:
+def _nouns(words: Sequence[Word]) -> dict[str, dict[tuple[str, bool], None]]:
     """Return how each word was written, and whether a determiner stands before it or before its adjective."""
     nouns: dict[str, dict[tuple[str, bool], None]] = {}
     for i, word in enumerate(words):
@@ -441,7 +246,7 @@ def _nouns(words: Sequence[_Word]) -> dict[str, dict[tuple[str, bool], None]]:
     return nouns
 
 
-def _tenses_differ(new: Sequence[_Word], old: Sequence[_Word]) -> bool:
+def _tenses_differ(new: Sequence[Word], old: Sequence[Word]) -> bool:
     """Say whether one text tells as past what the other tells as present; participles may be either."""
     sides = [({w.key for w in words} & PAST_MARKS, {w.key for w in words if w.form == "past"}) for words in (new, old)]
     (marks, pasts), (other_marks, other_pasts) = sides
@@ -451,7 +256,7 @@ def _tenses_differ(new: Sequence[_Word], old: Sequence[_Word]) -> bool:
     return bool((pasts & other_plain) - plain or (other_pasts & plain) - other_plain)
 
 
-def _orders(words: Sequence[_Word], *, strict: bool) -> set[tuple[str, ...]]:
+def _orders(words: Sequence[Word], *, strict: bool) -> set[tuple[str, ...]]:
     """Return the orders in which a text may be told: active, without a fronted adjunct, with an "is" turned round."""
     if len(words) > _LONG:
         return {tuple(f"{word.key} {word.form == 'passive'}" for word in words if word.key not in LIGHT)}
@@ -467,12 +272,12 @@ def _orders(words: Sequence[_Word], *, strict: bool) -> set[tuple[str, ...]]:
     return orders
 
 
-def _keys(words: Sequence[_Word], *, strict: bool) -> tuple[str, ...]:
+def _keys(words: Sequence[Word], *, strict: bool) -> tuple[str, ...]:
     heavy = (word.key for word in words if word.key not in LIGHT and (strict or word.key not in SOFT))
     return tuple(SOFT.get(key, key) for key in heavy)
 
 
-def _with_sorted_pair(words: Sequence[_Word]) -> list[_Word]:
+def _with_sorted_pair(words: Sequence[Word]) -> list[Word]:
     """Put the two names of the only "A and B" into alphabetical order, where it is a whole subject or object."""
     told, ands = list(words), [i for i, word in enumerate(words) if word.key == "and"]
     length = len(told) - (bool(told) and told[-1].key == ".")
@@ -486,7 +291,7 @@ def _with_sorted_pair(words: Sequence[_Word]) -> list[_Word]:
     return told
 
 
-def _unfronted(words: Sequence[_Word]) -> list[_Word]:
+def _unfronted(words: Sequence[Word]) -> list[Word]:
     """Move an adjunct from the start of a sentence to its end: on Fridays we deploy, we deploy on Fridays."""
     told = [word for i, word in enumerate(words) if word.key != "." or i < len(words) - 1]
     if not told or told[0].key not in FRONTED or any(word.key == "." for word in told):
@@ -498,7 +303,7 @@ def _unfronted(words: Sequence[_Word]) -> list[_Word]:
     return told[at:] + told[:at]
 
 
-def _active(words: Sequence[_Word]) -> list[_Word]:
+def _active(words: Sequence[Word]) -> list[Word]:
     """Tell passives as actives: "A is managed by B" as "B manages A", so that "A manages" and "A is managed" differ."""
     told = list(words)
     while (at := next((i for i, word in enumerate(told) if word.form == "passive"), None)) is not None:
@@ -512,7 +317,7 @@ def _active(words: Sequence[_Word]) -> list[_Word]:
     return told
 
 
-def _describe(less: Sequence[_Word], more: Sequence[_Word]) -> str:
+def _describe(less: Sequence[Word], more: Sequence[Word]) -> str:
     """Name the most telling difference: what the old text had alone, and what the new one has alone."""
     for kind, belongs in _KINDS:
         gone, come = ([word for word in words if belongs(word)] for words in (less, more))
@@ -521,26 +326,26 @@ def _describe(less: Sequence[_Word], more: Sequence[_Word]) -> str:
     return f"words: {_change(less, more)}"
 
 
-def _change(less: Sequence[_Word], more: Sequence[_Word]) -> str:
+def _change(less: Sequence[Word], more: Sequence[Word]) -> str:
     gone, come = (" ".join(word.shown for word in words[:6]) for words in (less, more))
     if gone and come:
         return f"{gone} -> {come}"
     return f"+ {come}" if come else f"- {gone}"
 
 
-def _is_number(word: _Word) -> bool:
+def _is_number(word: Word) -> bool:
     return word.key[:1].isdigit() or word.key.lstrip("+-<>=$€£~").replace(".", "").replace(",", "").isdigit()
 
 
-def _is_name(word: _Word) -> bool:
+def _is_name(word: Word) -> bool:
     return word.exact and word.shown[:1].isalpha() and " " not in word.shown
 
 
-_KINDS: tuple[tuple[str, Callable[[_Word], bool]], ...] = (
+_KINDS: tuple[tuple[str, Callable[[Word], bool]], ...] = (
     ("negation", lambda word: word.key in NEGATIONS),
     ("date", lambda word: word.key in DATES or bool(_DATE.fullmatch(word.key.lower()))),
     ("version", lambda word: bool(_VERSION.fullmatch(word.key))),
     ("numbers", _is_number),
-    ("path", lambda word: bool(_CASED.search(word.key))),
+    ("path", lambda word: bool(CASED.search(word.key))),
     ("name", _is_name),
 )
