@@ -51,7 +51,7 @@ class Lookup(NamedTuple):
         return found[0]
 
     def find_own(self, memory_id: str, *, deleted: bool = False) -> Record:
-        """Return the latest version of a memory in the caller's own namespace: nobody changes what others share.
+        """Return the latest version of a memory in the caller's own namespace; what others share is not changed.
 
         Raises:
             RequestError: It is in a namespace that is only read.

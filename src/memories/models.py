@@ -31,7 +31,7 @@ class Memory:
 
     Attributes:
         id: A UUIDv7.
-        namespace: The pool that it lives in.
+        namespace: The namespace it belongs to.
         content: The statement.
         tags: Free `key=value` pairs; `agent`, `personality`, `project`, `type` and `global` are known ones.
         decay_policy: How its confidence ages.
@@ -41,7 +41,7 @@ class Memory:
         updated_at: When its latest version was written.
         last_reinforced_at: When it was last reinforced, if ever.
         version: The number of its latest version, which is also how many there are.
-        key: The address under which it can be written again, if it has one.
+        key: Its stable key, if it has one: creating with the same key adds a version.
         supersedes: The id of the memory that it replaced.
         superseded_by: The id of the memory that replaced it; it is then no longer found by a search.
         deleted: Whether it was deleted (it can be restored).

@@ -1,4 +1,4 @@
-"""`Memories`: everything that can be done with memories, once, over any store; the command and servers only call it."""
+"""`Memories`: one method for each verb, over any store. Each calls one room; search and write logic live there."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -28,10 +28,10 @@ def _clock() -> datetime:
 
 
 class Memories:
-    """A memory: statements that are stored, found again by meaning and by word, versioned, and never lost.
+    """Stores statements, finds them again by meaning and by word, keeps every version, and loses none.
 
-    It may be used by many threads, and its store by many processes. It is a context manager; `close` releases what it
-    holds. Nothing is opened, and no model loaded, before it is needed.
+    Many threads may share one object, and many processes one store. It is a context manager. The store is opened and
+    the model loaded when they are first needed.
 
         with Memories() as memories:
             memories.create("The user prefers Python", tags={"type": "preference"})
@@ -48,13 +48,13 @@ class Memories:
         config: Config | None = None,
         clock: Callable[[], datetime] = _clock,
     ) -> None:
-        """Prepare a memory; every argument that is left out comes from the settings (`memory config`).
+        """Prepare a memory. Arguments that are left out come from the settings (`memory config`).
 
         Args:
-            store: A store's URL, or a store; one that is given is not closed by `close`.
-            namespace: The pool to write to, and to read from.
-            shared: Also read the pool `shared`.
-            embedder: The name of an embedder, or one; `none` goes by words alone.
+            store: A URL or a `Store`. `close` does not close a store that was passed in.
+            namespace: The namespace to write to and to read from.
+            shared: Also read the namespace `shared`.
+            embedder: The name of an embedder, or an `Embedder`; `none` searches by words alone.
             config: Settings instead of those of the environment and the files.
             clock: Returns the current time, aware.
 
@@ -100,22 +100,22 @@ class Memories:
         created_at: datetime | None = None,
         force: bool = False,
     ) -> "Created":
-        """Store a statement, unless it is there already.
+        """Store a statement, unless the same one is stored already.
 
         Args:
             content: The statement, at most 1 MiB.
             tags: Free pairs; `agent`, `personality`, `project`, `type` and `global` are known ones.
             decay: `stable` (the default), `contextual` or `reinforceable`.
-            key: An address such as `user/editor`, of its own in each project: a memory that has it gets a new version
-                instead, which keeps the tags, decay and confidence that are not given.
-            supersedes: The id of a memory that this one replaces; of the same namespace.
+            key: A stable key such as `user/editor`, unique within a project. If a memory has it, that memory gets a
+                new version, which keeps the tags, decay and confidence that are not given.
+            supersedes: The id of a memory in the same namespace that this one replaces.
             confidence: How sure the writer is, 0 to 1; 1.0 by default.
-            created_at: When it was said, for imports; now by default.
-            force: Store it whatever is there already.
+            created_at: When it was first written, for imports; now by default.
+            force: Skip the duplicate check.
 
         Returns:
-            What became of it. The same text in the same namespace and project is not stored again, and one that is
-            very similar, with no difference in numbers, dates, names or negation, is refused: see `duplicates`.
+            What happened. The same text in the same namespace and project is not stored again. A very similar text
+            is refused unless it differs in a number, a date, a name or a negation: see `duplicates`.
 
         Raises:
             InvalidInput: A value is not acceptable; nothing was stored.
@@ -125,14 +125,14 @@ class Memories:
         return self.create_many([draft], force=force)[0]
 
     def create_many(self, drafts: Iterable[Draft | str], *, force: bool = False) -> "list[Created]":
-        """Store many statements, each as `create` would; faster, since many go into one transaction.
+        """Store many statements as `create` does; faster, because many share one transaction.
 
         Args:
             drafts: Drafts, or contents.
-            force: Store all of them whatever is there already.
+            force: Skip the duplicate check.
 
         Returns:
-            What became of each, in order.
+            What happened to each, in order.
 
         Raises:
             InvalidInput: One is not acceptable; none was stored.
@@ -157,12 +157,12 @@ class Memories:
 
         Args:
             memory_id: Its id, or an unambiguous prefix of 8 or more characters.
-            content: What it says now; None leaves it.
-            tags: Tags to add or to change.
-            remove_tags: Keys of tags to take away; one that it does not have is left out.
+            content: The new content; None keeps the old.
+            tags: Tags to add or change.
+            remove_tags: Keys of tags to remove; keys that it does not have are ignored.
 
         Returns:
-            The memory. If nothing changed there is no new version.
+            The memory. If nothing changes, no version is added.
 
         Raises:
             NotFound: There is no such memory, or it was deleted.
@@ -175,19 +175,19 @@ class Memories:
         return self._memory(change.update(self._lookup, self._embedder, memory_id, given, self._now()))
 
     def reinforce(self, memory_id: str) -> Memory:
-        """Reset the decay of a reinforceable memory: its confidence starts anew.
+        """Reset the decay of a reinforceable memory: its confidence starts over.
 
         Raises:
             NotFound: There is no such memory, or it was deleted.
             RequestError: Another memory has replaced it, or it is in a namespace that is only read.
-            NotReinforceable: Its policy is another one.
+            NotReinforceable: Its decay policy is not `reinforceable`.
         """
         from memories.write import change
 
         return self._memory(change.reinforce(self._lookup, memory_id, self._now()))
 
     def delete(self, memory_id: str) -> Memory:
-        """Delete a memory softly: it is no longer found, and `restore` brings it back.
+        """Delete a memory. It is no longer found; `restore` brings it back.
 
         Raises:
             NotFound: There is no such memory, or it was deleted already.
@@ -208,12 +208,12 @@ class Memories:
         return self._memory(change.restore(self._lookup, self._embedder, memory_id, self._now()))
 
     def forget(self, memory_id: str) -> Forgotten:
-        """Remove a memory for good, with all its versions: no byte of it stays in the store. Nothing brings it back.
+        """Erase a memory with all its versions: no byte of it stays in the store. This cannot be undone.
 
         Raises:
             NotFound: There is no such memory; deleted ones are found.
-            StoreBusy: Another process reads the store, so that bytes are still in its files. The memory is gone all the
-                same, and forgetting it again finishes the work.
+            StoreBusy: Another process is reading the store, so bytes are still in its files. The memory is gone all
+                the same; forgetting it again finishes the erasure.
         """
         from memories.write import forget
 
@@ -227,14 +227,14 @@ class Memories:
         return forget.memory(self._store, self._lookup.where(state="any", group=group))
 
     def add_turns(self, conversation_id: str, turns: "Iterable[TurnDraft | str]") -> "list[Turn]":
-        """Append what was said to a conversation, in one step; what is there is never changed.
+        """Append turns to a conversation in one transaction; stored turns never change.
 
         Args:
-            conversation_id: Its name, at most 256 characters.
-            turns: Drafts, or contents said by the user, in order.
+            conversation_id: The conversation, at most 256 characters.
+            turns: Drafts, or texts said by the user, in order.
 
         Returns:
-            The turns. One whose `message_id` is in the conversation already is returned as it is there.
+            The turns. If the conversation already has a `message_id`, its stored turn is returned.
 
         Raises:
             InvalidInput: A value is not acceptable; nothing was stored.
@@ -248,18 +248,18 @@ class Memories:
         return append(self._store, self._embedder, (self.namespace, conversation_id), drafts, self._now())
 
     def forget_turns(self, conversation_id: str, *, index: int | None = None) -> Forgotten:
-        """Remove a conversation for good, or one of its turns: no byte of it stays in the store.
+        """Erase a conversation, or one of its turns: no byte of it stays in the store.
 
-        With a conversation go the turns that wait to be stored in it; see `MemoryGateway`.
+        Turns that are still queued for the conversation are erased with it; see `MemoryGateway`.
 
         Args:
-            conversation_id: Its name, in your own namespace.
-            index: The index of the one turn to remove; the others keep theirs.
+            conversation_id: A conversation in your own namespace.
+            index: The only turn to erase; the others keep their indexes.
 
         Raises:
             NotFound: There is no such conversation or turn.
-            StoreBusy: Another process reads the store, so that bytes are still in its files. The turns are gone all the
-                same; forgetting anything finishes the work.
+            StoreBusy: Another process is reading the store, so bytes are still in its files. The turns are gone all
+                the same; forgetting anything finishes the erasure.
         """
         from memories.write import forget
         from memories.write.queue import RetryQueue, files_of
@@ -272,33 +272,33 @@ class Memories:
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def tail_turns(self, conversation_id: str, *, limit: int | None = None) -> "list[Turn]":
-        """Return the last turns of a conversation, oldest first; none if there is no such conversation.
+        """Return the last turns of a conversation, oldest first; empty if there is no such conversation.
 
         Args:
-            conversation_id: Its name; where your namespace and the shared one both have it, yours.
-            limit: How many, at most 1,000; by default the setting `default_limit`.
+            conversation_id: The conversation; if your namespace and `shared` both have it, yours.
+            limit: How many at most, up to 1,000; by default the setting `default_limit`.
         """
         from memories.turns import tail
 
         return tail(self._store, self._lookup.readable, conversation_id, self._limit(limit))
 
     def turns(self, conversation_id: str, *, start: int = 0, limit: int | None = None) -> "list[Turn]":
-        """Return the turns of a conversation from an index on, oldest first; none if there are none.
+        """Return the turns of a conversation from an index on, oldest first.
 
         Args:
-            conversation_id: Its name; see `tail_turns`.
-            start: The index of the first one.
-            limit: How many, at most 1,000; by default the setting `default_limit`.
+            conversation_id: The conversation; see `tail_turns`.
+            start: The index of the first turn.
+            limit: How many at most, up to 1,000; by default the setting `default_limit`.
         """
         from memories.turns import page
 
         return page(self._store, self._lookup.readable, conversation_id, validate.index(start), self._limit(limit))
 
     def conversations(self, *, limit: int | None = None) -> "list[Conversation]":
-        """Return the conversations with their numbers of turns and their dates, the newest first.
+        """Return the conversations with their turn counts and dates, newest first.
 
         Args:
-            limit: How many, at most 1,000; by default the setting `default_limit`.
+            limit: How many at most, up to 1,000; by default the setting `default_limit`.
         """
         from memories.turns import listing
 
@@ -342,13 +342,13 @@ class Memories:
         """Return a page of memories, newest first.
 
         Args:
-            tags: Pairs that all must have.
-            since: Last written at this time or later; an aware datetime, or text as `parse_time` reads it.
-            until: Last written at this time or earlier.
-            as_of: What was current at this time.
-            deleted: The deleted ones instead.
-            limit: How many, at most 1,000.
-            cursor: `next_cursor` of the page before.
+            tags: Tags that each memory must have.
+            since: Only memories last written at this time or later: an aware datetime, or text such as "7d".
+            until: Only memories last written at this time or earlier.
+            as_of: List what was current at this time.
+            deleted: List deleted memories instead.
+            limit: How many at most, up to 1,000.
+            cursor: `next_cursor` of the previous page.
         """
         if deleted and as_of is not None:
             raise InvalidInput("deleted and as_of can't be combined; leave one out")
@@ -361,10 +361,10 @@ class Memories:
         return Page(tuple(self._memory(record, where.as_of or now) for record in records), more)
 
     def search(self, query: str, **filters: "Unpack[SearchFilters]") -> "tuple[Hit, ...]":
-        """Return the memories, or with `scope` the turns, that answer a query, best first; none if nothing does.
+        """Return the memories, or with `scope` the turns, that answer a query, best first; empty if nothing does.
 
         Args:
-            query: What is asked, in words of any script, at most 4,096 characters.
+            query: The question, in any script, at most 4,096 characters.
             **filters: See `SearchFilters`.
 
         Raises:
@@ -374,16 +374,16 @@ class Memories:
         return self._search(query, filters).hits()
 
     def explain(self, query: str, **filters: "Unpack[SearchFilters]") -> "Explanation":
-        """Search, and return with the hits every candidate, its numbers, and why it was dropped; see `search`."""
+        """Search, and also return every candidate with its numbers and why it was dropped; see `search`."""
         return self._search(query, filters).explanation()
 
     def tags(self, key: str | None = None) -> dict[str, int]:
-        """Return the keys of tags in use, or the values of one, and how many memories have each."""
+        """Return the tag keys in use, or the values of one key, with the number of memories that have each."""
         key = None if key is None else validate.tag_key(key)
         return dict(self._store.labels(self._lookup.where(), key))
 
     def status(self) -> Status:
-        """Return where the memory lies and what it holds; it reads from the store, so it also shows that it answers."""
+        """Return where memories are stored and how many there are; reading them also shows that the store works."""
         where = self._lookup.where()
         history = where._replace(collection=Collection.HISTORY)
         info, said = self._store.info(where), self._store.info(history)
@@ -404,7 +404,7 @@ class Memories:
         )
 
     def close(self) -> None:
-        """Release what is held, but not a store that was given."""
+        """Close the store, unless it was passed in."""
         if self._owns_store:
             self._store.close()
 

@@ -1,4 +1,4 @@
-"""A turn in its record, and conversations as they are read; `versions` does the same for memories."""
+"""Turns as users see them and as records, and reading conversations; `versions` is the same for memories."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +20,11 @@ class TurnDraft:
     Attributes:
         content: What was said, at most 100,000 characters.
         role: `user` (the default), `assistant`, `system` or `tool`.
-        speaker: The name of who said it, if it has one.
+        speaker: The name of the person or agent who said it, if known.
         created_at: When it was said; now by default.
-        message_id: A name of its own in its conversation: a second turn with it is not stored again.
+        message_id: Unique in its conversation: a second turn with the same id is not stored.
         tags: Free pairs.
-        index: Its place at the earliest; where turns stand there or behind it, it comes after the last of these.
+        index: The earliest index it may get; it always comes after the last stored turn.
     """
 
     content: str
@@ -43,13 +43,13 @@ class Turn:
     Attributes:
         conversation_id: The conversation.
         index: Its place there, from 0.
-        namespace: The pool that it lives in.
+        namespace: The namespace it belongs to.
         content: What was said.
         role: `user`, `assistant`, `system` or `tool`.
-        speaker: The name of who said it, if it has one.
+        speaker: The name of the person or agent who said it, if known.
         created_at: When it was said.
         session: The index at which its session begins, a run of turns without a long pause.
-        message_id: The name that its writer gave it.
+        message_id: The id that its writer gave it.
         tags: Free pairs.
     """
 
@@ -66,7 +66,7 @@ class Turn:
 
     @property
     def id(self) -> str:
-        """The turn's address: conversation and index."""
+        """The turn's id: conversation and index."""
         return f"{self.conversation_id}#{self.index}"
 
 
@@ -76,7 +76,7 @@ class Conversation:
 
     Attributes:
         id: Its name.
-        namespace: The pool that it lives in.
+        namespace: The namespace it belongs to.
         turn_count: How many turns it has.
         first_at: When its first turn was said.
         last_at: When its last turn was said.
@@ -137,7 +137,7 @@ def listing(store: Store, namespaces: tuple[str, ...], limit: int) -> list[Conve
 
 
 def _where(store: Store, namespaces: Sequence[str], name: str) -> Filter:
-    """Return the filter of a conversation: where two namespaces have one of that name, the first counts."""
+    """Return the filter of a conversation; if two namespaces have one of that name, the first counts."""
     own, *others = (Filter(Collection.HISTORY, (namespace,), group=conversation_id(name)) for namespace in namespaces)
     if not others:
         return own  # without a look at it

@@ -31,7 +31,7 @@ def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, 
         latest: Its latest version.
         operation: `update` or `restore`.
         now: The time of writing.
-        fresh: Its decay starts anew, since it was stated anew; else it goes on ageing as before.
+        fresh: Its decay starts over because it was stated again; otherwise it goes on aging.
         **changes: `text`, `labels`, or `fields` to set, where they differ from the latest version.
     """
     names = ("decay", "confidence", "supersedes", "first_at", *(() if fresh else ("aging_from", "reinforced_at")))

@@ -292,9 +292,9 @@ def test_words_beside_a_turn_keep_it(evidence: dict[str, float], kept: bool) -> 
 
 
 def test_what_is_of_the_meant_day_needs_no_word() -> None:
-    assert order(found(0.8), replace(said(similarity=0.1, date=1.0), meant=True)) == [0, 1]
-    assert order(found(0.9, 0.0, date=1.0, readable=False, meant=True)) == [0]
-    assert order(found(None, 0.0, date=1.0, meant=True)) == [0]
+    assert order(found(0.8), replace(said(similarity=0.1, date=1.0), on_date=True)) == [0, 1]
+    assert order(found(0.9, 0.0, date=1.0, readable=False, on_date=True)) == [0]
+    assert order(found(None, 0.0, date=1.0, on_date=True)) == [0]
 
 
 CURVE = (20.0, 0.2)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memories import versions
 from memories.embedders.protocol import embed_query
 from memories.search import dates
-from memories.search.ranking import FULL_LENGTH, FULL_WORDS, MEANT_DATE, Evidence, Features, fused
+from memories.search.ranking import FULL_LENGTH, FULL_WORDS, ON_DATE, Evidence, Features, fused
 from memories.search.speakers import named, without
 from memories.stores.protocol import Store
 from memories.stores.records import SPEAKER, Candidate, Collection, Filter, Matches, Record, Ref
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from memories.embedders import Embedder
     from memories.search.surroundings import Surroundings
 
-MATCHES = 100  # at least so many turns by words, and by vector, are seen in their places
-MIN_READ = 24  # and so many of them are read
-PRECISE_DAYS = 62  # a span of up to two months is what is asked about; a year may be any number
-YEARS_BACK = 4  # a date without a year is looked for in this year and so many before
-_JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)  # as far as closeness is about MEANT_DATE
+MATCHES = 100  # turns by words, and by vector, that are looked at with their surroundings, at least
+MIN_READ = 24  # of these are read, at least
+PRECISE_DAYS = 62  # a span of up to two months is a date to search by; a "year" may be any number
+YEARS_BACK = 4  # a date without a year is looked for in this year and in the years before
+_JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)  # as far as closeness is about ON_DATE
 _SAMPLE = 200  # characters that show which script a text is in
 _TOLD = 2_000  # characters that are read for the days that a text speaks of
 _LETTERS = 6  # in a word, with its space
@@ -35,12 +35,12 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 
 class Query(NamedTuple):
-    """What is query, as it is looked for.
+    """A question as it is searched for.
 
     Attributes:
         text: The question.
         terms: Its words.
-        now: When it is query, in the time zone of the one who asks: what "yesterday" counts from.
+        now: When it is asked, in the time zone of the asker: what "yesterday" counts from.
         judged_at: The time for which confidence and age are computed.
         half_life_hours: See `decay`.
         embedder: Makes vectors; None to go by words alone.
@@ -81,17 +81,17 @@ class Gathered(NamedTuple):
 
 
 def standalone(store: Store, where: Filter, query: Query, k: int) -> Gathered:
-    """Return the memories that may answer, `k` by words and `k` by vector, each by itself."""
+    """Return the memories that may answer, `k` by words and `k` by vector, each on its own."""
     found = store.candidates(where, vector=query.vector(query.text), terms=query.terms, k=k)
     years = sorted({candidate.record.created_at.year for candidate in found})
-    meant = dates.spans(query.text, query.now, years)
+    spans = dates.spans(query.text, query.now, years)
     close, precise = [0.0] * len(found), [0.0] * len(found)
-    if meant and found:
+    if spans and found:
         import numpy as np
 
         zone = query.now.tzinfo
         days = np.array([found_.record.created_at.astimezone(zone).toordinal() for found_ in found], dtype=np.int64)
-        close, precise = dates.closeness(days, meant).tolist(), _precisely(days, meant).tolist()
+        close, precise = dates.closeness(days, spans).tolist(), _precisely(days, spans).tolist()
     features = [
         _features(candidate.record, query, Evidence.standalone(candidate.words, candidate.similarity, day), near)
         for candidate, day, near in zip(found, close, precise, strict=True)
@@ -100,7 +100,7 @@ def standalone(store: Store, where: Filter, query: Query, k: int) -> Gathered:
 
 
 def with_surroundings(store: Store, where: Filter, query: Query, limit: int) -> Gathered:
-    """Return the turns, or memories, that may answer, each with what its surroundings tell."""
+    """Return the turns, or memories, that may answer, each with the evidence of its surroundings."""
     speakers = named(query.text, store.values(where.collection, where.namespaces, SPEAKER))
     vector = query.vector(without(query.text, speakers))
     matches = store.matches(where, TurnQuery(vector, query.terms, max(MATCHES, 2 * limit), _spans_of_time(query)))
@@ -124,9 +124,9 @@ def with_surroundings(store: Store, where: Filter, query: Query, limit: int) -> 
 
 def _features(record: Record, query: Query, evidence: Evidence, near: float) -> Features:
     """Return the features of a record that is `near` a precise date of the question."""
-    readable, meant = query.readable(record.text), near >= MEANT_DATE
+    readable, on_date = query.readable(record.text), near >= ON_DATE
     if record.ref.collection is Collection.HISTORY:
-        return Features(evidence, readable=readable, meant=meant)
+        return Features(evidence, readable=readable, on_date=on_date)
     return Features(
         evidence,
         confidence=versions.confidence(record, query.judged_at, query.half_life_hours),
@@ -134,23 +134,23 @@ def _features(record: Record, query: Query, evidence: Evidence, near: float) -> 
         age_days=(query.judged_at - record.created_at).total_seconds() / 86_400,
         accesses=record.accesses,
         readable=readable,
-        meant=meant,
+        on_date=on_date,
     )
 
 
 # --- dates -----------------------------------------------------------------------------------------------------------
 
 
-def _precisely(days: "NDArray[np.int64]", meant: Sequence[dates.Span]) -> "NDArray[np.float64]":
-    """Return how close days are to those spans that are short enough to be meant."""
+def _precisely(days: "NDArray[np.int64]", spans: Sequence[dates.Span]) -> "NDArray[np.float64]":
+    """Return how close days are to those spans that are short enough to search by."""
     import numpy as np
 
-    precise = _precise(meant)
+    precise = _precise(spans)
     return dates.closeness(days, precise) if precise else np.zeros(len(days))
 
 
-def _precise(meant: Sequence[dates.Span]) -> list[dates.Span]:
-    return [span for span in meant if (span[1] - span[0]).days < PRECISE_DAYS]
+def _precise(spans: Sequence[dates.Span]) -> list[dates.Span]:
+    return [span for span in spans if (span[1] - span[0]).days < PRECISE_DAYS]
 
 
 def _spans_of_time(query: Query) -> list[tuple[datetime, datetime]]:
@@ -175,7 +175,7 @@ class _Seen(NamedTuple):
     named: "NDArray[np.float64]"
     close: "NDArray[np.float64]"
     precise: "NDArray[np.float64]"
-    meant: Sequence[dates.Span]
+    spans: Sequence[dates.Span]
     when: bool
 
 
@@ -189,7 +189,7 @@ def _seen(matches: Matches, query: Query, speakers: Sequence[str]) -> _Seen:
     offset = query.now.utcoffset()
     millis = matches.created_at + (0 if offset is None else int(offset.total_seconds() * 1000))
     years = np.unique(millis.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64)) + 1970
-    meant = dates.spans(query.text, query.now, years.tolist())
+    spans = dates.spans(query.text, query.now, years.tolist())
     days = millis // _DAY_MILLIS + _EPOCH
     around = measure(matches)
     # What counts in full is the best of its own index, so that memories and turns can stand in one order.
@@ -198,15 +198,15 @@ def _seen(matches: Matches, query: Query, speakers: Sequence[str]) -> _Seen:
         around=around._replace(words=around.words * scale, session_best=around.session_best * scale),
         vectorless=np.isnan(matches.similarity),
         named=np.array(said, dtype=np.float64)[matches.label],
-        close=dates.closeness(days, meant) if meant else np.zeros(len(days)),
-        precise=_precisely(days, meant),
-        meant=meant,
+        close=dates.closeness(days, spans) if spans else np.zeros(len(days)),
+        precise=_precisely(days, spans),
+        spans=spans,
         when=dates.asks_when(query.text),
     )
 
 
 def _best(seen: _Seen, query: Query, count: int) -> list[int]:
-    """Return the rows that promise most by what is known without their texts."""
+    """Return the best rows, judged by what is known without their texts."""
     import numpy as np
 
     around = seen.around
@@ -251,7 +251,7 @@ def _evidence(found: Candidate, seen: _Seen, row: int, query: Query) -> Evidence
         float(around.session_similarity[row]),
         named=float(seen.named[row]),
         date=close,
-        told_date=_told(found.record, seen, query) if seen.meant else 0.0,
+        told_date=_told(found.record, seen, query) if seen.spans else 0.0,
         tells_when=float(seen.when and dates.tells_time(text)),
         aside=float(around.aside[row]),
         question=float(text.rstrip().endswith(("?", "？", "؟"))),
@@ -262,7 +262,7 @@ def _evidence(found: Candidate, seen: _Seen, row: int, query: Query) -> Evidence
 def _told(record: Record, seen: _Seen, query: Query) -> float:
     """Return how well the days that a turn speaks of, counted from its own, agree with those of the question."""
     said_at = record.created_at.astimezone(query.now.tzinfo)
-    return dates.overlap(dates.spans(record.text[:_TOLD], said_at, [said_at.year]), seen.meant)
+    return dates.overlap(dates.spans(record.text[:_TOLD], said_at, [said_at.year]), seen.spans)
 
 
 def _brevity(text: str) -> float:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-DAYS_BEFORE, DAYS_AFTER = 3.0, 7.0  # so far outside a single day a time still counts about a quarter
-WIDTH_SHARE = 0.25  # and the wider what is meant, the further
+DAYS_BEFORE, DAYS_AFTER = 3.0, 7.0  # at this distance from a single day, a time still counts about a quarter
+WIDTH_SHARE = 0.25  # of the width of a span is added to these distances
 _RECENT_DAYS = 14
 _NEAR_DAYS, _FITTING_DAYS = 2.0, 7
 
@@ -88,12 +88,12 @@ def spans(text: str, now: datetime, years: Sequence[int]) -> list[Span]:
     return found
 
 
-def closeness(days: "NDArray[np.int64]", meant: Sequence[Span]) -> "NDArray[np.float64]":
+def closeness(days: "NDArray[np.int64]", spans: Sequence[Span]) -> "NDArray[np.float64]":
     """Return how close days are to the nearest of some spans: 1 inside, towards 0 far away.
 
     Args:
         days: Day numbers as `date.toordinal` gives them, shape (n,).
-        meant: At least one span.
+        spans: At least one span.
 
     Returns:
         Shape (n,). Outside it is (1 + distance / reach)⁻², where the reach grows with the width of the span.
@@ -101,7 +101,7 @@ def closeness(days: "NDArray[np.int64]", meant: Sequence[Span]) -> "NDArray[np.f
     import numpy as np
 
     best = np.zeros(len(days))
-    for first, last in meant:
+    for first, last in spans:
         width = WIDTH_SHARE * ((last - first).days + 1)
         before = np.maximum(0, first.toordinal() - days) / (DAYS_BEFORE + width)
         after = np.maximum(0, days - last.toordinal()) / (DAYS_AFTER + width)
@@ -157,7 +157,7 @@ _TIME_WORDS = frozenset(
 
 
 def _dates(year: str | int | None, month: int, day: int | None, asked: _Asked) -> Iterator[Span]:
-    """Yield the day or the month that is meant, in each year that may be meant."""
+    """Yield the day or month in each year that it may be in."""
     for number in asked.years if year is None else [int(year)]:
         try:
             first = date(number, month, 1 if day is None else day)
@@ -284,7 +284,7 @@ def _number(text: str) -> int:
 
 
 def _back(day: date, days: int) -> date:
-    """Return the day so many days before, within the years that dates have."""
+    """Return the day that many days before, within the years that dates have."""
     return date.fromordinal(min(date.max.toordinal(), max(1, day.toordinal() - days)))
 
 

@@ -12,11 +12,11 @@ from memories.stores.records import Candidate, Collection, Filter
 from memories.text import STOP_WORDS, covered
 
 MIN_FAMILIARITY = 0.5  # more of its words are known to the model: a question, however strange
-SURE = 0.997  # no nonsense comes so near, on the calibrated scale, but in a store of texts that look like nonsense
-MIN_COVERAGE = 0.5  # so many of a query's words in one place make it a sensible query
+SURE = 0.997  # calibrated; nonsense comes this near only in a store of texts that look like nonsense
+MIN_COVERAGE = 0.5  # share of a query's words in one place that makes it a sensible query
 # In steps of the calibration, so that they mean the same for every embedder: a cosine times the slope of its curve.
-FAMILIAR_MARGIN = 1.65  # a question of known words is taken for noise only if its best answer is so much less similar
-NEAR_BEST = 1.25  # and then only what is nearly as similar as the best is an answer
+FAMILIAR_MARGIN = 1.65  # below the floor, where a question of known words is still no noise
+NEAR_BEST = 1.25  # from the best similarity: what is further away is then no answer
 MAX_COVERED = 10  # candidates whose texts are looked at
 _COVERED = 20_000  # characters of each
 _COUNTED = 20_000  # beyond that the floor hardly grows, and counting takes time
@@ -73,7 +73,7 @@ def sense(found: Sequence[Candidate], features: Sequence[Features], terms: Seque
     return Sense(
         similarity=max(known, default=None),
         coverage=max(coverage, _best_coverage(written, terms)),
-        pointed=any(each.evidence.named or each.meant for each in features),
+        pointed=any(each.evidence.named or each.on_date for each in features),
     )
 
 

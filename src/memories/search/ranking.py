@@ -60,11 +60,11 @@ FRESHNESS_RATE = 0.02  # a decaying memory counts half after 50 days
 ACCESS_RATE = 0.002  # ten reads weigh 2 %: enough to settle a tie, too little to keep itself on top
 ACCESS_CAP = 1.02
 FULL_WORDS = 4.0  # from this BM25 on, the best words count in full; one common word in a small store should not
-STANDALONE = 1.4  # so much more similarity counts for what stands alone: no turn beside it shares its words
+STANDALONE = 1.4  # factor on the weight of similarity for a memory: no turn beside it shares its words
 FULL_LENGTH = 20  # words from which a turn is not brief
 WORDS_ONLY_SIGNS = 0.4  # what signs count where there are no similarities that they could outweigh
-MEANT_DATE = 0.5  # so close to a date in the query, a text is what is asked about without sharing a word
-WORDLESS_SHARE = 0.5  # what shares no word with the query must be so similar, compared with the best
+ON_DATE = 0.5  # this close to a date in the query, a text is a hit even if it shares no word with it
+WORDLESS_SHARE = 0.5  # of the best similarity, which a text that shares no word with the query must reach
 
 
 class Evidence(NamedTuple):
@@ -120,7 +120,7 @@ class Features:
         age_days: Since it was written.
         accesses: How often it was read.
         readable: Whether the embedder knows its language, so that its similarity alone can make it a hit.
-        meant: Whether it is of a day or a month that the query names: then it needs no word in common.
+        on_date: Whether it is from a day or month that the query names: then it needs no word in common.
     """
 
     evidence: Evidence
@@ -129,7 +129,7 @@ class Features:
     age_days: float = 0.0
     accesses: int = 0
     readable: bool = True
-    meant: bool = False
+    on_date: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +139,10 @@ class Rules:
     Attributes:
         weight: How much similarity counts beside words; a constant of the embedder.
         floor: A query whose best candidate is less similar is noise; 0 if that is not in question.
-        near_best: Hits are at most so much less similar than the best one; for a query that may be noise.
-        min_similarity: Hits are at least so similar, as a cosine.
-        min_confidence: Hits are at least so current.
-        limit: So many hits.
+        near_best: Largest distance of a hit from the best similarity; for a query that may be noise.
+        min_similarity: Least similarity of a hit, as a cosine.
+        min_confidence: Least confidence of a hit.
+        limit: How many hits at most.
     """
 
     weight: float
@@ -252,7 +252,7 @@ def _why_not(candidate: Features, rules: Rules, weakest: float, nearest: float) 
     """Return why a candidate is no answer; empty if it is one."""
     evidence = candidate.evidence
     similarity = evidence.similarity
-    if evidence.words <= 0 and (evidence.window_words or 0.0) <= 0 and not candidate.meant:
+    if evidence.words <= 0 and (evidence.window_words or 0.0) <= 0 and not candidate.on_date:
         reason = _why_not_by_meaning(similarity, weakest, readable=candidate.readable)
         if reason:
             return reason

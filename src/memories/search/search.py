@@ -37,18 +37,18 @@ MIN_CANDIDATES = 40
 
 
 class SearchFilters(TypedDict, total=False):
-    """What a search may be narrowed by; what is left out does not narrow it.
+    """What narrows a search; what is left out does not.
 
     Attributes:
         scope: `memories` (the default), `history` for the turns of conversations, or `all` in one order.
         conversation: Only turns of this conversation.
-        now: When the question is asked, for "yesterday" and "last week"; the present by default. It filters nothing.
-        tags: Pairs that hits must have.
+        now: Reference time for words like "yesterday"; the present by default. It filters nothing.
+        tags: Tags that each hit must have.
         limit: How many hits at most, up to 1,000; by default the setting `default_limit`.
-        min_confidence: Hits are at least so current, 0 to 1; by default the setting of that name.
-        min_similarity: Hits are at least so similar, 0 to 1 on the calibrated scale; needs an embedder.
-        since: Hits were last written at this time or later: an aware datetime, or text as `times.parse_time` reads it.
-        until: Hits were last written at this time or earlier.
+        min_confidence: Least confidence of a hit, 0 to 1; by default the setting of that name.
+        min_similarity: Least similarity of a hit, 0 to 1 on the calibrated scale; needs an embedder.
+        since: Only what was last written at this time or later: an aware datetime, or text such as "7d".
+        until: Only what was last written at this time or earlier.
         as_of: Search what was current at this time, with the confidence that it had then.
     """
 
@@ -71,8 +71,8 @@ class Search(NamedTuple):
         query: What is asked.
         filters: What is searched: one filter for each collection.
         limit: How many hits at most.
-        min_confidence: Hits are at least so current.
-        min_similarity: Hits are at least so similar, on the calibrated scale.
+        min_confidence: Least confidence of a hit.
+        min_similarity: Least similarity of a hit, on the calibrated scale.
     """
 
     query: Query

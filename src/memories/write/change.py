@@ -34,7 +34,7 @@ def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: U
     keys = [given.remove_tags] if isinstance(given.remove_tags, str) else given.remove_tags
     removed = {validate.tag_key(key) for key in keys}
     expected = text or lookup.find(memory_id).text
-    vectors = _embed(embedder, expected)  # before the transaction, so that nobody waits for the model
+    vectors = _embed(embedder, expected)  # before the transaction, so that no other writer waits for the model
     with lookup.store.transaction():
         latest = lookup.find_current(memory_id)
         labels = {key: value for key, value in (dict(latest.labels) | added).items() if key not in removed}

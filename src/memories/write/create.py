@@ -1,4 +1,4 @@
-"""How a draft becomes a memory, or does not: addressed by key, recognized as a duplicate, or stored."""
+"""How a draft becomes a memory, a version of one that has its key, or neither because it is a duplicate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ BATCH_COMPARED = 25  # comparing takes time, and other writers should wait only 
 MAX_SIMILAR = 5
 MAX_JUDGED = 2_000  # characters
 _COMPARED = 16
-_COMPARED_LOOSE = 64  # without a project, those of other projects are found as well and left out
+_COMPARED_LOOSE = 64  # without a project, more: those of other projects are found too and dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Similar:
 
     Attributes:
         created_at: When its latest version was written.
-        agent: Who wrote it, if that is known.
+        agent: The agent that wrote it, if known.
         difference: What it says differently, if anything.
     """
 
@@ -49,14 +49,14 @@ class Similar:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """What became of a `create`.
+    """What a `create` did.
 
     Attributes:
         stored: Whether anything was stored.
         memory: The memory that now holds the statement; None if it was refused as a duplicate.
-        duplicates: The memories that say the same, if it was refused.
-        similar_to: Memories that are alike and differ in a number, a date, a name, …: it may replace one of them.
-        note: Why it was stored without a vector though there is an embedder; mostly empty.
+        duplicates: The memories that say the same, if it was refused as a duplicate.
+        similar_to: Similar memories that differ in a number, a date, a name, …: this one may correct one of them.
+        note: Why it was stored without a vector although there is an embedder; usually empty.
     """
 
     stored: bool
@@ -93,7 +93,7 @@ class Writer(NamedTuple):
     def write(self, drafts: Sequence[Draft]) -> list[Created]:
         """Write drafts in order; all are checked before the first is written.
 
-        Vectors are made before the transaction, so that nobody waits for a model.
+        Vectors are made before the transaction, so that no other writer waits for the model.
         """
         checked = [_checked(draft) for draft in drafts]
         created: list[Created] = []
@@ -115,7 +115,7 @@ class Writer(NamedTuple):
             if latest is not None:
                 return self._write_next(draft, latest, superseded, vectors)
         same, duplicates, similar = (None, (), ()) if self.force else self._compare(draft, vectors)
-        # What has an address of its own is never refused: its writer means that address, not what resembles it.
+        # A draft with a key is never refused: the key says which memory is meant, whatever resembles it.
         if draft.key is None and same is not None:
             self._retire(superseded, same.ref.group, self.now)
             return self._created(same, stored=False)
@@ -128,7 +128,7 @@ class Writer(NamedTuple):
         return self._created(record, similar_to=similar)
 
     def _write_next(self, draft: Draft, latest: Record, superseded: Record | None, vectors: Any) -> Created:
-        """Write a new version of the memory that the draft's key addresses; what the draft leaves open stays."""
+        """Write a new version of the memory that has the draft's key; what the draft leaves open stays."""
         if superseded is not None and superseded.ref.group == latest.ref.group:
             superseded = None  # it replaces itself
         changes = versions.declared(draft) | ({"supersedes": draft.supersedes} if superseded else {})
@@ -137,7 +137,7 @@ class Writer(NamedTuple):
         self._retire(superseded, latest.ref.group, written_at)
         same = draft.content == latest.text and labels == latest.labels
         unchanged = same and all(latest.fields.get(name) == value for name, value in changes.items())
-        # Saying again what decays is news: it holds still.
+        # Repeating what decays is news: it still holds.
         if unchanged and versions.decay_policy(latest) is DecayPolicy.STABLE:
             return self._created(latest, stored=False)
         record = versions.next_version(

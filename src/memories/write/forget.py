@@ -1,4 +1,4 @@
-"""Removing for good: memories, conversations, turns, and what waits to become one."""
+"""Erasing memories, conversations and turns, queued turns included."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,13 +13,13 @@ _ALL = 1_000_000  # more versions or turns than one memory or conversation has
 
 
 def memory(store: Store, where: Filter) -> Forgotten:
-    """Remove a memory with all its versions; `where` names it by its group."""
+    """Erase a memory with all its versions; `where` has its group."""
     assert where.group is not None
     return _remove(store, where.group, lambda: store.scan(where, limit=_ALL))
 
 
 def conversation(store: Store, namespace: str, name: str, queue: RetryQueue) -> Forgotten:
-    """Remove a conversation, and the turns that wait to be stored in it.
+    """Erase a conversation, and the turns that are queued for it.
 
     Raises:
         NotFound: There is no such conversation.
@@ -32,7 +32,7 @@ def conversation(store: Store, namespace: str, name: str, queue: RetryQueue) -> 
 
 
 def turn(store: Store, namespace: str, name: str, index: int) -> Forgotten:
-    """Remove one turn of a conversation; the others keep their places.
+    """Erase one turn of a conversation; the others keep their indexes.
 
     Raises:
         NotFound: There is no such turn.
@@ -57,7 +57,7 @@ def _found(store: Store, forgotten: Forgotten, where: Filter, what: str) -> Forg
 
 
 def _remove(store: Store, name: str, read: Callable[[], Sequence[Record]]) -> Forgotten:
-    """Remove what is read for good; again, if something was added meanwhile."""
+    """Erase what `read` returns; again if something was added meanwhile."""
     forgotten = Forgotten(name, 0, ())
     while records := read():
         also_in = store.remove([record.ref for record in records])

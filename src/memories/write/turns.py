@@ -30,14 +30,14 @@ def append(
 ) -> list[Turn]:
     """Append turns to a conversation in one transaction; see `Memories.add_turns`.
 
-    What it costs does not depend on how long the conversation is: only its last turn is looked at.
+    The cost does not depend on the length of the conversation: only its last turn is read.
 
     Args:
         store: Where.
-        embedder: Makes the vectors, before the transaction, so that nobody waits for the model.
-        place: Namespace and conversation.
+        embedder: Makes the vectors before the transaction, so that no other writer waits for the model.
+        place: Namespace and conversation id.
         drafts: What was said, in order.
-        now: The time of what has none.
+        now: The time of drafts without one.
     """
     namespace, conversation = place[0], conversation_id(place[1])
     if not drafts:
