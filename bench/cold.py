@@ -15,7 +15,7 @@ from memories import Draft, Memories, load_config
 
 MEMORIES = 10_000
 QUERY = "library to parse command line options"
-HEAVY = ("numpy", "onnxruntime", "tokenizers")
+HEAVY = ("numpy", "onnxruntime")
 _LIGHT_BAR, _SEARCH_BAR = 8.0, 0.5
 
 # One process that does what `memory search` does, step by step; each step's end is printed in seconds.
@@ -25,7 +25,6 @@ import memories.skins.cli, memories.service, memories.stores.sqlite.store, memor
 print("import the command and the store", time.monotonic())
 import numpy; print("import numpy", time.monotonic())
 import onnxruntime; print("import onnxruntime", time.monotonic())
-import tokenizers; print("import tokenizers", time.monotonic())
 import sys; from memories.embedders import open_embedder
 embedder = open_embedder("minilm"); embedder.embed("a")
 print("load the model", time.monotonic())

@@ -38,7 +38,7 @@ LAYERS = (
     "skins.cli skins.mcp",
     "__main__",
 )
-HEAVY = "typer click pydantic fastapi numpy onnxruntime tokenizers apsw chromadb qdrant_client langgraph mcp".split()
+HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp".split()
 MAX_CODE_LINES, MAX_FUNCTION_LINES, MAX_DEPTH = 400, 50, 3
 
 
@@ -128,7 +128,7 @@ def test_what_needs_no_vectors_does_not_load_their_libraries(command: str, empty
         command += f" --store {store}"
     script = (
         "import sys\nfrom memories.skins.cli import run\ncode = run(sys.argv[1].split())\n"
-        "heavy = sys.modules.keys() & {'numpy', 'onnxruntime', 'tokenizers', 'typer', 'pydantic'}\n"
+        "heavy = sys.modules.keys() & {'numpy', 'onnxruntime', 'typer', 'pydantic'}\n"
         "sys.stderr.write(repr(heavy)) if heavy else None\nsys.exit(code or len(heavy))"
     )
     assert in_process(script, empty, command.replace("ID", made.id))

