@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import memories
-from memories.skins.cli import app
+from memories.skins.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "memories"
@@ -127,7 +127,7 @@ def test_what_needs_no_vectors_does_not_load_their_libraries(command: str, empty
     if command.split(maxsplit=1)[0] not in ("--help", "search"):
         command += f" --store {store}"
     script = (
-        "import sys\nfrom memories.skins.cli import run\ncode = run(sys.argv[1].split())\n"
+        "import sys\nfrom memories.__main__ import run\ncode = run(sys.argv[1].split())\n"
         "heavy = sys.modules.keys() & {'numpy', 'onnxruntime', 'typer', 'pydantic'}\n"
         "sys.stderr.write(repr(heavy)) if heavy else None\nsys.exit(code or len(heavy))"
     )
@@ -223,4 +223,4 @@ def test_every_command_is_in_the_documentation() -> None:
     text = "\n".join(page.read_text() for page in pages)
     if not text.strip():
         pytest.skip("there is no documentation yet")
-    assert [name for name in app.commands if f"memory {name}" not in text] == []
+    assert [name for name in COMMANDS if f"memory {name}" not in text] == []

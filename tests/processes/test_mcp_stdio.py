@@ -27,7 +27,7 @@ INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
 # The command, whose model needs as long to load as the first argument says.
 SLOW = """
 import sys, time
-from memories.skins.cli import run
+from memories.__main__ import run
 from memories.embedders import minilm
 load, seconds = minilm._load_model, float(sys.argv[1])
 minilm._load_model = lambda: time.sleep(seconds) or load()
@@ -270,7 +270,7 @@ def test_a_setting_that_is_not_acceptable_ends_it_at_once(environment: dict[str,
 
 @pytest.mark.parametrize("missing", ["mcp", "mcp_types", "pydantic"])
 def test_a_missing_extra_says_what_installs_it(run_python: RunPython, missing: str) -> None:
-    script = "import sys\nsys.modules[sys.argv[1]] = None\nfrom memories.skins.cli import run\nsys.exit(run(['mcp']))"
+    script = "import sys\nsys.modules[sys.argv[1]] = None\nfrom memories.__main__ import run\nsys.exit(run(['mcp']))"
     done = run_python(script, missing, check=False)
     if missing == "pydantic":  # the extra is there, and broken: that is no advice to install it
         assert "Traceback" in done.stderr
@@ -286,7 +286,7 @@ def test_the_command_and_the_package_ask_for_the_same_sdk() -> None:
 
 def test_the_help_of_the_command_loads_no_sdk(run_python: RunPython) -> None:
     script = (
-        "import sys\nfrom memories.skins.cli import run\nrun(['mcp', '--help'])\n"
+        "import sys\nfrom memories.__main__ import run\nrun(['mcp', '--help'])\n"
         "sys.exit(bool(sys.modules.keys() & {'mcp', 'mcp_types', 'pydantic', 'numpy'}))"
     )
     assert "--read-only" in run_python(script).stdout

@@ -3,24 +3,27 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memories.config import SETTINGS, Config, without_password
-from memories.models import Forgotten, History, Memory, Page, Status
 from memories.times import to_iso
 
 if TYPE_CHECKING:
+    from memories.config import Config
+    from memories.models import Forgotten, History, Memory, Page, Status
     from memories.search.results import Explanation, Hit
+    from memories.transfer.export import Imported
+    from memories.transfer.migrate import Migrated
+    from memories.transfer.reembed import Reembedded
     from memories.turns import Conversation, Turn
     from memories.write.create import Created, Similar
 
 HINT_DUPLICATE = (
-    "nothing was stored; to store it anyway add --force, to say it anew run: memory update {id} CONTENT, "
-    "or leave it as it is"
+    "nothing was stored: a very similar memory exists; to change that one run: memory update {id} CONTENT, "
+    "to store this one too add --force"
 )
-HINT_SIMILAR = "stored; if it corrects one of similar_to, run: memory delete ID on that one"
+HINT_SIMILAR = "stored; if it corrects a memory in similar_to, delete that one with: memory delete ID"
 HINT_SAME = "nothing was stored: this memory says the same already"
 
 
-def memory(found: Memory) -> dict[str, Any]:
+def memory(found: "Memory") -> dict[str, Any]:
     """Return a memory: the five known tags by themselves, all tags under `tags`, the rest if it is set."""
     tags = found.tags
     shape: dict[str, Any] = {
@@ -69,15 +72,26 @@ def _similar(found: "Similar") -> dict[str, Any]:
     return shape | ({"difference": found.difference} if found.difference else {})
 
 
-def reinforced(found: Memory) -> dict[str, Any]:
+def deleted(found: "Memory") -> dict[str, Any]:
+    """Return the answer to a delete."""
+    return {"id": found.id, "deleted": True}
+
+
+def reinforced(found: "Memory") -> dict[str, Any]:
     """Return what a reinforcement changed."""
     at = found.last_reinforced_at
     return {"id": found.id, "confidence": found.confidence, "last_reinforced_at": to_iso(at) if at else ""}
 
 
-def forgotten(result: Forgotten) -> dict[str, Any]:
+def forgotten(result: "Forgotten") -> dict[str, Any]:
     """Return what was removed for good."""
     return {"id": result.id, "forgotten": True, "versions": result.versions, "also_in": list(result.also_in)}
+
+
+def forgotten_turns(result: "Forgotten") -> dict[str, Any]:
+    """Return what was removed of a conversation for good."""
+    shape = {"conversation_id": result.id, "forgotten": True, "turns": result.versions}
+    return shape | {"also_in": list(result.also_in)}
 
 
 def turn(said: "Turn") -> dict[str, Any]:
@@ -101,6 +115,12 @@ def turns(said: "Sequence[Turn]") -> dict[str, Any]:
     return {"results": [turn(each) for each in said], "count": len(said)}
 
 
+def added(conversation: str, said: "Sequence[Turn]") -> dict[str, Any]:
+    """Return what became of many turns that were added to a conversation."""
+    last = said[-1].index if said else None
+    return {"conversation_id": conversation.strip(), "count": len(said), "last_index": last}
+
+
 def conversations(found: "Sequence[Conversation]") -> dict[str, Any]:
     """Return a listing of conversations."""
     rows = [
@@ -118,6 +138,8 @@ def conversations(found: "Sequence[Conversation]") -> dict[str, Any]:
 
 def hit(each: "Hit") -> dict[str, Any]:
     """Return a hit: a memory with all that is known of it, or a turn in the same shape."""
+    from memories.models import Memory
+
     if isinstance(each.found, Memory):
         shape = memory(each.found) | {"kind": "memory"}
     else:
@@ -147,7 +169,7 @@ def found(result: "Explanation", *, explain: bool) -> dict[str, Any]:
     return shape
 
 
-def page(result: Page) -> dict[str, Any]:
+def page(result: "Page") -> dict[str, Any]:
     """Return a page of memories."""
     return {
         "results": [memory(item) for item in result.memories],
@@ -156,7 +178,7 @@ def page(result: Page) -> dict[str, Any]:
     }
 
 
-def history(result: History) -> dict[str, Any]:
+def history(result: "History") -> dict[str, Any]:
     """Return every version of a memory."""
     versions = [
         {
@@ -186,9 +208,68 @@ def tags(key: str | None, counts: Mapping[str, int]) -> dict[str, Any]:
     return {"key": key, "values": [{"value": value, "count": count} for value, count in counts.items()]}
 
 
-def status(found: Status) -> dict[str, Any]:
-    """Return the state of a memory that answered."""
-    problem = trouble(found)
+def context(built: Mapping[str, Any], prompt: str) -> dict[str, Any]:
+    """Return a context with its parts, and as the prompt that a model is given."""
+    memories = []
+    for item, similarity in built["memories"]:
+        known = _present(vars(item))
+        memories.append({**known, "type": known.pop("memory_type"), "similarity": similarity})
+    return {
+        "conversation_id": built["metadata"]["conversation_id"],
+        "history": [_present(vars(turn)) for turn in built["history"]],
+        "memories": memories,
+        "latest_message": built["latest_message"],
+        "metadata": built["metadata"],
+        "prompt": prompt,
+    }
+
+
+def imported(done: "Imported", *, dry_run: bool) -> dict[str, Any]:
+    """Return what became of an import."""
+    conflicts = [{"line": line, **ref._asdict(), "reason": reason} for line, ref, reason in done.conflicts]
+    return {
+        "imported": done.imported,
+        "known": done.known,
+        "conflict_count": done.conflict_count,
+        "conflicts": conflicts,
+        "without_vector": done.without_vector,
+        "dry_run": dry_run,
+    }
+
+
+def migrated(done: "Migrated", source: str, target: str) -> dict[str, Any]:
+    """Return what a migration from one store's URL to another's did."""
+    from memories.config import without_password
+
+    records: dict[str, int] = {}
+    for place, contents in done.contents.items():
+        records[str(place.collection)] = records.get(str(place.collection), 0) + contents.records
+    return {
+        "verified": True,
+        "records": records,
+        "namespaces": sorted({place.namespace for place, contents in done.contents.items() if contents.records}),
+        "copied": done.copied,
+        "changed": done.changed,
+        "removed": done.removed,
+        "without_vector": done.without_vector,
+        "from": without_password(source),
+        "to": without_password(target),
+    }
+
+
+def reembedded(done: "Reembedded", embedder: str) -> dict[str, Any]:
+    """Return what a change to an embedder did."""
+    return {"embedded": done.embedded, "model": done.model, "model_before": done.before, "embedder": embedder}
+
+
+def status(found: "Status", problem: str | None = None) -> dict[str, Any]:
+    """Return the state of a memory that answered.
+
+    Args:
+        found: What it answered.
+        problem: What is wrong with it, if anything; by default what `trouble` says.
+    """
+    problem = trouble(found) if problem is None else problem
     shape = {
         "status": "unhealthy" if problem else "healthy",
         "store": found.store,
@@ -208,13 +289,22 @@ def status(found: Status) -> dict[str, Any]:
     return shape | {name: value for name, value in {**optional, "error": problem}.items() if value}
 
 
-def trouble(found: Status) -> str:
+def unhealthy(store: str, error: str) -> dict[str, Any]:
+    """Return the state of a memory that does not answer, as far as its store's URL tells."""
+    from memories.config import without_password
+
+    store = without_password(store)
+    host = chroma_host(store)
+    return {"status": "unhealthy", "store": store, "error": error} | ({"chromadb_host": host} if host else {})
+
+
+def trouble(found: "Status") -> str:
     """Return what is wrong with a memory that answered, or nothing."""
     if found.store_model is None or found.embedder in ("none", found.store_model):
         return ""
     return (
-        f"the store's vectors were made by {found.store_model} and the embedder is {found.embedder}; set EMBEDDER to "
-        "the one it was made with, or run: memory reembed"
+        f"the store's vectors were made by {found.store_model}, but the embedder is {found.embedder}; set EMBEDDER "
+        "back, or run: memory reembed"
     )
 
 
@@ -224,20 +314,25 @@ def chroma_host(store: str) -> str:
     return rest.partition("/")[0].partition("?")[0].rpartition("@")[2] if kind == "chroma" else ""
 
 
-def config(found: Config) -> dict[str, Any]:
+def config(found: "Config") -> dict[str, Any]:
     """Return every setting with its source."""
-    rows = [
-        {
-            "name": setting.name,
-            "value": _plain(getattr(found, setting.name)),
-            "source": found.sources[setting.name],
-            "variable": setting.variable,
-            "purpose": setting.purpose,
-        }
-        for setting in SETTINGS
-    ]
+    from memories.config import SETTINGS, without_password
+
+    rows = []
+    for setting in SETTINGS:
+        value = getattr(found, setting.name)
+        plain = value is None or isinstance(value, int | float | bool)
+        rows.append(
+            {
+                "name": setting.name,
+                "value": value if plain else without_password(str(value)),
+                "source": found.sources[setting.name],
+                "variable": setting.variable,
+                "purpose": setting.purpose,
+            }
+        )
     return {"settings": rows}
 
 
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, int | float | bool) else without_password(str(value))
+def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from memories.skins import cli
-from memories.skins.cli import session
+from memories import __main__ as front_door
+from memories.skins.cli import output
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run the command in this process, its streams being pipes."""
 
     def run(*arguments: str, stdin: bytes | str = b"", env: Mapping[str, str | None] | None = None) -> Answer:
-        monkeypatch.setattr(session, "_format", None)
+        monkeypatch.setattr(output, "_format", None)
         with CliRunner().isolation(input=stdin, env=env) as (out, err, _):
-            code = cli.run(arguments)
+            code = front_door.run(arguments)
             sys.stdout.flush()
             sys.stderr.flush()
             printed, said = out.getvalue(), err.getvalue()

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from memories import __version__
-from memories.skins.cli import app
-
 Command = Callable[..., Any]
 ESCAPE = "\x1b"
 ID = "01a1fdf1-92cd-72f2-8000-000000000000"
@@ -180,42 +177,6 @@ def test_a_reader_who_leaves_is_no_error(memory: Command, folder: Path) -> None:
     with running.stderr:
         assert running.stderr.read() == b""
     assert running.wait(60) == 0
-
-
-# --- help ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", sorted(app.commands))
-def test_every_command_has_help_with_an_example(memory: Command, name: str) -> None:
-    answer = memory(name, "--help")
-    assert (answer.code, answer.err) == (0, "")
-    assert answer.out.startswith(f"Usage: memory {name}")
-    assert f"Example: memory {name}" in " ".join(answer.out.split())
-    assert app.commands[name].help
-
-
-def test_every_option_says_what_it_is_for() -> None:
-    import click
-
-    for name, command in app.commands.items():
-        parts = command.commands.values() if isinstance(command, click.Group) else [command]
-        for parameter in (parameter for part in parts for parameter in part.params):
-            assert not isinstance(parameter, click.Option) or parameter.help, (name, parameter.name)
-
-
-def test_all_specified_commands_are_there() -> None:
-    specified = "create search get history reinforce update delete tags status"
-    ours = "restore forget list config turns"
-    assert set(app.commands) >= {*specified.split(), *ours.split()}
-
-
-def test_help_is_what_no_command_gets(memory: Command) -> None:
-    assert memory().out == memory("--help").out == memory("-h").out
-    assert memory().code == 0
-
-
-def test_version(memory: Command) -> None:
-    assert memory("--version").out == f"{__version__}\n"
 
 
 def _environment() -> dict[str, str]:

@@ -180,7 +180,7 @@ def test_explain_shows_every_candidate_and_why_it_was_dropped(memory: Command, a
     for item in considered.values():
         assert {"id", "content", "score", "similarity", "words", "confidence", "freshness", "boost"} <= item.keys()
     shown = memory("search", "deploys", "--explain", "--format", "text").out
-    assert "words looked for: deploys" in shown
+    assert "words searched for: deploys" in shown
     assert "dropped: confidence" in shown
 
 

@@ -147,7 +147,7 @@ def test_conflicts_are_told_and_change_nothing(memory: Command) -> None:
             }
         ]
     shown = memory("import", "-", "--format", "text", stdin=changed)
-    assert "1 are in conflict" in shown.out
+    assert "1 conflict with what is there" in shown.out
     assert "line 2: history standup (0) of shared: another record has this address" in shown.out
     assert memory("export").out == exported
 
@@ -160,7 +160,7 @@ def test_a_dry_run_says_what_an_import_would_do(memory: Command, folder: Path) -
     assert (shape["imported"], shape["dry_run"]) == (4, True)
     assert not (folder / "other.db").exists()
     assert memory("import", "-", "--dry-run", "--format", "text", *other, stdin=exported).out == (
-        "Would import 4 records; 0 were there already.\n"
+        "Would import 4 records; 0 were already there.\n"
     )
 
 
@@ -306,7 +306,7 @@ def test_reembed_changes_the_embedder(memory: Command) -> None:
         "embedder": "minilm",
         "switch": "export EMBEDDER=minilm",
     }
-    assert answer.err == "The store is searched by all-MiniLM-L6-v2/int8/1 now; set EMBEDDER=minilm.\n"
+    assert answer.err == "The store now uses all-MiniLM-L6-v2/int8/1; set EMBEDDER=minilm.\n"
     minilm = {"EMBEDDER": "minilm"}
     found = memory("search", "Which programming language does she like?", env=minilm).json["results"]
     assert found[0]["content"] == "The user prefers Rust"
@@ -320,7 +320,7 @@ def test_reembed_changes_the_embedder(memory: Command) -> None:
 def test_reembed_makes_what_is_missing(memory: Command) -> None:
     memory("create", "Deploys happen on Tuesdays", env={"EMBEDDER": "none"})
     assert memory("reembed").json == {"embedded": 1, "model": "fake/1", "model_before": None, "embedder": "fake"}
-    assert memory("reembed", "--format", "text").out == "Embedded 0 records by fake/1.\n"
+    assert memory("reembed", "--format", "text").out == "Embedded 0 records with fake/1.\n"
 
 
 @pytest.mark.parametrize("command", [["reembed", "--model", "none"], ["reembed", "--model", "word2vec"]])

@@ -195,8 +195,9 @@ def test_supersedes_retires_the_other_and_keeps_its_chain(memory: Command) -> No
 
 
 def test_superseding_nothing_stores_nothing(memory: Command) -> None:
-    answer = memory("create", "content", "--supersedes", "01a1fdf1-92cd-72f2-8000-000000000000")
-    assert (answer.code, answer.error) == (1, "Memory not found")
+    unknown = "01a1fdf1-92cd-72f2-8000-000000000000"
+    answer = memory("create", "content", "--supersedes", unknown)
+    assert (answer.code, answer.error) == (1, f"Memory not found: --supersedes {unknown}")
     assert memory("status").json["memory_count"] == 0
 
 
@@ -364,7 +365,7 @@ def test_forget_asks_on_a_terminal(
 ) -> None:
     memory_id = stored("the secret word")
     shown = terminal("forget", memory_id, typed=typed)
-    assert shown.code == 0
+    assert shown.code == (0 if gone else 1)
     assert "Forget for good (1 version): the secret word [y/N]" in shown.out
     assert ("Forgotten for good" in shown.out) is gone
     assert ("Nothing was forgotten." in shown.out) is not gone

@@ -1,93 +1,65 @@
-"""The `memory` command: it parses, calls one method of `Memories`, and prints what comes back."""
+"""The `memory` command: it parses, calls one method of `Memories`, and prints what comes back.
 
-import contextlib
-import os
-import sys
-from collections.abc import Sequence
+Here is only the table of commands and the page that lists them, so that neither click nor any command is loaded for it.
+"""
 
-import click
+# Each command: the module that defines it, what one wants to do with it, and its help in one line.
+COMMANDS = {
+    "create": ("memories", "Remember", "Store a memory, unless it is already there."),
+    "search": ("search", "Recall", "Find memories or conversation turns, best match first."),
+    "get": ("search", "Recall", "Show one memory."),
+    "list": ("search", "Recall", "List memories, newest first."),
+    "history": ("search", "Recall", "Show every version of a memory, oldest first."),
+    "tags": ("search", "Recall", "List tags and how many memories have each."),
+    "update": ("memories", "Change", "Add a new version of a memory: new text, new tags."),
+    "reinforce": ("memories", "Change", "Restart the decay of a reinforceable memory."),
+    "delete": ("memories", "Change", "Delete a memory; restore brings it back."),
+    "restore": ("memories", "Change", "Bring back a deleted or superseded memory."),
+    "forget": ("memories", "Change", "Erase a memory for good, every version of it."),
+    "turns": ("turns", "Conversations", "Add, read and erase what was said in conversations."),
+    "context": ("context", "Agents", "Assemble what a model needs to answer a message."),
+    "mcp": ("serve", "Agents", "Serve an agent over MCP, on standard input and output."),
+    "status": ("status", "Store and settings", "Check that the store works, and show what it holds."),
+    "config": ("status", "Store and settings", "Show every setting and where it came from."),
+    "export": ("stores", "Store and settings", "Write all memories and turns as JSON lines."),
+    "import": ("stores", "Store and settings", "Read an export into the store."),
+    "migrate": ("stores", "Store and settings", "Copy the whole store into another one and verify it."),
+    "reembed": ("stores", "Store and settings", "Recompute all vectors with another embedder."),
+}
 
-from memories.errors import ConfigError, InvalidInput, MemoriesError
-from memories.skins.cli import context, serve, status, stores, turns
-from memories.skins.cli import memories as write
-from memories.skins.cli import search as read
-from memories.skins.cli.session import fail
+_HEAD = """\
+Usage: memory COMMAND [OPTIONS]
 
+  Persistent, shared, searchable memory for AI agents."""
 
-def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        from memories import __version__
+_TAIL = """\
+Options:
+  -h, --help  Show this page; after a command, show its options.
+  --version   Show the version.
 
-        click.echo(__version__)
-        context.exit()
+Output:
+  Answers are JSON on a pipe and text on a terminal; --format decides otherwise.
+  Errors are one sentence on standard error.
 
+Defaults:
+  An option overrides the environment, which overrides .env in the working
+  folder, then config.toml, then the default. memory config shows all settings.
 
-@click.group(
-    epilog='Example: memory create "The user prefers Python", then memory search "preferred language"',
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
-)
-def app() -> None:
-    """Persistent, shared, searchable memory for AI agents.
+Exit codes:
+  0  done; storing the same text again also exits 0, with "stored": false
+  1  error
+  2  wrong usage
+  3  not stored: very similar to an existing memory
 
-    Answers are JSON on a pipe and text on a terminal. Exit codes: 0 done, 1 error, 2 usage, 3 not stored: a duplicate.
-    """
-
-
-for _command in (
-    *write.COMMANDS,
-    *read.COMMANDS,
-    *turns.COMMANDS,
-    *context.COMMANDS,
-    *serve.COMMANDS,
-    *status.COMMANDS,
-    *stores.COMMANDS,
-):
-    app.add_command(_command)
-
-
-def main() -> None:
-    """Run the command; exit with 0 done, 1 error, 2 usage, 3 not stored: a duplicate."""
-    _open_missing_streams()
-    code = run(sys.argv[1:])
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # what can't be written was reported, or its reader has left
-            stream.flush()
-    # The store is closed and all is said: taking the interpreter down piece by piece would cost another 15 ms.
-    os._exit(code)
+Examples:
+  memory create "The user prefers Python" --type preference
+  memory search "which language?" """
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run the command with these arguments; print its answer or its error, and return the exit code."""
-    try:
-        code = app(list(arguments) or ["--help"], prog_name="memory", standalone_mode=False)
-        sys.stdout.flush()  # here, so that a reader who left is noticed
-    except click.ClickException as exc:
-        code = fail(_usage(exc), 2)
-    except (ConfigError, InvalidInput) as exc:
-        code = fail(str(exc), 2, matches=getattr(exc, "matches", ()))
-    except MemoriesError as exc:
-        code = fail(str(exc), 1)
-    except (KeyboardInterrupt, click.Abort):
-        code = fail("stopped; what was not confirmed was not done", 1)
-    except (BrokenPipeError, SystemExit):
-        code = 0  # the reader left, for which click exits by itself
-    except OSError as exc:
-        code = fail(f"the system refused: {exc.strerror or exc}", 1)
-    return code if isinstance(code, int) else 0
-
-
-def _usage(exc: click.ClickException) -> str:
-    where = exc.ctx.command_path if isinstance(exc, click.UsageError) and exc.ctx else "memory"
-    dashed = isinstance(exc, click.NoSuchOption) and not exc.option_name.startswith("--")
-    literal = "; put -- before text that begins with a dash" if dashed else ""
-    return f"{exc.format_message().rstrip('.')}{literal}; see {where} --help"
-
-
-def _open_missing_streams() -> None:
-    """Give a process that was started with a standard stream closed an empty one, before a file takes its number."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123 - until the end
+def help_page() -> str:
+    """Return the page that `memory --help` shows: the commands by purpose, and what holds for all of them."""
+    groups: dict[str, list[str]] = {}
+    for name, (_, group, help_line) in COMMANDS.items():
+        groups.setdefault(group, []).append(f"  {name:<9}  {help_line}")
+    blocks = ["\n".join([f"{group}:", *lines]) for group, lines in groups.items()]
+    return "\n\n".join([_HEAD, *blocks, _TAIL]).rstrip()

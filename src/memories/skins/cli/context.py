@@ -1,13 +1,15 @@
-"""The command that puts together what a model is given before it answers: context."""
+"""The command that assembles what a model is given before it answers: context."""
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from memories.errors import InvalidInput
-from memories.skins.cli.options import in_session
-from memories.skins.cli.session import Session, note, read_argument
+from memories.skins import shapes
+from memories.skins.cli.options import command, in_session, option
+from memories.skins.cli.output import note, safe
+from memories.skins.cli.session import Session, read_argument
 
 if TYPE_CHECKING:
     from memories.agent.context import ContextBuilder
@@ -15,15 +17,17 @@ if TYPE_CHECKING:
 MAX_BUDGET = 100_000_000
 
 
-@click.command(epilog='Example: memory context "When do we ship?" --conversation standup --budget 2000')
+@command(epilog='memory context "When do we ship?" --conversation standup --budget 2000')
 @click.argument("query")
-@click.option("--conversation", metavar="NAME", required=True, help="The conversation that the message belongs to.")
-@click.option("--budget", metavar="N", help="So many tokens at most, by estimate; else CONTEXT_TOKEN_BUDGET.")
+@option("--conversation", metavar="NAME", required=True, help="Conversation that the message belongs to.")
+@option("--budget", metavar="N", help="Maximum number of tokens, as estimated. [default: no limit]")
 @in_session(reads=True)
 def context(run: Session, query: str, conversation: str, budget: str | None) -> None:
-    """Put together what a model needs to answer a message: the last turns, relevant memories, and the message.
+    """Assemble what a model needs to answer a message.
 
-    What is recalled is fenced as data. The text format is the prompt; JSON has it as prompt, with all parts.
+    That is the last turns, relevant memories, and the message itself. QUERY is the message, or - to read it from
+    standard input. Everything recalled is fenced as data. The text format is the prompt; in JSON it is under prompt,
+    beside its parts.
     """
     message = read_argument(query, "query")
     builder = _builder(run, _tokens(budget))
@@ -32,7 +36,7 @@ def context(run: Session, query: str, conversation: str, budget: str | None) -> 
     prompt = builder.format_for_prompt(built)
     for failed in built["metadata"]["errors"]:
         note(f"{failed['part']} left out: {failed['error']}")
-    run.show(_shape(built, prompt), lambda: _shown(prompt))
+    run.show(shapes.context(built, prompt), lambda: safe(prompt))
 
 
 def _builder(run: Session, budget: int | None) -> "ContextBuilder":
@@ -63,32 +67,6 @@ def _tokens(text: str | None) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= MAX_BUDGET):
         raise InvalidInput(f"budget must be a whole number of tokens from 1 to {MAX_BUDGET}")
     return int(text)
-
-
-def _shape(built: dict[str, Any], prompt: str) -> dict[str, Any]:
-    memories = [
-        {**_present(vars(item)), "type": item.memory_type, "similarity": score} for item, score in built["memories"]
-    ]
-    for memory in memories:
-        del memory["memory_type"]
-    return {
-        "conversation_id": built["metadata"]["conversation_id"],
-        "history": [_present(vars(turn)) for turn in built["history"]],
-        "memories": memories,
-        "latest_message": built["latest_message"],
-        "metadata": built["metadata"],
-        "prompt": prompt,
-    }
-
-
-def _present(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _shown(prompt: str) -> str:
-    from memories.skins.cli.text import safe
-
-    return safe(prompt)
 
 
 COMMANDS = (context,)

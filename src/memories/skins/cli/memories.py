@@ -1,24 +1,36 @@
-"""Commands that change memories: create, update, reinforce, delete, restore, forget."""
+"""Commands that write memories: create, update, reinforce, delete, restore, forget."""
 
 from collections.abc import Mapping, Sequence
 
 import click
 
+from memories.errors import NotFound
 from memories.skins import shapes
-from memories.skins.cli.options import in_session, memory_id, share, tag_options
-from memories.skins.cli.session import Session, confirm, note, read_argument, texts
+from memories.skins.cli.options import command, in_session, memory_id, option, share, tag_options
+from memories.skins.cli.output import confirm, note
+from memories.skins.cli.session import Session, read_argument, texts
 
 NOT_STORED = 3
+_POLICIES = ("stable", "contextual", "reinforceable")
 
 
-@click.command(epilog='Example: memory create "Deploys happen on Tuesdays" --project shop --type fact')
+@command(
+    epilog='memory create "Deploys happen on Tuesdays" --project shop --type fact\n'
+    "git log -1 | memory create - --tag source=git --decay contextual"
+)
 @click.argument("content")
+@option(
+    "--decay", metavar="POLICY", values=_POLICIES,
+    help="How confidence ages: stable, contextual or reinforceable. [default: stable]",
+)  # fmt: skip
+@option(
+    "--key", metavar="KEY",
+    help="Stable key, such as user/editor. Creating with a key that exists adds a version.",
+)  # fmt: skip
+@option("--supersedes", metavar="ID", help="Memory that this one replaces.")
+@option("--confidence", metavar="0..1", help="How sure you are. [default: 1]")
+@option("--force", is_flag=True, help="Store it without comparing it with what is there.")
 @tag_options
-@click.option("--decay", metavar="POLICY", help="stable (if nothing is said), contextual or reinforceable.")
-@click.option("--key", metavar="KEY", help="Its address, such as user/editor; one in use gets a new version.")
-@click.option("--supersedes", metavar="ID", help="A memory that this one replaces.")
-@click.option("--confidence", metavar="0..1", help="How sure you are; 1 if nothing is said.")
-@click.option("--force", is_flag=True, help="Store it even if it is there already.")
 @in_session(reads=False)
 def create(
     run: Session,
@@ -30,77 +42,88 @@ def create(
     confidence: str | None,
     force: bool,
 ) -> int:
-    """Store a memory; - reads it from standard input."""
-    created = run.memories.create(
-        read_argument(content, "content"),
-        tags=tags,
-        decay=decay,
-        key=key,
-        supersedes=supersedes,
-        confidence=share(confidence, "confidence"),
-        force=force,
-    )
+    """Store a memory, unless it is already there.
+
+    CONTENT is the text, or - to read it from standard input. Exits 3 if nothing was stored because a very similar
+    memory exists; for the same text it exits 0, with "stored": false.
+    """
+    text = read_argument(content, "content")
+    sure = share(confidence, "confidence")
+    try:
+        created = run.memories.create(
+            text, tags=tags, decay=decay, key=key, supersedes=supersedes, confidence=sure, force=force
+        )
+    except NotFound as exc:  # of the ids that a create is given, there is only this one
+        raise NotFound(f"{exc}: --supersedes {supersedes}") from exc
     run.show(shapes.created(created), lambda: texts().created(created))
     return 0 if created.memory is not None else NOT_STORED
 
 
-@click.command(epilog='Example: memory update 01a1fdf1-92cd-72f2 "Deploys happen on Thursdays"')
+@command(
+    epilog='memory update 01a1fdf1-92cd-72f2 "Deploys happen on Thursdays"\n'
+    "memory update 01a1fdf1-92cd-72f2 --project shop --remove-tag draft"
+)
 @memory_id
 @click.argument("content", required=False)
 @tag_options
-@click.option("--remove-tag", metavar="KEY", multiple=True, help="A tag to take away; may be repeated.")
+@option("--remove-tag", metavar="KEY", multiple=True, section="Tags", help="A tag to remove; may be repeated.")
 @in_session(reads=True)
 def update(
     run: Session, memory_id: str, content: str | None, tags: Mapping[str, str], remove_tag: Sequence[str]
 ) -> None:
-    """Append a new version to a memory."""
+    """Add a new version of a memory: new text, new tags.
+
+    What is not given stays as it is. CONTENT is the new text, or - to read it from standard input.
+    """
     text = None if content is None else read_argument(content, "content")
     memory = run.memories.update(memory_id, text, tags=tags, remove_tags=remove_tag)
     run.show(shapes.memory(memory), lambda: texts().memory(memory))
 
 
-@click.command(epilog="Example: memory reinforce 01a1fdf1-92cd-72f2")
+@command(epilog="memory reinforce 01a1fdf1-92cd-72f2")
 @memory_id
 @in_session(reads=True)
 def reinforce(run: Session, memory_id: str) -> None:
-    """Reset the decay of a reinforceable memory."""
+    """Restart the decay of a reinforceable memory."""
     memory = run.memories.reinforce(memory_id)
     run.show(shapes.reinforced(memory), lambda: texts().memory(memory))
 
 
-@click.command(epilog="Example: memory delete 01a1fdf1-92cd-72f2")
+@command(epilog="memory delete 01a1fdf1-92cd-72f2")
 @memory_id
 @in_session(reads=True)
 def delete(run: Session, memory_id: str) -> None:
     """Delete a memory; restore brings it back."""
     memory = run.memories.delete(memory_id)
-    run.show({"id": memory.id, "deleted": True}, lambda: texts().deleted(memory))
+    run.show(shapes.deleted(memory), lambda: texts().deleted(memory))
 
 
-@click.command(epilog="Example: memory restore 01a1fdf1-92cd-72f2")
+@command(epilog="memory restore 01a1fdf1-92cd-72f2")
 @memory_id
 @in_session(reads=True)
 def restore(run: Session, memory_id: str) -> None:
-    """Bring a deleted or superseded memory back."""
+    """Bring back a deleted or superseded memory."""
     memory = run.memories.restore(memory_id)
     run.show(shapes.memory(memory), lambda: texts().memory(memory))
 
 
-@click.command(epilog="Example: memory forget 01a1fdf1-92cd-72f2 --yes")
+@command(epilog="memory forget 01a1fdf1-92cd-72f2\nmemory forget 01a1fdf1-92cd-72f2 --yes")
 @memory_id
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @in_session(reads=True)
-def forget(run: Session, memory_id: str, yes: bool) -> None:
-    """Remove a memory for good, every byte of it."""
+def forget(run: Session, memory_id: str, yes: bool) -> int:
+    """Erase a memory for good, every version of it.
+
+    No byte of it stays in the store, and nothing brings it back.
+    """
     if not yes and not confirm(texts().forget_question(run.memories.history(memory_id))):
-        note("Nothing was forgotten.")
-        return
+        return 1
     forgotten = run.memories.forget(memory_id)
     run.show(shapes.forgotten(forgotten), lambda: f"Forgotten for good: {forgotten.id}")
     if forgotten.also_in:
-        note(
-            f"What may still hold it, from before an upgrade or a move, or in a server: {', '.join(forgotten.also_in)}"
-        )
+        where = ", ".join(forgotten.also_in)
+        note(f"Copies made before an upgrade or a move, or kept by a server, may still hold it: {where}")
+    return 0
 
 
 COMMANDS = (create, update, reinforce, delete, restore, forget)

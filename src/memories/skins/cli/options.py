@@ -1,4 +1,4 @@
-"""The options that several commands share, each said once, and what they are turned into."""
+"""The options that several commands share, each said once, and how a command's help is laid out."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -7,43 +7,155 @@ from typing import Any, TypeVar
 import click
 
 from memories.errors import InvalidInput
-from memories.models import KNOWN_TAGS
 from memories.skins.cli.session import session
 from memories.validate import MAX_LIMIT, parse_tag
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+TIME = (
+    "TIME is a date (2024-05-31), an ISO 8601 time (2024-05-31T14:00Z), or how long ago: 30m, 12h, 7d, 2w. "
+    "Without a time zone it is local time."
+)
+
+
+class Option(click.Option):
+    """An option that stands in a section of the help; one that takes a single value can be given only once."""
+
+    def __init__(self, *arguments: Any, section: str = "Options", values: Sequence[str] = (), **more: Any) -> None:
+        """Define it.
+
+        Args:
+            *arguments: See `click.Option`.
+            section: The heading that it stands under.
+            values: What a shell completes its value to; other values are not refused here.
+            **more: See `click.Option`.
+        """
+        self.section = section
+        if values:
+            more["shell_complete"] = lambda _context, _option, begun: [
+                word for word in values if word.startswith(begun)
+            ]
+        if not more.get("is_flag") and not more.get("multiple"):
+            more |= {"multiple": True, "callback": _once}  # click itself would take the last one without a word
+        super().__init__(*arguments, **more)
+
+
+def _once(context: click.Context, option: click.Parameter, given: Sequence[str]) -> str | None:
+    if len(given) > 1:
+        raise click.UsageError(f"{max(option.opts, key=len)} is given twice; give it once", context)
+    return given[0] if given else None
+
+
+class _Page:
+    """How the help of a command looks: options by section, what TIME means, examples as they are typed."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for option in self.get_params(ctx):  # type: ignore[attr-defined]
+            if isinstance(option, click.Option) and (row := option.get_help_record(ctx)):
+                # Click's own --help has no section; it comes last.
+                section = getattr(option, "section", "Output" if sections else "Options")
+                sections.setdefault(section, []).append(row)
+        for name, rows in sections.items():
+            with formatter.section(name):
+                formatter.write_dl(rows)
+        if any(option.metavar == "TIME" for option in self.get_params(ctx)):  # type: ignore[attr-defined]
+            formatter.write_paragraph()
+            formatter.write_text(TIME)
+
+    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {line}\n" for line in self.epilog.splitlines()))  # type: ignore[attr-defined]
+
+
+class Command(_Page, click.Command):
+    """A command; its epilog is its examples, one a line."""
+
+
+class Group(_Page, click.Group):
+    """A group of commands, listed in the order in which they were defined."""
+
+    command_class = Command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, then the options."""
+        self.format_commands(ctx, formatter)
+        super().format_options(ctx, formatter)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names of the commands."""
+        return list(self.commands)
+
+
+command = functools.partial(click.command, cls=Command)
+option = functools.partial(click.option, cls=Option)
 
 memory_id = click.argument("memory_id", metavar="ID")
-format_option = click.option(
-    "--format", "output", metavar="json|text", help="How to print; JSON to a pipe, text to a terminal."
+format_option = option(
+    "--format", "output", metavar="json|text", values=("json", "text"), section="Output",
+    help="How to print. [default: text on a terminal, else json]",
+)  # fmt: skip
+namespace_option = option(
+    "--namespace", "-n", metavar="NAME", section="Store", help="Namespace to use. [default: shared]"
 )
-namespace_option = click.option("--namespace", "-n", metavar="NAME", help="The pool; shared if nothing is said.")
-store_option = click.option("--store", metavar="URL", help="Where memories are kept, such as sqlite:///path.")
-limit_option = click.option("--limit", metavar="N", help=f"How many at most, 1 to {MAX_LIMIT}.")
+no_shared_option = option("--no-shared", is_flag=True, section="Store", help="Do not read the shared namespace.")
+store_option = option(
+    "--store", metavar="URL", section="Store",
+    help="Where memories are kept, such as sqlite:///path. [default: a file in the data folder]",
+)  # fmt: skip
+limit_option = option(
+    "--limit", metavar="N", section="Output", help=f"Maximum number of results, 1 to {MAX_LIMIT}. [default: 10]"
+)
 
-_TAGS = (
-    click.option("--tag", "-t", "tag", metavar="KEY=VALUE", multiple=True, help="A tag; may be repeated."),
-    click.option("--agent", metavar="NAME", help="Tag: AI platform, such as claude."),
-    click.option("--personality", metavar="NAME", help="Tag: role or persona."),
-    click.option("--project", metavar="NAME", help="Tag: project."),
-    click.option("--type", metavar="NAME", help="Tag: preference, fact, observation, project, decision, …"),
-    click.option("--global", is_flag=True, help="Tag: it holds in all contexts."),
+_TYPES = ("preference", "fact", "observation", "project", "decision")
+
+
+def _tag_options(section: str, *helps: str) -> tuple[Callable[[Any], Any], ...]:
+    names: tuple[tuple[str, ...], ...] = (("--tag", "-t"), ("--agent",), ("--personality",), ("--project",))
+    tag, *texts = (
+        option(*name, metavar="KEY=VALUE" if at == 0 else "NAME", multiple=at == 0, section=section, help=helps[at])
+        for at, name in enumerate(names)
+    )
+    kind = option("--type", metavar="NAME", values=_TYPES, section=section, help=helps[4])
+    return (tag, *texts, kind, option("--global", is_flag=True, section=section, help=helps[5]))
+
+
+_TAGS = _tag_options(
+    "Tags",
+    "A tag; may be repeated.",
+    "AI platform that stores it, such as claude.",
+    "Role or persona of the agent.",
+    "Project that it belongs to.",
+    f"Kind of memory, such as {', '.join(_TYPES[:-1])} or {_TYPES[-1]}.",
+    "Valid in every project.",
+)
+_FILTERS = _tag_options(
+    "Filters",
+    "Only with this tag; may be repeated, and all must match.",
+    "Only from this AI platform, such as claude.",
+    "Only from this role or persona.",
+    "Only from this project.",
+    f"Only of this kind, such as {_TYPES[0]} or {_TYPES[1]}.",
+    "Only what is marked as valid in every project.",
 )
 _TIMES = (
-    click.option("--since", metavar="TIME", help="Written since then: 2024-05-31, ISO 8601, or 7d for a week ago."),
-    click.option("--until", metavar="TIME", help="Written until then; a day counts to its end."),
-    click.option("--as-of", metavar="TIME", help="What was current at that time."),
-)
+    option("--since", metavar="TIME", section="Time", help="Only what was written at TIME or later."),
+    option(
+        "--until", metavar="TIME", section="Time",
+        help="Only what was written by TIME; a date includes that whole day.",
+    ),
+    option("--as-of", metavar="TIME", section="Time", help="What was current at TIME; a date means its end."),
+)  # fmt: skip
 
 
-def in_session(*, reads: bool) -> Callable[[Command], Command]:
+def in_session(*, reads: bool) -> Callable[[Decorated], Decorated]:
     """Give a command the options for output, namespace and store, and pass it a session as its first argument.
 
     Args:
-        reads: It looks memories up, so it can leave out the shared pool.
+        reads: It looks memories up, so it can leave out the shared namespace.
     """
 
-    def decorate(command: Command) -> Command:
+    def decorate(command: Decorated) -> Decorated:
         @functools.wraps(command)
         def wrapped(
             output: str | None, namespace: str | None, store: str | None, no_shared: bool = False, **given: Any
@@ -51,26 +163,23 @@ def in_session(*, reads: bool) -> Callable[[Command], Command]:
             with session(output, namespace, store, shared=not no_shared) as run:
                 return command(run, **given)
 
-        options = [namespace_option, store_option, format_option]
-        if reads:
-            options.insert(1, click.option("--no-shared", is_flag=True, help="Leave out the shared pool."))
-        return _with(options, wrapped)  # type: ignore[return-value]
+        between = [no_shared_option] if reads else []
+        return _with([namespace_option, *between, store_option, format_option], wrapped)  # type: ignore[return-value]
 
     return decorate
 
 
-def tag_options(command: Command) -> Command:
-    """Give a command the options for tags, and pass it `tags`, a dict of them all."""
-
-    @functools.wraps(command)
-    def wrapped(*arguments: Any, tag: Sequence[str], **given: Any) -> Any:
-        known = {key: given.pop(key) for key in KNOWN_TAGS}
-        return command(*arguments, tags=_gather(tag, known), **given)
-
-    return _with(_TAGS, wrapped)  # type: ignore[return-value]
+def tag_options(command: Decorated) -> Decorated:
+    """Give a command the options that set tags, and pass it `tags`, a dict of them all."""
+    return _gathering(_TAGS, command)
 
 
-def time_options(command: Command) -> Command:
+def filter_options(command: Decorated) -> Decorated:
+    """Give a command the options that filter by tags, and pass it `tags`, a dict of them all."""
+    return _gathering(_FILTERS, command)
+
+
+def time_options(command: Decorated) -> Decorated:
     """Give a command the options for times, and pass it `times`, a dict of them."""
 
     @functools.wraps(command)
@@ -111,6 +220,17 @@ def share(text: str | None, name: str) -> float | None:
         raise InvalidInput(f"{name} must be a number from 0 to 1") from None
 
 
+def _gathering(options: Sequence[Callable[[Any], Any]], command: Decorated) -> Decorated:
+    from memories.models import KNOWN_TAGS
+
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, tag: Sequence[str], **given: Any) -> Any:
+        known = {key: given.pop(key) for key in KNOWN_TAGS}
+        return command(*arguments, tags=_gather(tag, known), **given)
+
+    return _with(options, wrapped)  # type: ignore[return-value]
+
+
 def _gather(written: Sequence[str], known: Mapping[str, str | bool | None]) -> dict[str, str]:
     """Return the tags of `--tag` and those that have options of their own; each key may have one value only."""
     pairs = [parse_tag(text) for text in written]
@@ -126,6 +246,6 @@ def _gather(written: Sequence[str], known: Mapping[str, str | bool | None]) -> d
 
 
 def _with(options: Sequence[Callable[[Any], Any]], command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(options):
-        command = option(command)
+    for each in reversed(options):
+        command = each(command)
     return command

@@ -1,4 +1,4 @@
-"""Commands that only read: search, get, history, list, tags."""
+"""Commands that only read memories: search, get, history, list, tags."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -7,11 +7,13 @@ import click
 
 from memories.skins import shapes
 from memories.skins.cli.options import (
+    command,
+    filter_options,
     in_session,
     limit_option,
     memory_id,
+    option,
     share,
-    tag_options,
     time_options,
     whole_number,
 )
@@ -20,18 +22,31 @@ from memories.skins.cli.session import Session, read_argument, texts
 if TYPE_CHECKING:
     from memories.search.search import Scope
 
+_SCOPES = ("memories", "history", "all")
 
-@click.command(epilog='Example: memory search "when do we deploy?" --project shop --limit 3')
+
+@command(
+    epilog='memory search "when do we deploy?" --project shop --limit 3\n'
+    'memory search "what did Ann say?" --in history --since 7d'
+)
 @click.argument("query")
-@tag_options
+@option(
+    "--in", "scope", metavar="WHAT", values=_SCOPES, section="Filters",
+    help="What to search: memories, history (conversations) or all. [default: memories]",
+)  # fmt: skip
+@option(
+    "--conversation", metavar="NAME", section="Filters",
+    help="Only turns of this conversation; needs --in history.",
+)  # fmt: skip
+@filter_options
 @time_options
+@option("--now", metavar="TIME", section="Time", help='Reference time for words like "yesterday". [default: now]')
+@option(
+    "--min-confidence", metavar="0..1", section="Ranking", help="Hide results with lower confidence. [default: 0.3]"
+)
+@option("--min-similarity", metavar="0..1", section="Ranking", help="Hide results that are less similar. [default: 0]")
+@option("--explain", is_flag=True, section="Ranking", help="Show every candidate, its scores, and why it was left out.")
 @limit_option
-@click.option("--min-confidence", metavar="0..1", help="Leave out what is less current.")
-@click.option("--min-similarity", metavar="0..1", help="Leave out what is less similar.")
-@click.option("--in", "scope", metavar="WHAT", help="memories (if nothing is said), history, or all.")
-@click.option("--conversation", metavar="NAME", help="Only turns of this conversation; with --in history.")
-@click.option("--now", metavar="TIME", help='When the question is asked, for "yesterday"; filters nothing.')
-@click.option("--explain", is_flag=True, help="Show every candidate, its numbers, and why it was dropped.")
 @in_session(reads=True)
 def search(
     run: Session,
@@ -46,7 +61,10 @@ def search(
     tags: Mapping[str, str],
     times: Mapping[str, Any],
 ) -> None:
-    """Find memories, or turns of conversations, by meaning and by word, best first."""
+    """Find memories or conversation turns, best match first.
+
+    QUERY is a question or some words, or - to read it from standard input. Both meaning and words count.
+    """
     found = run.memories.explain(
         read_argument(query, "query"),
         tags=tags,
@@ -61,30 +79,36 @@ def search(
     run.show(shapes.found(found, explain=explain), lambda: texts().found(found, explain=explain))
 
 
-@click.command(epilog="Example: memory get 01a1fdf1-92cd-72f2")
+@command(epilog="memory get 01a1fdf1-92cd-72f2")
 @memory_id
 @in_session(reads=True)
 def get(run: Session, memory_id: str) -> None:
-    """Show a memory."""
+    """Show one memory.
+
+    ID is its id as it was printed, or the first 8 or more characters if no other id begins with them.
+    """
     memory = run.memories.get(memory_id)
     run.show(shapes.memory(memory), lambda: texts().memory(memory))
 
 
-@click.command(epilog="Example: memory history 01a1fdf1-92cd-72f2")
+@command(epilog="memory history 01a1fdf1-92cd-72f2")
 @memory_id
 @in_session(reads=True)
 def history(run: Session, memory_id: str) -> None:
-    """Show every version of a memory, oldest first."""
+    """Show every version of a memory, oldest first.
+
+    Deleted memories have a history too.
+    """
     versions = run.memories.history(memory_id)
     run.show(shapes.history(versions), lambda: texts().history(versions))
 
 
-@click.command("list", epilog="Example: memory list --since 7d --type preference")
-@tag_options
+@command("list", epilog="memory list --since 7d --type preference\nmemory list --deleted --limit 50")
+@filter_options
+@option("--deleted", is_flag=True, section="Filters", help="List deleted memories instead.")
 @time_options
-@click.option("--deleted", is_flag=True, help="The deleted ones instead.")
 @limit_option
-@click.option("--cursor", metavar="CURSOR", help="Continue where next_cursor of the page before says.")
+@option("--cursor", metavar="CURSOR", section="Output", help="Continue after a page; next_cursor of that page.")
 @in_session(reads=True)
 def list_(
     run: Session,
@@ -94,16 +118,22 @@ def list_(
     tags: Mapping[str, str],
     times: Mapping[str, Any],
 ) -> None:
-    """List memories, newest first."""
+    """List memories, newest first.
+
+    The order is that of creation; --since and --until look at the latest version.
+    """
     page = run.memories.list(tags=tags, deleted=deleted, limit=whole_number(limit), cursor=cursor, **times)
     run.show(shapes.page(page), lambda: texts().page(page))
 
 
-@click.command(epilog="Example: memory tags project")
+@command(epilog="memory tags\nmemory tags project")
 @click.argument("key", required=False)
 @in_session(reads=True)
 def tags(run: Session, key: str | None) -> None:
-    """List tag keys, or one key's values, with counts."""
+    """List tags and how many memories have each.
+
+    With KEY, list the values of that tag.
+    """
     counts = run.memories.tags(key)
     run.show(shapes.tags(key, counts), lambda: texts().tags(key, counts))
 

@@ -1,25 +1,28 @@
 """Commands that serve others until they leave: mcp."""
 
 import gc
-import signal
 import sys
 
-import click
-
 from memories.errors import ConfigError
-from memories.skins.cli.options import namespace_option, store_option
-from memories.skins.cli.session import note, settings
+from memories.skins.cli.options import command, namespace_option, no_shared_option, option, store_option
+from memories.skins.cli.output import note
+from memories.skins.cli.session import settings
 
 REQUIREMENT = "mcp>=2.2,<3"  # the extra `server`
 
 
-@click.command(epilog="Example: memory mcp --namespace bob; a client starts it, see docs/mcp.md")
+@command(epilog="memory mcp --namespace bob\nclaude mcp add memories -- memory mcp")
+@option("--read-only", is_flag=True, help="Offer only tools that read, and do not count reads.")
 @namespace_option
-@click.option("--no-shared", is_flag=True, help="Leave out the shared pool.")
+@no_shared_option
 @store_option
-@click.option("--read-only", is_flag=True, help="Offer only tools that read, and count no reads.")
 def mcp(namespace: str | None, no_shared: bool, store: str | None, read_only: bool) -> None:
-    """Serve an agent over MCP, on standard input and output."""
+    """Serve an agent over MCP, on standard input and output.
+
+    An MCP client starts this command; docs/mcp.md shows how to configure one.
+    """
+    import signal
+
     config = settings(None, namespace, store)
     gc.disable()  # the SDK makes many objects that stay: without looking through them it is there 70 ms earlier
     try:
@@ -31,7 +34,7 @@ def mcp(namespace: str | None, no_shared: bool, store: str | None, read_only: bo
     gc.freeze()
     gc.enable()
     if sys.stdin.isatty():
-        note("This speaks MCP: a client starts it and writes to it. Ctrl-D ends it.")
+        note("This command speaks MCP; a client should start it. Press Ctrl-D to end it.")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the SDK would wait for another line first; nothing is lost by that
     serve(config, shared=not no_shared, read_only=read_only)
 

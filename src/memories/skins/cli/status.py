@@ -1,34 +1,35 @@
 """Commands about the memory itself: status, config."""
 
+import os
 import sys
+from pathlib import Path
 
-import click
-
-from memories.config import without_password
 from memories.errors import SystemFault
 from memories.skins import shapes
-from memories.skins.cli.options import format_option, in_session, namespace_option, store_option
-from memories.skins.cli.session import Session, emit, settings, texts
+from memories.skins.cli.options import command, format_option, in_session, namespace_option, store_option
+from memories.skins.cli.output import emit
+from memories.skins.cli.session import Session, settings, texts
 
 
-@click.command(epilog="Example: memory status --format text")
+@command(epilog="memory status\nmemory status --format text")
 @in_session(reads=True)
 def status(run: Session) -> int:
-    """Check that it works; show where it lies."""
+    """Check that the store works, and show what it holds.
+
+    Exits 1 if the store can't be used; "error" says why.
+    """
     try:
         found = run.memories.status()
     except SystemFault as exc:
         message = str(exc)
-        store = without_password(run.config.store)
-        answer = {"status": "unhealthy", "store": store, "error": message}
-        answer |= {"chromadb_host": host} if (host := shapes.chroma_host(store)) else {}
-        emit(answer, lambda: f"unhealthy: {message}", stream=sys.stderr)
+        emit(shapes.unhealthy(run.config.store, message), lambda: f"unhealthy: {message}", stream=sys.stderr)
         return 1
-    run.show(shapes.status(found), lambda: texts().status(found))
-    return 1 if shapes.trouble(found) else 0
+    problem = shapes.trouble(found) or _why_not_creatable(found.store)
+    run.show(shapes.status(found, problem), lambda: texts().status(found, problem))
+    return 1 if problem else 0
 
 
-@click.command(epilog="Example: memory config --format text")
+@command(epilog="memory config\nmemory config --format text")
 @namespace_option
 @store_option
 @format_option
@@ -36,6 +37,24 @@ def config(namespace: str | None, store: str | None, output: str | None) -> None
     """Show every setting and where it came from."""
     found = settings(output, namespace, store)
     emit(shapes.config(found), lambda: texts().config(found))
+
+
+def _why_not_creatable(store: str) -> str:
+    """Return why a store on this machine can't be created; nothing if it can be, is there, or is on a server.
+
+    Only trying tells: root may write everywhere, and yet not in /proc.
+    """
+    kind, _, path = store.partition(":///")
+    if kind not in ("sqlite", "files", "qdrant") or os.path.lexists(path):
+        return ""
+    try:
+        folder = next(folder for folder in Path(path).parents if folder.exists())
+        probe = folder / f".memories-{os.getpid()}"
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as exc:
+        return f"cannot create {path}: {exc.strerror}; set MEMORY_HOME or MEMORY_STORE to a place that can be written"
+    return ""
 
 
 COMMANDS = (status, config)

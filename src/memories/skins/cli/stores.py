@@ -9,30 +9,40 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from memories.config import Config, without_password
 from memories.errors import InvalidInput
-from memories.models import SHARED
-from memories.skins.cli.options import format_option, namespace_option, store_option
-from memories.skins.cli.session import emit, note, settings
+from memories.skins import shapes
+from memories.skins.cli.options import (
+    command,
+    format_option,
+    namespace_option,
+    no_shared_option,
+    option,
+    store_option,
+)
+from memories.skins.cli.output import emit, note
+from memories.skins.cli.session import settings, texts
 
 if TYPE_CHECKING:
+    from memories.config import Config
     from memories.embedders import Embedder
     from memories.stores import Store
-    from memories.transfer.export import Imported
-    from memories.transfer.migrate import Migrated
 
 _IN_MEMORY_BYTES = 16_777_216  # of an export that waits for its reader; what is more lies in a temporary file
 
-no_shared_option = click.option("--no-shared", is_flag=True, help="Leave out the shared pool.")
-all_namespaces_option = click.option("--all-namespaces", is_flag=True, help="The whole store, whoever owns it.")
+all_namespaces_option = option(
+    "--all-namespaces", is_flag=True, section="Store", help="The whole store, every namespace in it."
+)
 
 
-@click.command(epilog="Example: memory export --all-namespaces --output backup.jsonl")
-@click.option("--output", "-o", "file", metavar="FILE", help="Write this file, as a whole or not at all.")
-@click.option("--vectors", is_flag=True, help="With the vectors, so that an import need not make them.")
-@all_namespaces_option
+@command(epilog="memory export --output backup.jsonl\nmemory export --all-namespaces >everything.jsonl")
+@option(
+    "--output", "-o", "file", metavar="FILE",
+    help="Write to FILE, either all of it or nothing. [default: standard output]",
+)  # fmt: skip
+@option("--vectors", is_flag=True, help="Include vectors, so that an import need not compute them.")
 @namespace_option
 @no_shared_option
+@all_namespaces_option
 @store_option
 @format_option
 def export(
@@ -44,7 +54,10 @@ def export(
     store: str | None,
     output: str | None,
 ) -> None:
-    """Print all memories and turns as JSON lines, every version and field."""
+    """Write all memories and turns as JSON lines.
+
+    Every version and every field is in it, deleted memories too. memory import reads it.
+    """
     import tempfile  # 5 ms that other commands do without
 
     from memories.transfer import export as transfer
@@ -70,12 +83,12 @@ def export(
     emit({"exported": count, "output": file}, lambda: f"Exported {count} records to {file}.")
 
 
-@click.command("import", epilog="Example: memory import backup.jsonl --all-namespaces --dry-run")
+@command("import", epilog="memory import backup.jsonl --dry-run\nmemory import everything.jsonl --all-namespaces")
 @click.argument("file")
-@click.option("--dry-run", is_flag=True, help="Store nothing, only tell what would become of it.")
-@all_namespaces_option
+@option("--dry-run", is_flag=True, help="Store nothing, only report what an import would do.")
 @namespace_option
 @no_shared_option
+@all_namespaces_option
 @store_option
 @format_option
 def import_(
@@ -87,7 +100,11 @@ def import_(
     store: str | None,
     output: str | None,
 ) -> int:
-    """Store what an export holds; - reads standard input. What is there already is left as it is."""
+    """Read an export into the store.
+
+    FILE is what memory export wrote, or - for standard input. Records that are already there are left as they are.
+    Exits 1 if some records were left out because they conflict with what is there.
+    """
     from memories.embedders import open_embedder
     from memories.transfer import export as transfer
 
@@ -96,25 +113,25 @@ def import_(
     embedder = open_embedder(config.embedder, config)
     with _opened(config.store, embedder, config) as opened, _lines(file) as lines:
         done = transfer.import_(opened, lines, embedder, namespaces=names, dry_run=dry_run)
-    answer = _imported(done) | {"dry_run": dry_run}
-    emit(answer, lambda: _imported_text(done, dry_run=dry_run))
+    emit(shapes.imported(done, dry_run=dry_run), lambda: texts().imported(done, dry_run=dry_run))
     return 1 if done.conflict_count else 0
 
 
-@click.command(epilog="Example: memory migrate --to postgresql://memories@db.example/memories")
-@click.option("--to", "target", metavar="URL", required=True, help="The store to copy to: empty, or a copy begun.")
+@command(epilog="memory migrate --to postgresql://memories@db.example/memories")
+@option("--to", "target", metavar="URL", required=True, help="Store to copy to: empty, or an unfinished copy.")
 @store_option
 @format_option
 def migrate(target: str, store: str | None, output: str | None) -> None:
-    """Copy the whole store into another one, and verify the copy; the original stays as it is.
+    """Copy the whole store into another one and verify it.
 
-    It may be stopped and run again, and the original may be used meanwhile. Then set MEMORY_STORE to the copy.
+    The original stays as it is and can be used meanwhile. An interrupted copy can be continued by running the same
+    command again. Afterwards set MEMORY_STORE to the copy.
     """
     from memories.embedders import open_embedder
     from memories.transfer.migrate import migrate as run
 
     config = settings(output, None, store)
-    if target == config.store:
+    if _absolute(target) == _absolute(config.store):
         raise InvalidInput("the store to copy to is the store itself; name another one")
     embedder = open_embedder(config.embedder, config)
     with (
@@ -123,23 +140,21 @@ def migrate(target: str, store: str | None, output: str | None) -> None:
         _Bar() as bar,
     ):
         done = run(source, copy, embedder, progress=bar)
-    answer = _migrated(done) | {
-        "from": without_password(config.store),
-        "to": without_password(target),
-        "switch": _setting(target, "set MEMORY_STORE to the URL that you gave"),
-        "go_back": _setting(config.store, "set MEMORY_STORE back to the URL that you had"),
-    }
-    emit(answer, lambda: _migrated_text(answer))
+    switch = _setting(target, "set MEMORY_STORE to the URL that you gave")
+    go_back = _setting(config.store, "set MEMORY_STORE back to the URL that you had")
+    answer = shapes.migrated(done, config.store, target) | {"switch": switch, "go_back": go_back}
+    emit(answer, lambda: texts().migrated(answer))
 
 
-@click.command(epilog="Example: memory reembed --model minilm")
-@click.option("--model", metavar="NAME", help="A value of EMBEDDER; without it, the one that is set.")
+@command(epilog="memory reembed\nmemory reembed --model minilm")
+@option("--model", metavar="NAME", help="Embedder to change to, a value of EMBEDDER. [default: the one that is set]")
 @store_option
 @format_option
 def reembed(model: str | None, store: str | None, output: str | None) -> None:
-    """Give all memories and turns vectors of another embedder; searches go on meanwhile.
+    """Recompute all vectors with another embedder.
 
-    It may be stopped and run again. Then set EMBEDDER to it. With the embedder in use it makes what is missing.
+    Searches go on meanwhile, and it can be interrupted and run again. Afterwards set EMBEDDER to the new one. For the
+    embedder in use, it computes only the vectors that are missing.
     """
     from memories.embedders import open_embedder
     from memories.transfer.reembed import reembed as run
@@ -148,22 +163,24 @@ def reembed(model: str | None, store: str | None, output: str | None) -> None:
     name = model or config.embedder
     embedder = open_embedder(name, config)
     if embedder is None:
-        raise InvalidInput("none makes no vectors; name an embedder, or set EMBEDDER=none to go by words alone")
+        raise InvalidInput('"none" makes no vectors; name an embedder, or set EMBEDDER=none to search by words only')
     with _opened(config.store, None, config) as opened, _Bar() as bar:
         done = run(opened, embedder, progress=bar)
-    answer = {"embedded": done.embedded, "model": done.model, "model_before": done.before, "embedder": name}
+    answer = shapes.reembedded(done, name)
     if name != config.embedder:
         answer |= {"switch": f"export EMBEDDER={name}"}
-        note(f"The store is searched by {done.model} now; set EMBEDDER={name}.")
-    emit(answer, lambda: f"Embedded {done.embedded} records by {done.model}.")
+        note(f"The store now uses {done.model}; set EMBEDDER={name}.")
+    emit(answer, lambda: f"Embedded {done.embedded} records with {done.model}.")
 
 
-def _readable(config: Config, no_shared: bool) -> tuple[str, ...]:
+def _readable(config: "Config", no_shared: bool) -> tuple[str, ...]:
+    from memories.models import SHARED
+
     return (config.namespace,) if no_shared else tuple(dict.fromkeys((config.namespace, SHARED)))
 
 
 @contextlib.contextmanager
-def _opened(url: str, embedder: "Embedder | None", config: Config) -> "Iterator[Store]":
+def _opened(url: str, embedder: "Embedder | None", config: "Config") -> "Iterator[Store]":
     from memories.stores import open_store
 
     store = open_store(url, embedder.space if embedder else None, config)
@@ -175,7 +192,7 @@ def _opened(url: str, embedder: "Embedder | None", config: Config) -> "Iterator[
 
 @contextlib.contextmanager
 def _replacing(file: Path) -> Iterator[IO[bytes]]:
-    """Give a file beside the one that is meant, and put it in its place at the end, if all went well."""
+    """Give a scratch file beside a file, and put it in that file's place at the end, if all went well."""
     import tempfile
 
     fd, scratch = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
@@ -199,7 +216,7 @@ def _lines(file: str) -> Iterator[Iterator[bytes]]:
         done = 0
         while line := stream.readline(MAX_LINE_BYTES + 1):
             if len(line) > MAX_LINE_BYTES:
-                raise InvalidInput(f"{file} has a line of more than {MAX_LINE_BYTES} bytes; it is no export")
+                raise InvalidInput(f"{file} has a line of more than {MAX_LINE_BYTES} bytes; it is not an export")
             done += len(line)
             if size:
                 bar("importing", done, size)
@@ -247,63 +264,23 @@ class _Bar:
         self._end()
 
 
-def _imported(done: "Imported") -> dict[str, Any]:
-    conflicts = [
-        {"line": line, **dict(zip(ref._fields, ref, strict=True)), "reason": reason}
-        for line, ref, reason in done.conflicts
-    ]
-    return {
-        "imported": done.imported,
-        "known": done.known,
-        "conflict_count": done.conflict_count,
-        "conflicts": conflicts,
-        "without_vector": done.without_vector,
-    }
-
-
-def _imported_text(done: "Imported", *, dry_run: bool) -> str:
-    lines = [f"{'Would import' if dry_run else 'Imported'} {done.imported} records; {done.known} were there already."]
-    if done.without_vector:
-        lines.append(f"{done.without_vector} have no vector; memory reembed makes them.")
-    if done.conflict_count:
-        lines.append(f"{done.conflict_count} are in conflict with what is there and were left out:")
-    lines += [
-        f"  line {line}: {ref.collection} {ref.group} ({ref.position}) of {ref.namespace}: {reason}"
-        for line, ref, reason in done.conflicts
-    ]
-    return "\n".join(lines)
-
-
-def _migrated(done: "Migrated") -> dict[str, Any]:
-    records: dict[str, int] = {}
-    for place, contents in done.contents.items():
-        records[str(place.collection)] = records.get(str(place.collection), 0) + contents.records
-    return {
-        "verified": True,
-        "records": records,
-        "namespaces": sorted({place.namespace for place, contents in done.contents.items() if contents.records}),
-        "copied": done.copied,
-        "changed": done.changed,
-        "removed": done.removed,
-        "without_vector": done.without_vector,
-    }
-
-
 def _setting(url: str, otherwise: str) -> str:
     """Return the command that sets a store; words instead if its URL has a password, which is never shown."""
     import shlex
 
+    from memories.config import without_password
+
     if without_password(url) != url:
         return f"{otherwise} (its password is not shown)"
-    return f"export MEMORY_STORE={shlex.quote(url)}"
+    return f"export MEMORY_STORE={shlex.quote(_absolute(url))}"
 
 
-def _migrated_text(answer: dict[str, Any]) -> str:
-    counts = ", ".join(f"{count} of {collection}" for collection, count in answer["records"].items())
-    lines = [f"Copied and verified: {counts}; {answer['copied']} new, {answer['changed']} changed."]
-    if answer["without_vector"]:
-        lines.append(f"{answer['without_vector']} have no vector; memory reembed makes them.")
-    return "\n".join([*lines, f"To use the copy: {answer['switch']}", f"To go back: {answer['go_back']}"])
+def _absolute(url: str) -> str:
+    """Return a store's URL as it means the same in every folder."""
+    kind, separator, path = url.partition(":///")
+    if not separator or not path or kind not in ("sqlite", "files", "qdrant"):
+        return url
+    return f"{kind}:///{Path(path).expanduser().absolute()}"
 
 
 COMMANDS = (export, import_, migrate, reembed)

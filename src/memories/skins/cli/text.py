@@ -1,4 +1,4 @@
-"""Answers for people: aligned, dated, coloured on a terminal, with nothing in them that could act on the terminal."""
+"""Answers for people: aligned, dated, coloured on a terminal; nothing in them can control the terminal."""
 
 import shutil
 import sys
@@ -6,32 +6,23 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memories.config import SETTINGS, Config, without_password
 from memories.models import History, Memory, Page, Status
-from memories.skins.cli.session import colored
-from memories.skins.shapes import HINT_DUPLICATE, HINT_SAME, trouble
+from memories.skins.cli.output import colored, safe
+from memories.skins.shapes import HINT_DUPLICATE, HINT_SAME
 from memories.times import describe_age, to_iso
 
 if TYPE_CHECKING:
     from memories.search.results import Considered, Explanation, Hit
+    from memories.transfer.export import Imported
     from memories.turns import Conversation, Turn
     from memories.write.create import Created
 
 MAX_SHOWN = 2_000
 SHORT_ID = 18  # the time and 12 random bits
 _DIM, _BOLD, _GREEN, _YELLOW, _PLAIN = "\033[2m", "\033[1m", "\033[32m", "\033[33m", "\033[0m"
-
-
-def safe(text: str) -> str:
-    """Return text with every character escaped that would be invisible, reorder others, or command a terminal."""
-    return "".join(
-        character
-        if character == "\n" or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-        else f"\\u{{{ord(character):x}}}"
-        for character in text.replace("\t", "    ")
-    )
 
 
 def memory(found: Memory) -> str:
@@ -55,13 +46,13 @@ def created(result: "Created") -> str:
     """Return what became of a create."""
     if result.memory is None:
         first = result.duplicates[0]
-        lines = [_paint(_YELLOW, "Not stored: it says the same as")]
+        lines = [_paint(_YELLOW, "Not stored: very similar to")]
         lines += [_one(item.id, item.content, f"{item.similarity:.2f} similar") for item in result.duplicates]
         return "\n".join([*lines, HINT_DUPLICATE.format(id=first.id[:SHORT_ID])])
     head = _paint(_GREEN, "Stored") if result.stored else _paint(_YELLOW, HINT_SAME.capitalize())
     lines = [head, memory(result.memory)]
     if result.similar_to:
-        lines.append(_paint(_YELLOW, "It is like these; if it corrects one, delete that one:"))
+        lines.append(_paint(_YELLOW, "Similar memories; if it corrects one, delete that one:"))
         lines += [_one(item.id, item.content, item.difference) for item in result.similar_to]
     if result.note:
         lines.append(_paint(_YELLOW, safe(result.note)))
@@ -91,12 +82,17 @@ def found(result: "Explanation", *, explain: bool) -> str:
     if not explain:
         return head
     terms = ", ".join(map(safe, result.terms)) or "-"
-    return "\n".join([head, "", f"words looked for: {terms}", *_considered(result.considered)])
+    return "\n".join([head, "", f"words searched for: {terms}", *_considered(result.considered)])
 
 
 def turns(said: "Sequence[Turn]") -> str:
     """Return turns in order."""
     return "\n\n".join(_said(None, turn, "") for turn in said) or "Nothing here."
+
+
+def added(said: "Sequence[Turn]") -> str:
+    """Return what became of many turns that were added to a conversation."""
+    return f"Added {len(said)} turns; the last one has index {said[-1].index}." if said else "No turns."
 
 
 def conversations(found: "Sequence[Conversation]") -> str:
@@ -114,7 +110,7 @@ def page(result: Page) -> str:
     if not result.memories:
         return "Nothing here."
     items = [_item(None, item, _paint(_DIM, f"version {item.version}")) for item in result.memories]
-    more = [f"More: --cursor {result.next_cursor}"] if result.next_cursor else []
+    more = [f"Next page: --cursor {result.next_cursor}"] if result.next_cursor else []
     return "\n\n".join([*items, *more])
 
 
@@ -139,18 +135,45 @@ def tags(key: str | None, counts: Mapping[str, int]) -> str:
     return _table((safe(name), f"{count:>6}") for name, count in counts.items())
 
 
-def status(found: Status) -> str:
-    """Return the state of a memory that answered."""
+def imported(done: "Imported", *, dry_run: bool) -> str:
+    """Return what became of an import."""
+    lines = [f"{'Would import' if dry_run else 'Imported'} {done.imported} records; {done.known} were already there."]
+    if done.without_vector:
+        lines.append(f"{done.without_vector} have no vector; memory reembed adds them.")
+    if done.conflict_count:
+        lines.append(f"{done.conflict_count} conflict with what is there and were left out:")
+    lines += [
+        f"  line {line}: {ref.collection} {ref.group} ({ref.position}) of {ref.namespace}: {reason}"
+        for line, ref, reason in done.conflicts
+    ]
+    return safe("\n".join(lines))
+
+
+def migrated(answer: Mapping[str, Any]) -> str:
+    """Return what a migration did, and how to go on."""
+    counts = ", ".join(f"{count} of {collection}" for collection, count in answer["records"].items())
+    lines = [f"Copied and verified: {counts}; {answer['copied']} new, {answer['changed']} changed."]
+    if answer["without_vector"]:
+        lines.append(f"{answer['without_vector']} have no vector; memory reembed adds them.")
+    return "\n".join([*lines, f"To use the copy: {answer['switch']}", f"To go back: {answer['go_back']}"])
+
+
+def status(found: Status, problem: str) -> str:
+    """Return the state of a memory that answered, and what is wrong with it, if anything."""
+    created = "" if found.schema_version else " (not created yet; the first memory creates it)"
     rows = [
-        ("status", f"unhealthy: {safe(problem)}" if (problem := trouble(found)) else _paint(_GREEN, "healthy")),
-        ("store", safe(found.store) + ("" if found.schema_version else " (not there yet; the first memory makes it)")),
+        ("status", f"unhealthy: {safe(problem)}" if problem else _paint(_GREEN, "healthy")),
+        ("store", safe(found.store) + ("" if problem else created)),
         ("memories", f"{found.memory_count} in {', '.join(found.namespaces_read)}"),
         ("turns", str(found.turn_count) if found.turn_count else ""),
         ("deleted", str(found.deleted_count)),
-        ("no vector", f"{found.without_vector_count} (found by words only)" if found.without_vector_count else ""),
+        (
+            "no vector",
+            f"{found.without_vector_count} (found by words only)" if found.without_vector_count else "",
+        ),
         ("embedder", found.embedder),
         ("size", "" if found.size_bytes is None else f"{found.size_bytes / 1e6:.1f} MB"),
-        ("erasing", "bytes of a forgotten memory are still there; forget it again" if found.erasing else ""),
+        ("erasing", "a forgotten memory still has bytes on disk; forget it again" if found.erasing else ""),
     ]
     return _table((name, value) for name, value in rows if value)
 

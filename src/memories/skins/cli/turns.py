@@ -1,4 +1,4 @@
-"""Commands for the turns of conversations: turns add, tail, show, list."""
+"""Commands for the turns of conversations: turns add, tail, show, list, forget."""
 
 import json
 from collections.abc import Mapping
@@ -8,54 +8,62 @@ import click
 
 from memories.errors import InvalidInput
 from memories.skins import shapes
-from memories.skins.cli.options import in_session, limit_option, whole_number
-from memories.skins.cli.session import Session, confirm, note, read_argument, texts
+from memories.skins.cli.options import Group, in_session, limit_option, option, whole_number
+from memories.skins.cli.output import confirm
+from memories.skins.cli.session import Session, read_argument, texts
 from memories.times import parse_time
 
 MAX_INPUT_BYTES = 67_108_864  # of JSON lines
 _NAMES = {"text": "content", "ts": "created_at"}  # as the conversation specification calls them
+_ROLES = ("user", "assistant", "system", "tool")
 
 
-@click.group(invoke_without_command=True, epilog='Example: memory turns add standup "We ship on Friday" --speaker Ann')
+@click.group(
+    cls=Group,
+    invoke_without_command=True,
+    epilog='memory turns add standup "We ship on Friday" --speaker Ann\nmemory turns tail standup',
+)
 @click.pass_context
 def turns(context: click.Context) -> None:
-    """Keep what was said in conversations; search it with: memory search --in history."""
+    """Add, read and erase what was said in conversations.
+
+    To search conversations: memory search QUERY --in history.
+    """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
-@turns.command(epilog="Example: memory turns add standup - <turns.jsonl")
+@turns.command(
+    epilog='memory turns add standup "We ship on Friday" --speaker Ann\nmemory turns add standup - <turns.jsonl'
+)
 @click.argument("conversation")
 @click.argument("content")
-@click.option("--role", metavar="ROLE", help="user (if nothing is said), assistant, system or tool.")
-@click.option("--speaker", metavar="NAME", help="Who said it.")
-@click.option("--at", "created_at", metavar="TIME", help="When it was said; now if nothing is said.")
-@click.option("--message-id", metavar="ID", help="A turn that has it already is not stored again.")
+@option("--role", metavar="ROLE", values=_ROLES, help="user, assistant, system or tool. [default: user]")
+@option("--speaker", metavar="NAME", help="Who said it.")
+@option("--at", "created_at", metavar="TIME", help="When it was said. [default: now]")
+@option("--message-id", metavar="ID", help="Its id elsewhere; a turn whose id is already there is not added again.")
 @in_session(reads=False)
 def add(run: Session, conversation: str, content: str, **given: str | None) -> None:
-    """Append a turn; - reads many from standard input, a JSON object on each line.
+    """Add a turn to a conversation, or many.
 
-    Its keys: content, role, speaker, created_at, message_id, tags.
+    CONTENT is what was said, or - to read many turns from standard input: a JSON object on each line, with the keys
+    content, role, speaker, created_at, message_id and tags.
     """
     from memories.turns import TurnDraft
 
     fields = {name: value for name, value in given.items() if value is not None}
-    if content == "-":
-        if fields:
-            raise InvalidInput("each line says its own role, speaker, time and id; leave out the options beside -")
-        lines = enumerate(read_argument("-", "input", MAX_INPUT_BYTES).split("\n"), 1)
-        added = run.memories.add_turns(conversation, [_draft(line, number) for number, line in lines if line.strip()])
-        last = added[-1].index if added else None
-        answer = {"conversation_id": conversation.strip(), "count": len(added), "last_index": last}
-        run.show(
-            answer, lambda: f"{len(added)} turns are stored; the last one has index {last}." if added else "No turns."
-        )
+    if content != "-":
+        [said] = run.memories.add_turns(conversation, [TurnDraft(content, **_read(fields))])
+        run.show(shapes.turn(said), lambda: texts().turns([said]))
         return
-    [said] = run.memories.add_turns(conversation, [TurnDraft(content, **_read(fields))])
-    run.show(shapes.turn(said), lambda: texts().turns([said]))
+    if fields:
+        raise InvalidInput("with -, each line has its own role, speaker, time and id; remove these options")
+    lines = enumerate(read_argument("-", "input", MAX_INPUT_BYTES).split("\n"), 1)
+    added = run.memories.add_turns(conversation, [_draft(line, number) for number, line in lines if line.strip()])
+    run.show(shapes.added(conversation, added), lambda: texts().added(added))
 
 
-@turns.command(epilog="Example: memory turns tail standup --limit 16")
+@turns.command(epilog="memory turns tail standup --limit 16")
 @click.argument("conversation")
 @limit_option
 @in_session(reads=True)
@@ -65,9 +73,9 @@ def tail(run: Session, conversation: str, limit: str | None) -> None:
     run.show(shapes.turns(said), lambda: texts().turns(said))
 
 
-@turns.command(epilog="Example: memory turns show standup --from 100 --limit 50")
+@turns.command(epilog="memory turns show standup --from 100 --limit 50")
 @click.argument("conversation")
-@click.option("--from", "start", metavar="INDEX", help="The first turn, counted from 0.")
+@option("--from", "start", metavar="INDEX", section="Output", help="First turn to show, counted from 0. [default: 0]")
 @limit_option
 @in_session(reads=True)
 def show(run: Session, conversation: str, start: str | None, limit: str | None) -> None:
@@ -77,30 +85,31 @@ def show(run: Session, conversation: str, start: str | None, limit: str | None) 
     run.show(shapes.turns(said), lambda: texts().turns(said))
 
 
-@turns.command("list", epilog="Example: memory turns list --limit 20")
+@turns.command("list", epilog="memory turns list --limit 20")
 @limit_option
 @in_session(reads=True)
 def list_(run: Session, limit: str | None) -> None:
-    """List conversations, the newest first, with counts and dates."""
+    """List conversations, newest first."""
     found = run.memories.conversations(limit=whole_number(limit))
     run.show(shapes.conversations(found), lambda: texts().conversations(found))
 
 
-@turns.command(epilog="Example: memory turns forget standup --index 3 --yes")
+@turns.command(epilog="memory turns forget standup\nmemory turns forget standup --index 3 --yes")
 @click.argument("conversation")
-@click.option("--index", metavar="INDEX", help="Only this turn.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@option("--index", metavar="INDEX", help="Only this turn. [default: the whole conversation]")
+@option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @in_session(reads=False)
 def forget(run: Session, conversation: str, index: str | None, yes: bool) -> int:
-    """Remove a conversation, or one of its turns, for good: text, words and vectors."""
+    """Erase a conversation, or one of its turns, for good.
+
+    No byte of it stays in the store, and nothing brings it back. The other turns keep their index.
+    """
     number = whole_number(index, "index must be a whole number from 0")
     what = f"turn {number} of {conversation}" if number is not None else f"the conversation {conversation}"
     if not yes and not confirm(f"Forget {what} for good?"):
-        note("Nothing was forgotten.")
         return 1
     gone = run.memories.forget_turns(conversation, index=number)
-    answer = {"conversation_id": conversation.strip(), "forgotten": True, "turns": gone.versions}
-    run.show(answer | {"also_in": list(gone.also_in)}, lambda: f"Forgotten: {gone.versions} turns.")
+    run.show(shapes.forgotten_turns(gone), lambda: f"Forgotten for good: {gone.versions} turns of {gone.id}")
     return 0
 
 
@@ -118,11 +127,11 @@ def _draft(line: str, number: int) -> Any:
         raise InvalidInput(f"line {number} is not JSON: {exc}; nothing was stored") from exc
     fields = {_NAMES.get(str(name), str(name)): value for name, value in given.items()} if type(given) is dict else {}
     if type(given) is dict and len(fields) < len(given):
-        raise InvalidInput(f"line {number} has a key twice, by its two names; nothing was stored")
+        raise InvalidInput(f"line {number} has a key twice, under both of its names; nothing was stored")
     if "content" not in fields or not fields.keys() <= TurnDraft.__annotations__.keys():
         known = ", ".join(TurnDraft.__annotations__)
         raise InvalidInput(
-            f"line {number} is not a turn: it must be an object with the keys {known}; nothing was stored"
+            f"line {number} is not a turn: it must be a JSON object with keys among {known}; nothing was stored"
         )
     return TurnDraft(**_read(fields))
 

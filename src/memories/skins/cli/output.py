@@ -1,0 +1,119 @@
+"""How a run of the command speaks: answers to standard output, errors and notes to standard error."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
+from unicodedata import category
+
+from memories.errors import ConfigError, InvalidInput, MemoriesError
+
+# `json` or `text`, once the options are read; so that an error is printed as the answer would have been.
+_format: str | None = None
+
+
+def set_format(chosen: str | None) -> None:
+    """Remember how to print: `json`, `text`, or `auto` for text on a terminal and JSON elsewhere."""
+    global _format  # noqa: PLW0603 - one command runs in a process
+    _format = _format_of(sys.stdout) if chosen == "auto" else chosen
+
+
+def finish(work: Callable[[], object]) -> int:
+    """Do what was asked, print its error if there is one, and return the exit code.
+
+    Args:
+        work: Does it; what it returns is the exit code if it is a number, else 0.
+    """
+    try:
+        code = work()
+        sys.stdout.flush()  # here, so that a reader who left is noticed
+    except (ConfigError, InvalidInput) as exc:
+        return fail(str(exc), 2, matches=getattr(exc, "matches", ()))
+    except MemoriesError as exc:
+        return fail(str(exc), 1)
+    except BrokenPipeError:
+        return 0  # the reader has left, as `head` does
+    except OSError as exc:
+        return fail(f"operating system error: {exc.strerror or exc}", 1)
+    return code if isinstance(code, int) else 0
+
+
+def emit(answer: Mapping[str, Any], text: Callable[[], str], *, stream: TextIO | None = None) -> None:
+    """Print an answer: as JSON, or as the text that `text` makes of it; to standard output by default."""
+    stream = stream or sys.stdout
+    say(text() if _format == "text" else _to_json(answer, stream.isatty()), stream)
+
+
+def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
+    """Print an error to standard error, one sentence; return the exit code."""
+    one_line = " ".join(message.split())
+    if (_format or _format_of(sys.stderr)) == "text":
+        red, plain = ("\033[31m", "\033[0m") if colored(sys.stderr) else ("", "")
+        say(f"{red}error:{plain} {safe(one_line)}" + "".join(f"\n  {match}" for match in matches), sys.stderr)
+    else:
+        shape = {"error": one_line, **({"matches": list(matches)} if matches else {})}
+        say(_to_json(shape, indented=False), sys.stderr)
+    return code
+
+
+def note(message: str) -> None:
+    """Print a remark for a person, to standard error."""
+    say(safe(message), sys.stderr)
+
+
+def say(printed: str, stream: TextIO | None = None) -> None:
+    """Print a text and a line end, in UTF-8 whatever the terminal's settings are; to standard output by default."""
+    stream = stream or sys.stdout
+    stream.flush()
+    stream.buffer.write(f"{printed}\n".encode("utf-8", "backslashreplace"))
+    stream.flush()
+
+
+def colored(stream: Any) -> bool:
+    """Return whether colours may be used: only on a terminal, and not where NO_COLOR is set."""
+    return bool(stream.isatty()) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def safe(text: str) -> str:
+    """Return text with every character escaped that would be invisible, reorder others, or command a terminal."""
+    return "".join(
+        character
+        if character == "\n" or category(character) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+        else f"\\u{{{ord(character):x}}}"
+        for character in text.replace("\t", "    ")
+    )
+
+
+def confirm(question: str) -> bool:
+    """Ask a person before something that can't be undone; note it if the answer is no.
+
+    Raises:
+        InvalidInput: There is nobody to ask.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidInput("this can't be undone and there is nobody to ask; add --yes to confirm")
+    sys.stderr.write(f"{safe(question)} [y/N] ")
+    sys.stderr.flush()
+    agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
+    if not agreed:
+        note("Nothing was forgotten.")
+    return agreed
+
+
+def _format_of(stream: TextIO) -> str:
+    chosen = os.environ.get("MEMORY_FORMAT", "auto")
+    return chosen if chosen in ("json", "text") else ("text" if stream.isatty() else "json")
+
+
+def _to_json(answer: Mapping[str, Any], indented: bool) -> str:
+    """Return JSON in which characters that are invisible or command a terminal are written as escapes."""
+    printed = json.dumps(answer, ensure_ascii=False, indent=2 if indented else None)
+    if printed.isprintable():
+        return printed
+    return "".join(
+        character
+        if character == "\n" or character.isprintable() or category(character) == "Zs"
+        else json.dumps(character)[1:-1]
+        for character in printed
+    )
