@@ -4,7 +4,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ def _open(corpus: Corpus, file: Path) -> Iterator[Opened]:
         return Memories(store, namespace=NAMESPACE, embedder=corpus.embedder, config=settings)
 
     try:
-        yield Opened(corpus, store, memories(config), memories(replace(config, count_accesses=False)))
+        yield Opened(corpus, store, memories(config), memories(config._replace(count_accesses=False)))
     finally:
         store.close()
 

@@ -1,5 +1,7 @@
 """Settings come from a flag, the environment, `.env`, `config.toml`, or a default; the command shows it in cli/."""
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +11,28 @@ from memories.config import SETTINGS, cache_folder, load_config, without_passwor
 from memories.errors import ConfigError
 from memories.skins import shapes
 from memories.skins.cli import text as texts
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_example_of_dotenv_is_what_the_table_of_settings_says(tmp_path: Path) -> None:
+    written = (ROOT / ".env.example").read_text()
+    made = subprocess.run(
+        [sys.executable, ROOT / "tools" / "env_example.py"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert written == made.stdout, "run: python tools/env_example.py >.env.example"
+    assert re.findall(r"^# ([A-Z_]+)=", written, re.M) == [setting.variable for setting in SETTINGS]
+    (tmp_path / ".env").write_text(re.sub(r"(?m)^# ([A-Z_]+=.)", r"\1", written))  # every line that has a value
+    set_, unset = load_config(environment={}, folder=tmp_path), load_config(environment={}, folder=tmp_path.parent)
+    chroma = {"store", "sources"}  # setting a host selects Chroma, as the file says
+    assert {name: value for name, value in set_._asdict().items() if name not in chroma} == {
+        name: value for name, value in unset._asdict().items() if name not in chroma
+    }
+
+
+def test_every_setting_is_in_the_documentation() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    assert [setting.variable for setting in SETTINGS if f"`{setting.variable}`" not in page] == []
 
 
 def test_every_setting_has_a_default_and_says_so(tmp_path: Path) -> None:

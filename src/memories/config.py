@@ -5,7 +5,6 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ class Setting(NamedTuple):
     """One setting: its name in `Config` and `config.toml`, its variable, its default, and what it is for.
 
     Attributes:
-        secret: It is never shown. Other programs have keys in the same variables, so an empty one is none.
+        secret: It is never shown. Other programs use the same variables, so an empty one counts as not set.
     """
 
     name: str
@@ -45,8 +44,7 @@ class Secret:
         return "***"
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(NamedTuple):
     """Every setting, and where each came from.
 
     Attributes:
@@ -156,7 +154,7 @@ def _namespace(text: str) -> str:
     try:
         return validate.namespace(text)
     except InvalidInput as exc:
-        raise ValueError(f"is refused: {exc}") from None
+        raise ValueError(f"is not usable: {exc}") from None
 
 
 def _collection(text: str) -> str:
@@ -180,39 +178,111 @@ def _folder(text: str) -> Path:
 
 
 SETTINGS = (
-    Setting("home", "MEMORY_HOME", None, _folder, "folder of the store"),
+    Setting("home", "MEMORY_HOME", None, _folder, "folder of the default store; also of config.toml, if set"),
     Setting("store", "MEMORY_STORE", None, _name, "where memories are kept, a URL such as sqlite:///path"),
-    Setting("namespace", "MEMORY_NAMESPACE", SHARED, _namespace, "the pool to write to and read from"),
-    Setting("format", "MEMORY_FORMAT", "auto", _one_of("auto", "json", "text"), "auto: text on a terminal, else JSON"),
-    Setting("embedder", "EMBEDDER", "minilm", str, "what makes vectors: minilm, none, or a service as openai:MODEL"),
-    Setting("embedder_url", "EMBEDDER_URL", None, _name, "where the embedder's service is; by default its maker's"),
+    Setting("namespace", "MEMORY_NAMESPACE", SHARED, _namespace, "namespace to write to and to read from"),
+    Setting(
+        "format",
+        "MEMORY_FORMAT",
+        "auto",
+        _one_of("auto", "json", "text"),
+        "json, text, or auto: text on a terminal, else JSON",
+    ),
+    Setting("embedder", "EMBEDDER", "minilm", str, "minilm, none (words only), or a service such as openai:MODEL"),
+    Setting("embedder_url", "EMBEDDER_URL", None, _name, "URL of the embedding service, if not its maker's"),
     Setting("embedder_api_key", "EMBEDDER_API_KEY", None, Secret, "key for EMBEDDER_URL", secret=True),
     Setting("openai_api_key", "OPENAI_API_KEY", None, Secret, "key for openai", secret=True),
     Setting("voyage_api_key", "VOYAGE_API_KEY", None, Secret, "key for voyage", secret=True),
     Setting("cohere_api_key", "COHERE_API_KEY", None, Secret, "key for cohere", secret=True),
-    Setting("embedder_dimensions", "EMBEDDER_DIMENSIONS", None, _whole(1, 65_536), "how long its vectors are"),
-    Setting("embedder_timeout", "EMBEDDER_TIMEOUT", 10.0, _seconds, "seconds that one request for vectors may take"),
-    Setting("embedder_fallback", "EMBEDDER_FALLBACK", "none", _one_of("none", "local"), "local: else go by words"),
-    Setting("embedder_plain_http", "EMBEDDER_PLAIN_HTTP", False, _yes_or_no, "texts may go over a network unencrypted"),
-    Setting("embedder_cache_mb", "EMBEDDER_CACHE_MB", 64, _whole(0, 100_000), "MB of vectors kept; 0 keeps none"),
-    Setting("embedder_calibration", "EMBEDDER_CALIBRATION", None, _name, "what was measured of the model, name=number"),
-    Setting("default_limit", "DEFAULT_LIMIT", 10, _whole(1, validate.MAX_LIMIT), "how many results at most"),
-    Setting("min_confidence", "MIN_CONFIDENCE", 0.3, _unit, "search leaves out what is less current, 0 to 1"),
-    Setting("decay_half_life_hours", "DECAY_HALF_LIFE_HOURS", 720.0, _hours, "hours until decaying memories reach 0"),
-    Setting("reinforce_on_retrieval", "REINFORCE_ON_RETRIEVAL", False, _yes_or_no, "being found resets the decay"),
-    Setting("count_accesses", "COUNT_ACCESSES", True, _yes_or_no, "count how often a memory is read"),
+    Setting(
+        "embedder_dimensions",
+        "EMBEDDER_DIMENSIONS",
+        None,
+        _whole(1, 65_536),
+        "number of dimensions of the service's vectors",
+    ),
+    Setting("embedder_timeout", "EMBEDDER_TIMEOUT", 10.0, _seconds, "seconds to wait for one embedding request"),
+    Setting(
+        "embedder_fallback",
+        "EMBEDDER_FALLBACK",
+        "none",
+        _one_of("none", "local"),
+        "local: while the service fails, use words only",
+    ),
+    Setting(
+        "embedder_plain_http", "EMBEDDER_PLAIN_HTTP", False, _yes_or_no, "true: texts may cross a network unencrypted"
+    ),
+    Setting(
+        "embedder_cache_mb", "EMBEDDER_CACHE_MB", 64, _whole(0, 100_000), "size of the vector cache in MB; 0 for none"
+    ),
+    Setting(
+        "embedder_calibration",
+        "EMBEDDER_CALIBRATION",
+        None,
+        _name,
+        "measured values of the model, such as slope=20.6,middle=0.213",
+    ),
+    Setting("default_limit", "DEFAULT_LIMIT", 10, _whole(1, validate.MAX_LIMIT), "maximum number of results"),
+    Setting("min_confidence", "MIN_CONFIDENCE", 0.3, _unit, "search hides results with lower confidence, 0 to 1"),
+    Setting(
+        "decay_half_life_hours",
+        "DECAY_HALF_LIFE_HOURS",
+        720.0,
+        _hours,
+        "hours until the confidence of decaying memories is 0",
+    ),
+    Setting(
+        "reinforce_on_retrieval",
+        "REINFORCE_ON_RETRIEVAL",
+        False,
+        _yes_or_no,
+        "true: being found resets a memory's decay",
+    ),
+    Setting("count_accesses", "COUNT_ACCESSES", True, _yes_or_no, "count how often each memory is read"),
     Setting("chromadb_host", "CHROMADB_HOST", "localhost", str, "host of a Chroma server; setting it selects Chroma"),
-    Setting("chromadb_port", "CHROMADB_PORT", 8000, _whole(1, 65535), "port of a Chroma server"),
-    Setting("collection_name", "COLLECTION_NAME", "memories", _collection, "name of the file, or of the collection"),
-    Setting("file_migrate_at", "FILE_MIGRATE_AT", 5000, _whole(1, 999_999_999), "records that files:/// keeps itself"),
-    Setting("file_migrate_to", "FILE_MIGRATE_TO", None, _name, "the store for more of them; by default SQLite beside"),
-    Setting("history_tail_n", "HISTORY_TAIL_N", 16, _whole(1, validate.MAX_LIMIT), "how many turns a context has"),
-    Setting("memory_top_k", "MEMORY_TOP_K", 8, _whole(1, validate.MAX_LIMIT), "how many memories a context has"),
-    Setting("memory_confidence_min", "MEMORY_CONFIDENCE_MIN", 0.7, _unit, "agents store and recall what is so sure"),
-    Setting("memory_max_per_window", "MEMORY_MAX_PER_WINDOW", 3, _whole(0, 1000), "memories that agents store an hour"),
-    Setting("context_token_budget", "CONTEXT_TOKEN_BUDGET", None, _budget, "tokens of a context; none: no limit"),
+    Setting("chromadb_port", "CHROMADB_PORT", 8000, _whole(1, 65535), "port of a Chroma server; selects Chroma too"),
+    Setting("collection_name", "COLLECTION_NAME", "memories", _collection, "name of the file or of the collection"),
+    Setting(
+        "file_migrate_at",
+        "FILE_MIGRATE_AT",
+        5000,
+        _whole(1, 999_999_999),
+        "maximum number of records in a files:/// store, per namespace",
+    ),
+    Setting(
+        "file_migrate_to",
+        "FILE_MIGRATE_TO",
+        None,
+        _name,
+        "URL of the store that larger ones move to, if not SQLite beside the files",
+    ),
+    Setting("history_tail_n", "HISTORY_TAIL_N", 16, _whole(1, validate.MAX_LIMIT), "number of turns in a context"),
+    Setting("memory_top_k", "MEMORY_TOP_K", 8, _whole(1, validate.MAX_LIMIT), "number of memories in a context"),
+    Setting(
+        "memory_confidence_min",
+        "MEMORY_CONFIDENCE_MIN",
+        0.7,
+        _unit,
+        "agents neither store nor recall memories with lower confidence",
+    ),
+    Setting(
+        "memory_max_per_window",
+        "MEMORY_MAX_PER_WINDOW",
+        3,
+        _whole(0, 1000),
+        "maximum number of memories that an agent stores per conversation and hour",
+    ),
+    Setting(
+        "context_token_budget", "CONTEXT_TOKEN_BUDGET", None, _budget, "maximum number of tokens in a context, or none"
+    ),
     Setting("log_level", "LOG_LEVEL", "INFO", _log_level, "what agents log: DEBUG, INFO, WARN or ERROR"),
-    Setting("mcp_endpoint", "MCP_ENDPOINT", "memories", _name, "where agents keep turns and memories; memories: here"),
+    Setting(
+        "mcp_endpoint",
+        "MCP_ENDPOINT",
+        "memories",
+        _name,
+        "where agents keep turns and memories; memories is the store above",
+    ),
 )
 
 
@@ -226,7 +296,7 @@ def load_config(
 
     Args:
         flags: Settings by name, as text; None values count as not given.
-        environment: Instead of the process's own.
+        environment: Used instead of the process's own.
         folder: Where `.env` is looked for, never in its parents; the working directory by default.
 
     Raises:

@@ -1,6 +1,5 @@
 """Ids of memories: UUIDv7, so that their order is the order of creation."""
 
-import hashlib
 import os
 import re
 from datetime import datetime
@@ -46,6 +45,8 @@ def parse_id(text: str) -> str:
 
 def digest(*parts: str) -> str:
     """Return 32 hexadecimal digits that are the same for the same texts in the same order, and for no others."""
+    import hashlib  # 4 ms that most commands do without
+
     made = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")

@@ -236,7 +236,7 @@ SETTINGS = [
     ("81", {"COLLECTION_NAME": "../x"}, "must be 3 to 100 letters"),
     ("81", {"REINFORCE_ON_RETRIEVAL": "maybe"}, "must be true or false"),
     ("81", {"MEMORY_FORMAT": "xml"}, "must be auto, json or text"),
-    ("81", {"MEMORY_NAMESPACE": "../x"}, "MEMORY_NAMESPACE (environment) is refused"),
+    ("81", {"MEMORY_NAMESPACE": "../x"}, "MEMORY_NAMESPACE (environment) is not usable"),
     ("81", {"MEMORY_STORE": "ftp://x"}, "is not a store; use sqlite:///path"),
     ("81", {"MEMORY_HOME": "~nobody-of-this-name/x"}, "MEMORY_HOME (environment) must be a folder"),
     ("81", {"EMBEDDER": "gpt"}, 'there is no embedder "gpt"'),

@@ -7,7 +7,6 @@ import re
 import sys
 import threading
 import time
-from dataclasses import replace
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +41,7 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
     if config.sources["store"] == ".env":
         _logger.warning("the store is the one that .env in the working folder names")
     if read_only:
-        config = replace(config, count_accesses=False, reinforce_on_retrieval=False)
+        config = config._replace(count_accesses=False, reinforce_on_retrieval=False)
     embedder = open_embedder(config.embedder, config)
     with (
         Memories(config=config, shared=shared, embedder=embedder) as memories,

@@ -6,7 +6,6 @@ the file is never opened in any other way: closing a plain file handle would can
 
 import contextlib
 import os
-import random
 import sys
 import threading
 import time
@@ -351,6 +350,8 @@ class SQLiteFile:
                 while not _try_lock(fd):
                     if time.monotonic() >= deadline:
                         raise self._busy(wait_seconds)
+                    import random  # 2 ms that only waiting pays
+
                     time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 - only to keep waiters out of step
                 yield
             finally:

@@ -1,0 +1,33 @@
+"""Writes `.env.example` from the table of settings: `python tools/env_example.py >.env.example`."""
+
+from memories.config import SETTINGS
+
+HEAD = """\
+# Settings of Memories. Copy this file to .env in the folder where you run `memory`; only the .env of that folder is
+# read. To set a line, remove its #. The values are the defaults; a line without one needs a value before it is used.
+# `memory config` shows every setting, its value, and where it came from.
+"""
+
+# What holds where a setting whose default is no fixed value is not set.
+UNSET = {
+    "MEMORY_HOME": "the platform's data folder",
+    "MEMORY_STORE": "sqlite:///$MEMORY_HOME/memories.db",
+    "EMBEDDER_DIMENSIONS": "the model's own",
+    "CONTEXT_TOKEN_BUDGET": "none",
+}
+
+
+def env_example() -> str:
+    """Return the text of `.env.example`."""
+    blocks = [HEAD]
+    for setting in SETTINGS:
+        default = setting.default
+        value = "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
+        unset = f" (default: {UNSET[setting.variable]})" if setting.variable in UNSET else ""
+        value = value.lower() if isinstance(default, bool) else value
+        blocks.append(f"# {setting.purpose}{unset}\n# {setting.variable}={value}\n")
+    return "\n".join(blocks)
+
+
+if __name__ == "__main__":
+    print(env_example(), end="")
