@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 MAX_QUERY_TERMS = 64
 
@@ -15,8 +16,8 @@ _UNSPACED = (
     "\uac00-\ud7a3"  # Hangul
 )
 # Marks are parts of words too, though `\w` leaves them out: accents, Hebrew points, Arabic vowels, the Indic blocks.
-_LETTER = rf"(?:(?![{_UNSPACED}_])\w|[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0dff])"
-_UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
+# These patterns are for text without unspaced scripts: with those in them, they would take 7 ms to compile.
+_LETTER = r"(?:[^\W_]|[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0dff])"
 _WORD = re.compile(f"{_LETTER}+")
 _COMPOUND = re.compile(rf"(?<!{_LETTER}){_LETTER}+(?:[.'/@:+_-]+{_LETTER}+)+")
 _QUOTED = re.compile(r'"([^"]{3,200})"')
@@ -49,7 +50,7 @@ def cased_form(text: str) -> str:
 
 def is_unspaced(text: str) -> bool:
     """Return whether a text has characters of a script that is written without spaces between words."""
-    return bool(_UNSPACED_RUN.search(text))
+    return not text.isascii() and bool(_unspaced_run().search(text))
 
 
 def mark_raised(text: str) -> str:
@@ -67,8 +68,9 @@ def index_text(text: str) -> str:
     a run of such characters is indexed as its single characters and its overlapping pairs.
     """
     spelled = _spell_signs(normal_form(text))
-    cut = _UNSPACED_RUN.sub(lambda run: f" {' '.join((*run[0], *_pairs(run[0])))} ", spelled)
-    return _space_emoji(cut)
+    if spelled.isascii():
+        return spelled
+    return _space_emoji(_unspaced_run().sub(lambda run: f" {' '.join((*run[0], *_pairs(run[0])))} ", spelled))
 
 
 def query_terms(text: str) -> list[str]:
@@ -81,7 +83,7 @@ def query_terms(text: str) -> list[str]:
     spelled = _space_emoji(_spell_signs(normal_form(text)))
     terms = dict.fromkeys(term for term in _terms(spelled) if term not in STOP_WORDS)
     if not terms:
-        terms = dict.fromkeys(_WORD.findall(spelled))
+        terms = dict.fromkeys(_words(spelled))
     return list(terms)[:MAX_QUERY_TERMS]
 
 
@@ -96,7 +98,7 @@ def is_latin(text: str) -> bool:
 def covered(text: str, words: Sequence[str]) -> float:
     """Return the share of these words that a text has, 0 to 1; other endings and other accents count as well."""
     indexed = _bare(index_text(text))
-    held = f" {' '.join(_WORD.findall(indexed))} {indexed}"
+    held = f" {' '.join(_words(indexed))} {indexed}"
     beginnings = [_bare(word.rstrip("*"))[: max(4, len(word) - 3)] for word in words]
     return sum(f" {beginning}" in held for beginning in beginnings) / max(1, len(words))
 
@@ -111,20 +113,34 @@ def _bare(text: str) -> str:
 def _terms(spelled: str) -> Iterator[str]:
     """Yield words, compounds, quoted phrases, pairs of unspaced scripts and emoji of a spelled-out normal form."""
     for phrase in _QUOTED.findall(spelled):
-        words = _WORD.findall(phrase)
+        words = _words(phrase)
         if len(words) > 1:
             yield " ".join(words)
-    for compound in dict.fromkeys(_COMPOUND.findall(spelled)):  # each once: a long text repeats itself
+    for compound in dict.fromkeys(_COMPOUND.findall(_spaced(spelled))):  # each once: a long text repeats itself
         if compound in STOP_WORDS:
             spelled = spelled.replace(compound, " ")
             continue
-        words = [word for word in _WORD.findall(compound) if word != "s"]
+        words = [word for word in _words(compound) if word != "s"]
         if len(words) > 1:
             yield " ".join(words)
-    yield from (_open_ended(word) for word in _WORD.findall(spelled) if word != "s")
-    for run in _UNSPACED_RUN.findall(spelled):
+    yield from (_open_ended(word) for word in _words(spelled) if word != "s")
+    for run in [] if spelled.isascii() else _unspaced_run().findall(spelled):
         yield from _pairs(run) if len(run) > 1 else run
     yield from (sign for sign in spelled if _is_emoji(sign))
+
+
+@cache
+def _unspaced_run() -> re.Pattern[str]:
+    return re.compile(f"[{_UNSPACED}]+")
+
+
+def _spaced(text: str) -> str:
+    """Return text with spaces in place of unspaced scripts."""
+    return text if text.isascii() else _unspaced_run().sub(" ", text)
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(_spaced(text))
 
 
 def _open_ended(word: str) -> str:
