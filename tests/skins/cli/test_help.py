@@ -20,6 +20,7 @@ from memories.skins.cli.options import TIME
 from memories.validate import MAX_LIMIT
 
 Command = Callable[..., Any]
+ROOT = Path(__file__).parents[3]
 FOLDER = Path(sys.modules["memories.skins.cli"].__file__ or "").parent
 DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
 
@@ -293,3 +294,25 @@ def test_no_import_goes_in_a_circle() -> None:
         for name in free:
             del imported[name]
     assert imported == {}
+
+
+# --- documentation ---------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_the_command_lists_every_command() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    listed = re.findall(r"^\| `memory ([a-z]+(?: [a-z]+)?)", page, re.M)
+    assert listed == [name for name in EVERY if name != "turns"]
+    for code in (
+        "| 0 | done",
+        "| 1 | error",
+        "| 2 | wrong usage",
+        "| 3 | not stored: very similar to an existing memory",
+    ):
+        assert code in page
+
+
+def test_every_option_is_in_the_documentation() -> None:
+    pages = "\n".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    missing = {max(option.opts, key=len) for _, option in options() if max(option.opts, key=len) not in pages}
+    assert missing == set()

@@ -1,6 +1,7 @@
 """status, config, and where settings come from."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,18 @@ def test_status_creates_nothing(memory: Command, home: Path) -> None:
     shape = memory("status").json
     assert (shape["status"], shape["memory_count"], shape["schema_version"]) == ("healthy", 0, None)
     assert not home.exists()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a folder in which not even root can write")
+@pytest.mark.parametrize("output", ["json", "text"])
+def test_status_of_a_store_that_can_not_be_created_says_so(memory: Command, output: str) -> None:
+    env = {"MEMORY_HOME": "/proc/memories"}
+    shown = memory("status", "--format", output, env=env)
+    assert (shown.code, shown.err) == (1, "")
+    assert "cannot create /proc/memories/memories.db: " in shown.out
+    assert "set MEMORY_HOME or MEMORY_STORE to a place that can be written" in shown.out
+    assert "unhealthy" in shown.out
+    assert memory("create", "content", env=env).code == 1
 
 
 def test_status_counts_what_has_no_vector(memory: Command) -> None:

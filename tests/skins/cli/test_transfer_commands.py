@@ -234,6 +234,19 @@ def test_migrate_copies_everything_and_says_how_to_switch(memory: Command, folde
 
 
 @pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+def test_how_to_switch_holds_in_every_folder(memory: Command, folder: Path, scheme: str) -> None:
+    assert memory("migrate", "--to", f"{scheme}:///copy of it").json["switch"] == (
+        f"export MEMORY_STORE='{scheme}:///{folder}/copy of it'"
+    )
+    back = memory("migrate", "--store", f"{scheme}:///copy of it", "--to", "sqlite:///second.db").json
+    assert back["go_back"] == f"export MEMORY_STORE='{scheme}:///{folder}/copy of it'"
+    assert back["switch"] == f"export MEMORY_STORE=sqlite:///{folder}/second.db"
+    same = memory("migrate", "--store", "sqlite:///second.db", "--to", f"sqlite:///{folder}/second.db")
+    assert (same.code, "is the store itself" in same.error) == (2, True)
+
+
+@pytest.mark.usefixtures("filled")
 def test_migrate_refuses_a_store_that_is_no_copy(memory: Command, folder: Path) -> None:
     target = url(folder, "copy")
     memory("create", "Something else", "--store", target)

@@ -401,3 +401,13 @@ def test_what_is_not_there_is_not_forgotten(memory: Command, filled: None, optio
 def test_forget_asks_and_without_anybody_it_refuses(memory: Command, filled: None) -> None:
     assert memory("turns", "forget", "trip").code == 2
     assert len(contents(memory("turns", "show", "trip"))) == 3
+
+
+@pytest.mark.parametrize(("typed", "gone"), [("y\n", True), ("n\n", False)])
+def test_forget_asks_on_a_terminal(memory: Command, terminal: Command, filled: None, typed: str, gone: bool) -> None:
+    shown = terminal("turns", "forget", "trip", typed=typed)
+    assert shown.code == (0 if gone else 1)
+    assert "Forget the conversation trip for good? [y/N]" in shown.out
+    assert ("Forgotten for good: 3 turns of trip" in shown.out) is gone
+    assert ("Nothing was forgotten." in shown.out) is not gone
+    assert memory("status").json["turn_count"] == (0 if gone else 3)
