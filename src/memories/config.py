@@ -1,4 +1,4 @@
-"""Settings: a flag before the environment before `.env` before `config.toml` before the default."""
+"""Settings: an option overrides the environment, then `.env`, then `config.toml`, then the default."""
 
 import os
 import re
@@ -144,7 +144,7 @@ def _budget(text: str) -> int | None:
 
 
 def _log_level(text: str) -> str:
-    """Return the level that is nearest: other programs use this variable too, with words of their own."""
+    """Return the nearest level that we have: other programs use this variable too, with other names."""
     word = text.upper()
     nearest = {"WARNING": "WARN", "CRITICAL": "ERROR", "FATAL": "ERROR", "TRACE": "DEBUG"}
     return word if word in ("DEBUG", "INFO", "WARN", "ERROR") else nearest.get(word, "INFO")
@@ -164,7 +164,7 @@ def _collection(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """Return the name of something outside, which only the system that has it can judge."""
+    """Return a name that only another system can judge, such as that of a host."""
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
         raise ValueError("must be Unicode text without control characters")
     return text
@@ -177,113 +177,57 @@ def _folder(text: str) -> Path:
         raise ValueError(f"must be a folder ({exc})") from None
 
 
+# fmt: off
 SETTINGS = (
     Setting("home", "MEMORY_HOME", None, _folder, "folder of the default store; also of config.toml, if set"),
     Setting("store", "MEMORY_STORE", None, _name, "where memories are kept, a URL such as sqlite:///path"),
     Setting("namespace", "MEMORY_NAMESPACE", SHARED, _namespace, "namespace to write to and to read from"),
-    Setting(
-        "format",
-        "MEMORY_FORMAT",
-        "auto",
-        _one_of("auto", "json", "text"),
-        "json, text, or auto: text on a terminal, else JSON",
-    ),
+    Setting("format", "MEMORY_FORMAT", "auto", _one_of("auto", "json", "text"),
+            "json, text, or auto: text on a terminal, else JSON"),
     Setting("embedder", "EMBEDDER", "minilm", str, "minilm, none (words only), or a service such as openai:MODEL"),
     Setting("embedder_url", "EMBEDDER_URL", None, _name, "URL of the embedding service, if not its maker's"),
     Setting("embedder_api_key", "EMBEDDER_API_KEY", None, Secret, "key for EMBEDDER_URL", secret=True),
     Setting("openai_api_key", "OPENAI_API_KEY", None, Secret, "key for openai", secret=True),
     Setting("voyage_api_key", "VOYAGE_API_KEY", None, Secret, "key for voyage", secret=True),
     Setting("cohere_api_key", "COHERE_API_KEY", None, Secret, "key for cohere", secret=True),
-    Setting(
-        "embedder_dimensions",
-        "EMBEDDER_DIMENSIONS",
-        None,
-        _whole(1, 65_536),
-        "number of dimensions of the service's vectors",
-    ),
+    Setting("embedder_dimensions", "EMBEDDER_DIMENSIONS", None, _whole(1, 65_536),
+            "number of dimensions of the service's vectors"),
     Setting("embedder_timeout", "EMBEDDER_TIMEOUT", 10.0, _seconds, "seconds to wait for one embedding request"),
-    Setting(
-        "embedder_fallback",
-        "EMBEDDER_FALLBACK",
-        "none",
-        _one_of("none", "local"),
-        "local: while the service fails, use words only",
-    ),
-    Setting(
-        "embedder_plain_http", "EMBEDDER_PLAIN_HTTP", False, _yes_or_no, "true: texts may cross a network unencrypted"
-    ),
-    Setting(
-        "embedder_cache_mb", "EMBEDDER_CACHE_MB", 64, _whole(0, 100_000), "size of the vector cache in MB; 0 for none"
-    ),
-    Setting(
-        "embedder_calibration",
-        "EMBEDDER_CALIBRATION",
-        None,
-        _name,
-        "measured values of the model, such as slope=20.6,middle=0.213",
-    ),
+    Setting("embedder_fallback", "EMBEDDER_FALLBACK", "none", _one_of("none", "local"),
+            "local: while the service fails, use words only"),
+    Setting("embedder_plain_http", "EMBEDDER_PLAIN_HTTP", False, _yes_or_no,
+            "true: texts may cross a network unencrypted"),
+    Setting("embedder_cache_mb", "EMBEDDER_CACHE_MB", 64, _whole(0, 100_000),
+            "size of the vector cache in MB; 0 for none"),
+    Setting("embedder_calibration", "EMBEDDER_CALIBRATION", None, _name,
+            "measured values of the model, such as slope=20.6,middle=0.213"),
     Setting("default_limit", "DEFAULT_LIMIT", 10, _whole(1, validate.MAX_LIMIT), "maximum number of results"),
     Setting("min_confidence", "MIN_CONFIDENCE", 0.3, _unit, "search hides results with lower confidence, 0 to 1"),
-    Setting(
-        "decay_half_life_hours",
-        "DECAY_HALF_LIFE_HOURS",
-        720.0,
-        _hours,
-        "hours until the confidence of decaying memories is 0",
-    ),
-    Setting(
-        "reinforce_on_retrieval",
-        "REINFORCE_ON_RETRIEVAL",
-        False,
-        _yes_or_no,
-        "true: being found resets a memory's decay",
-    ),
+    Setting("decay_half_life_hours", "DECAY_HALF_LIFE_HOURS", 720.0, _hours,
+            "hours until the confidence of decaying memories is 0"),
+    Setting("reinforce_on_retrieval", "REINFORCE_ON_RETRIEVAL", False, _yes_or_no,
+            "true: being found resets a memory's decay"),
     Setting("count_accesses", "COUNT_ACCESSES", True, _yes_or_no, "count how often each memory is read"),
     Setting("chromadb_host", "CHROMADB_HOST", "localhost", str, "host of a Chroma server; setting it selects Chroma"),
     Setting("chromadb_port", "CHROMADB_PORT", 8000, _whole(1, 65535), "port of a Chroma server; selects Chroma too"),
     Setting("collection_name", "COLLECTION_NAME", "memories", _collection, "name of the file or of the collection"),
-    Setting(
-        "file_migrate_at",
-        "FILE_MIGRATE_AT",
-        5000,
-        _whole(1, 999_999_999),
-        "maximum number of records in a files:/// store, per namespace",
-    ),
-    Setting(
-        "file_migrate_to",
-        "FILE_MIGRATE_TO",
-        None,
-        _name,
-        "URL of the store that larger ones move to, if not SQLite beside the files",
-    ),
+    Setting("file_migrate_at", "FILE_MIGRATE_AT", 5000, _whole(1, 999_999_999),
+            "maximum number of records in a files:/// store, per namespace"),
+    Setting("file_migrate_to", "FILE_MIGRATE_TO", None, _name,
+            "URL of the store that larger ones move to, if not SQLite beside the files"),
     Setting("history_tail_n", "HISTORY_TAIL_N", 16, _whole(1, validate.MAX_LIMIT), "number of turns in a context"),
     Setting("memory_top_k", "MEMORY_TOP_K", 8, _whole(1, validate.MAX_LIMIT), "number of memories in a context"),
-    Setting(
-        "memory_confidence_min",
-        "MEMORY_CONFIDENCE_MIN",
-        0.7,
-        _unit,
-        "agents neither store nor recall memories with lower confidence",
-    ),
-    Setting(
-        "memory_max_per_window",
-        "MEMORY_MAX_PER_WINDOW",
-        3,
-        _whole(0, 1000),
-        "maximum number of memories that an agent stores per conversation and hour",
-    ),
-    Setting(
-        "context_token_budget", "CONTEXT_TOKEN_BUDGET", None, _budget, "maximum number of tokens in a context, or none"
-    ),
+    Setting("memory_confidence_min", "MEMORY_CONFIDENCE_MIN", 0.7, _unit,
+            "agents neither store nor recall memories with lower confidence"),
+    Setting("memory_max_per_window", "MEMORY_MAX_PER_WINDOW", 3, _whole(0, 1000),
+            "maximum number of memories that an agent stores per conversation and hour"),
+    Setting("context_token_budget", "CONTEXT_TOKEN_BUDGET", None, _budget,
+            "maximum number of tokens in a context, or none"),
     Setting("log_level", "LOG_LEVEL", "INFO", _log_level, "what agents log: DEBUG, INFO, WARN or ERROR"),
-    Setting(
-        "mcp_endpoint",
-        "MCP_ENDPOINT",
-        "memories",
-        _name,
-        "where agents keep turns and memories; memories is the store above",
-    ),
+    Setting("mcp_endpoint", "MCP_ENDPOINT", "memories", _name,
+            "where agents keep turns and memories; memories is the store above"),
 )
+# fmt: on
 
 
 def load_config(
@@ -353,7 +297,7 @@ def _first(setting: Setting, layers: list[tuple[str, Mapping[str, Any]]]) -> tup
 
 
 def without_password(url: str) -> str:
-    """Return a URL as it may be shown: three stars in place of its password, also of one among its options."""
+    """Return a URL as it may be shown: with *** in place of a password, also in its options."""
     shown = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
     return re.sub(r"(?i)([?&][^=&#]*(?:password|key|token|secret)[^=&#]*=)[^&#]*", r"\1***", shown)
 

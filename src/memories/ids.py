@@ -38,7 +38,7 @@ def parse_id(text: str) -> str:
     bare = text.replace("-", "")
     if len(text) > ID_LENGTH or not _HEX.fullmatch(bare):
         raise InvalidInput(
-            f'"{shown(text)}" is not a memory id; give it as it was printed, or its first {MIN_PREFIX} or more digits'
+            f'"{shown(text)}" is not a memory id; give the whole id, or its first {MIN_PREFIX} or more characters'
         )
     return _hyphenated(bare)
 

@@ -59,7 +59,7 @@ def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetim
     """Read a time: `2024-05-31`, ISO 8601, or how long ago (`30m`, `12h`, `7d`, `2w`).
 
     Args:
-        text: What was written. Without a time zone, the machine's own is meant.
+        text: What was written. Without a time zone it is local time.
         now: The time that "ago" counts from.
         end_of_day: A day means its last millisecond instead of its first.
 
@@ -79,7 +79,9 @@ def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetim
             moment += timedelta(days=1, milliseconds=-1)
         return moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise InvalidInput(f'not a date: "{shown(text)}"; use 2024-05-31, ISO 8601, or how long ago, like 7d') from None
+        raise InvalidInput(
+            f'not a date or time: "{shown(text)}"; use 2024-05-31, an ISO 8601 time, or how long ago, such as 7d'
+        ) from None
 
 
 def mixes_zones(one: str, other: str) -> bool:
@@ -117,7 +119,7 @@ def describe_age(moment: datetime, now: datetime) -> str:
 
 
 def asked_at(given: Moment | None, now: datetime) -> datetime:
-    """Return when a question is asked, in the zone of the one who asks: that of the time given, or the machine's."""
+    """Return when a query is asked, in the time zone of who asks: that of the time given, or local time."""
     moment = to_moment(given, now, end_of_day=True) or now
     zone = given.tzinfo if isinstance(given, datetime) else zone_of(given or "")
     return moment.astimezone(zone)

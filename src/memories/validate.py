@@ -1,4 +1,4 @@
-"""What is accepted as content, query, tag, namespace, …: each limit has a number and each refusal one sentence."""
+"""What is accepted as content, query, tag, namespace and so on: the limits, and one sentence for each refusal."""
 
 import math
 import re
@@ -46,7 +46,7 @@ def query(text: str) -> str:
 
 
 def tags(given: Mapping[str, str]) -> dict[str, str]:
-    """Return tags, their keys and values without outer spaces.
+    """Return tags, their keys and values without surrounding spaces.
 
     Raises:
         InvalidInput: There are too many, or one is not acceptable.

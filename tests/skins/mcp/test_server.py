@@ -431,7 +431,7 @@ def test_our_errors_are_one_sentence(agent: Agent, memories: Memories) -> None:
     assert agent.refused("get_history", id=SKIPPED) == "Memory not found"
     assert agent.refused("create_memory", content=" ") == "content has no visible text"
     assert agent.refused("search_memories", query="x", limit=0).startswith("limit must be")
-    assert agent.refused("search_memories", query="x", since="soon").startswith('not a date: "soon"')
+    assert agent.refused("search_memories", query="x", since="soon").startswith('not a date or time: "soon"')
     assert "scope history" in agent.refused("search_memories", query="x", conversation="standup")
     stable = agent.call("create_memory", content="it stays")["id"]
     assert "stable decay policy" in agent.refused("reinforce_memory", id=stable)

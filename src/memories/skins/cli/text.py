@@ -223,7 +223,7 @@ def _block(place: int | None, content: str, details: str, name: str) -> str:
 def _item(place: int | None, found: Memory, what: str) -> str:
     """Return a memory in two lines: what it says, and what is known of it."""
     faded = "" if found.confidence >= 0.995 else f"confidence {_percent(found.confidence)}"
-    known = [what, faded, describe_age(found.updated_at, _now()), _tags(found.tags), _pool(found)]
+    known = [what, faded, describe_age(found.updated_at, _now()), _tags(found.tags), _namespace(found)]
     return _block(place, found.content, " · ".join(part for part in known if part), found.id[:SHORT_ID])
 
 
@@ -265,7 +265,7 @@ def _tags(tags: Mapping[str, str]) -> str:
     return safe(" ".join(f"{key}={value}" for key, value in tags.items()))
 
 
-def _pool(found: Memory) -> str:
+def _namespace(found: Memory) -> str:
     return "" if found.namespace == "shared" else f"in {found.namespace}"
 
 
