@@ -85,7 +85,7 @@ def search(
 def get(run: Session, memory_id: str) -> None:
     """Show one memory.
 
-    ID is its id as it was printed, or the first 8 or more characters if no other id begins with them.
+    ID is the memory's id, or its first 8 or more characters if no other id begins with them.
     """
     memory = run.memories.get(memory_id)
     run.show(shapes.memory(memory), lambda: texts().memory(memory))
