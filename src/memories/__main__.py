@@ -6,6 +6,11 @@ import os
 import sys
 from collections.abc import Sequence
 
+TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
+if TYPE_CHECKING:
+    from memories.config import Config
+
+MCP_SDK = "mcp>=2.2,<3"  # the extra `server`
 INTERRUPTED = "Interrupted. Writes that were not confirmed may not have been saved."
 
 
@@ -37,9 +42,34 @@ def run(arguments: Sequence[str]) -> int:
     def command() -> object:
         from memories.skins.cli.app import run as run_command
 
-        return run_command(arguments)
+        answer = run_command(arguments)
+        if isinstance(answer, tuple):
+            _serve_mcp(*answer)
+        return answer
 
     return output.finish(command)
+
+
+def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:
+    """Start the server that a command asked for; here, since no skin knows another."""
+    import signal
+
+    from memories.errors import ConfigError
+    from memories.skins.cli.output import note
+
+    gc.disable()  # the SDK makes many objects that stay: without looking through them it is there 70 ms earlier
+    try:
+        from memories.skins.mcp.stdio import serve
+    except ImportError as exc:
+        if (exc.name or "").split(".")[0] not in ("mcp", "mcp_types"):
+            raise
+        raise ConfigError(f"the MCP SDK is missing; run: {sys.executable} -m pip install '{MCP_SDK}'") from exc
+    gc.freeze()
+    gc.enable()
+    if sys.stdin.isatty():
+        note("This command speaks MCP; a client should start it. Press Ctrl-D to end it.")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the SDK would wait for another line first; nothing is lost by that
+    serve(config, shared=shared, read_only=read_only)
 
 
 def _interrupted() -> int:

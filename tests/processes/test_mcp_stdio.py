@@ -17,7 +17,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from memories import Memories
-from memories.skins.cli.serve import REQUIREMENT
+from memories.__main__ import MCP_SDK
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -276,12 +276,12 @@ def test_a_missing_extra_says_what_installs_it(run_python: RunPython, missing: s
         assert "Traceback" in done.stderr
         return
     assert done.returncode == 2
-    assert f"-m pip install '{REQUIREMENT}'" in json.loads(done.stderr)["error"]
+    assert f"-m pip install '{MCP_SDK}'" in json.loads(done.stderr)["error"]
 
 
 def test_the_command_and_the_package_ask_for_the_same_sdk() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert REQUIREMENT in project["optional-dependencies"]["server"]
+    assert MCP_SDK in project["optional-dependencies"]["server"]
 
 
 def test_the_help_of_the_command_loads_no_sdk(run_python: RunPython) -> None:
