@@ -116,12 +116,12 @@ class SQLite:
 
     def nearest(self, vector: Vector, scope: Scope) -> list[int]:
         """See `Client.nearest`."""
-        from memories.stores.sqlite.query import condition, pools
+        from memories.stores.sqlite.query import selection
 
         where = self._asked.few if scope is Scope.FEW else self._asked.everything
         with self._store._file.read() as db:
             index = self._store._vectors(db, where.collection)
-            return list(index.best(db, condition(db, where, pools(db, where)), vector, K))
+            return list(index.best(db, selection(db, where), vector, K))
 
     def checkpoint(self) -> None:
         """Bring what the log holds into the file."""
@@ -168,7 +168,7 @@ class PostgreSQL:
         """See `Client.attach`; the statements are those that the store sends for a first vector."""
         from memories.stores.postgres import connection
 
-        schema = store._server.address.schema
+        schema = store._server.url.schema
         self._db.execute(f"SET search_path = {schema}, public; {connection._SETTINGS}")
         self.texts = dict(self._db.execute("SELECT seq, text FROM record").fetchall())
         for few, where in ((False, asked.everything), (True, asked.few)):
@@ -192,20 +192,20 @@ class PostgreSQL:
 def _statements(store: Any, where: Filter) -> list[tuple[str, tuple[Any, ...]]]:
     """Return the statements by which the store finds the nearest of a filter; the place of the vector holds None."""
     from memories.stores.postgres import vectors as postgres_vectors
-    from memories.stores.postgres.query import condition, extent
+    from memories.stores.postgres.query import extent, selection
 
     sent: list[tuple[str, tuple[Any, ...]]] = []
     vector = np.full(DIMENSION, DIMENSION**-0.5, dtype=np.float32)
     with store._server.read(where.namespaces) as db:
-        ask, matching = db.rows, condition(where)
-        there = extent(db, matching)
+        ask, selected = db.rows, selection(where)
+        there = extent(db, selected)
 
         def noted(sql: str, values: Sequence[Any] = (), **named: Any) -> Any:
             sent.append((sql, tuple(values)))
             return ask(sql, values, **named)
 
         db.rows = noted
-        postgres_vectors.best(db, db.meta.used, matching, there, (vector, K))
+        postgres_vectors.best(db, db.meta.used, selected, there, (vector, K))
     written = _written(vector)
     return [
         (sql, tuple(None if value == written else value for value in values)) for sql, values in sent if "<=>" in sql

@@ -26,7 +26,18 @@ from memories.embedders.fake import FakeEmbedder
 from memories.errors import Conflict, EmbedderMismatch, MemoriesError
 from memories.ids import new_id
 from memories.stores import Store
-from memories.stores.records import SPEAKER, Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, Space
+from memories.stores.records import (
+    SPEAKER,
+    Candidate,
+    Collection,
+    Filter,
+    Matches,
+    Patch,
+    Record,
+    Ref,
+    Space,
+    TurnQuery,
+)
 from memories.stores.sqlite.store import SQLiteStore
 from memories.text import query_terms
 from memories.transfer.export import export
@@ -147,7 +158,7 @@ def turns(*namespaces: str, **conditions: Any) -> Filter:
 
 def matching(store: Store, query: str, where: Filter | None = None, *, k: int = 100) -> Matches:
     """Return what matches a query, by words and by vector."""
-    return store.matches(where or turns(), Query(embed(query)[0], query_terms(query), k))
+    return store.matches(where or turns(), TurnQuery(embed(query)[0], query_terms(query), k))
 
 
 def refs_of(matches: Matches, collection: Collection = HISTORY) -> list[Ref]:
@@ -182,7 +193,7 @@ def seen(store: Store, where: Filter) -> Any:
             (found.record.ref, round(found.similarity or 0.0, 3))
             for found in store.candidates(where, vector=embed("common words")[0], terms=["common"], k=50)
         ),
-        sorted(refs_of(store.matches(where, Query(None, ["common"], 50)), where.collection)),
+        sorted(refs_of(store.matches(where, TurnQuery(None, ["common"], 50)), where.collection)),
         store.values(where.collection, where.namespaces, "who"),
         store.info(where).without_vector_count,
     )
@@ -345,7 +356,7 @@ class StoreContract:
         assert twins.labels(where, None) == ({key: len(own) for key in ("kind", "secret", "who")} if own else {})
         candidates = twins.candidates(where, vector=embed("common words bob")[0], terms=["common", "bob"], k=50)
         assert {candidate.record.ref for candidate in candidates} == {entry.ref for entry in own}
-        matches = twins.matches(where, Query(embed("common words bob")[0], ["common", "bob"], 50))
+        matches = twins.matches(where, TurnQuery(embed("common words bob")[0], ["common", "bob"], 50))
         assert sorted(refs_of(matches, collection)) == sorted(entry.ref for entry in own)
         assert {label.get("who") for label in matches.labels} <= {"ann"}
         assert twins.values(collection, ["ann"], "secret") == [f"ann-{number}" for number in range(5)]
@@ -692,8 +703,8 @@ class StoreContract:
             candidates = varied.candidates(where, vector=vector, terms=terms, k=50)
             embedded = [entry.ref for entry in found if entry.ref != ("memory", "ann", "m4", 2) or terms]
             assert sorted(candidate.record.ref for candidate in candidates) == sorted(embedded)
-            assert set(embedded) <= set(refs_of(varied.matches(where, Query(vector, terms, 50)), MEMORY))
-        matches = varied.matches(where, Query(embed("apple")[0], ["apple"], 50))
+            assert set(embedded) <= set(refs_of(varied.matches(where, TurnQuery(vector, terms, 50)), MEMORY))
+        matches = varied.matches(where, TurnQuery(embed("apple")[0], ["apple"], 50))
         assert sorted(refs_of(matches, MEMORY)) == sorted(entry.ref for entry in found)
         assert varied.info(where).without_vector_count == ("m4.2" in expected)
 
@@ -979,7 +990,7 @@ class StoreContract:
             '"': set(),
             "AND": set(),
         }
-        matches = store.matches(turns(), Query(None, list(expected), 50))
+        matches = store.matches(turns(), TurnQuery(None, list(expected), 50))
         assert set(matches.terms) == set(expected)
         assert {term: holders(matches, term) for term in matches.terms} == expected
         assert set(matches.position[matches.words > 0].tolist()) == {0, 1, 2, 3, 4}
@@ -988,14 +999,14 @@ class StoreContract:
         ended: dict[str, Any] = {"ended_at": at(9), "ended_by": "delete"}
         store.append([turn(1, text="apple"), turn(2, text="apple", **ended), turn(3, text="pear", **ended)])
         for state, expected in (("live", {1}), ("ended", {2}), ("any", {1, 2})):
-            matches = store.matches(turns(state=state), Query(None, ["apple"], 50))
+            matches = store.matches(turns(state=state), TurnQuery(None, ["apple"], 50))
             assert holders(matches, "apple") == expected
 
     @pytest.mark.parametrize("vector", [False, True])
     def test_matches_hold_the_best_by_words_and_by_vector(self, talks: Store, vector: bool) -> None:
         asked = embed("banana iris")[0] if vector else None
         found = talks.candidates(turns(), vector=asked, terms=[] if vector else ["banana", "iris"], k=5)
-        matches = talks.matches(turns(), Query(asked, [] if vector else ["banana", "iris"], 5))
+        matches = talks.matches(turns(), TurnQuery(asked, [] if vector else ["banana", "iris"], 5))
         assert set(refs_of(matches)) >= {candidate.record.ref for candidate in found}
 
     def test_matches_name_groups_as_they_were_written(self, store: Store) -> None:
@@ -1024,7 +1035,7 @@ class StoreContract:
         assert len(set(refs_of(matches))) == 6
 
     def test_without_a_query_vector_matches_have_no_similarity(self, talks: Store) -> None:
-        matches = talks.matches(turns(), Query(None, ["apple"], 50))
+        matches = talks.matches(turns(), TurnQuery(None, ["apple"], 50))
         assert np.isnan(matches.similarity).all()
         assert (matches.words > 0).any()
 
@@ -1037,17 +1048,17 @@ class StoreContract:
         assert holders(matches, "apple") == {1, 2}
 
     def test_neither_vector_nor_terms_are_no_error(self, talks: Store) -> None:
-        matches = talks.matches(turns(), Query(None, [], 5))
+        matches = talks.matches(turns(), TurnQuery(None, [], 5))
         assert (list(matches.terms), float(matches.words.sum())) == ([], 0.0)
 
     def test_a_turns_words_include_its_speaker_and_a_memorys_do_not(self, store: Store) -> None:
         labels = {SPEAKER: "Zanzibar Lee"}
         store.append([turn(1, text="we ship", labels=labels), record("m", text="we ship", labels=labels)])
         for terms in (["zanzibar"], ["zanzibar lee"]):
-            assert holders(store.matches(turns(), Query(None, terms, 5)), terms[0]) == {1}
+            assert holders(store.matches(turns(), TurnQuery(None, terms, 5)), terms[0]) == {1}
             assert by_words(store, terms, turns()).keys() == {"talk"}
             assert by_words(store, terms) == {}
-            assert not store.matches(pool(), Query(None, terms, 5)).holds.any()
+            assert not store.matches(pool(), TurnQuery(None, terms, 5)).holds.any()
 
     # --- read and values -------------------------------------------------------------------------------------------
 
@@ -1157,7 +1168,7 @@ class StoreContract:
         def nearest(collection: Collection, number: int) -> list[int]:
             query, where = own[collection][number], pool(collection=collection)
             (found,) = store.candidates(where, vector=query, terms=[], k=1)
-            matches = store.matches(where, Query(query, [], 1))
+            matches = store.matches(where, TurnQuery(query, [], 1))
             best = refs_of(matches, collection)[int(np.nanargmax(matches.similarity))]
             assert {found.record.ref.collection, best.collection} == {collection}
             return [int(found.record.ref.group), int(best.group)]
@@ -1186,7 +1197,7 @@ class StoreContract:
         with pytest.raises(EmbedderMismatch, match="fake/1"):
             store.candidates(pool(), vector=vector[0], terms=["apple"], k=5)
         with pytest.raises(EmbedderMismatch, match="fake/1"):
-            store.matches(turns(), Query(vector[0], ["apple"], 5))
+            store.matches(turns(), TurnQuery(vector[0], ["apple"], 5))
         assert everything(store, pool()) == everything(open_store(SPACE), pool())
         assert by_words(store, ["apple"]) != {}
 
@@ -1389,7 +1400,7 @@ class StoreContract:
             )
             assert by_other(store, "apple tart", pool(state="ended"))["m0"] == pytest.approx(1.0, abs=0.01)
             assert by_other(store, "apple juice", pool("bob"))["b0"] == pytest.approx(1.0, abs=0.01)
-            matches = store.matches(turns(), Query(embed_other("date syrup")[0], [], 50))
+            matches = store.matches(turns(), TurnQuery(embed_other("date syrup")[0], [], 50))
             assert matches.position[int(np.nanargmax(matches.similarity))] == 3
             assert store.unstaged(OTHER, MEMORY, limit=9) == store.unstaged(OTHER, HISTORY, limit=9) == []
             (vectors,) = store.vectors([Ref(MEMORY, "ann", "m1", 1)]).values()
@@ -1557,7 +1568,7 @@ class StoreContract:
         for number in (0, 4, 76, 78, 150, 298):
             (found,) = other.candidates(pool(), vector=vectors[number], terms=[], k=1)
             assert found.record.ref == refs[number]
-            matches = other.matches(turns(), Query(vectors[count + number], [], 5))
+            matches = other.matches(turns(), TurnQuery(vectors[count + number], [], 5))
             assert refs_of(matches)[int(np.nanargmax(matches.similarity))] == refs[count + number]
 
     def test_vectors_that_come_late_are_found_among_many(self, store: Store) -> None:

@@ -57,9 +57,9 @@ from memories.stores.documents.schema import PENDING  # noqa: E402
 from memories.stores.documents.store import RemoteStore  # noqa: E402
 from memories.stores.records import (  # noqa: E402
     Patch,
-    Query,
     Ref,
     Space,
+    TurnQuery,
 )
 from memories.stores.words import Term, occurrences  # noqa: E402
 
@@ -656,16 +656,16 @@ def test_a_large_pool_of_turns_gives_the_best_with_what_stands_beside_them(
             for number in range(300)
         ]
     )
-    matches = store.matches(turns(), Query(vectors[205], ["w47"], 3))
+    matches = store.matches(turns(), TurnQuery(vectors[205], ["w47"], 3))
     positions = {ref.position for ref in refs_of(matches)}
     assert {45, 46, 47, 48, 49, 203, 204, 205, 206, 207} <= positions
     assert 50 not in positions  # beside it, in another session
     assert len(positions) < 40
     assert matches.searched == 300
     assert not np.isnan(matches.similarity).any()
-    days = store.matches(turns(), Query(None, ["w47"], 3, days=[(at(100), at(104))]))
+    days = store.matches(turns(), TurnQuery(None, ["w47"], 3, days=[(at(100), at(104))]))
     assert {100, 101, 102, 103, 104} <= {ref.position for ref in refs_of(days)}
-    narrow = store.matches(turns(labels={"no": "such"}), Query(vectors[205], ["common"], 3))
+    narrow = store.matches(turns(labels={"no": "such"}), TurnQuery(vectors[205], ["common"], 3))
     assert refs_of(narrow) == []
     assert len(refs_of(matching(store, "w47", turns(group="talk", until=at(9))))) == 10
 

@@ -41,9 +41,9 @@ from memories.stores.files.store import FilesStore  # noqa: E402
 from memories.stores.records import (  # noqa: E402
     SPEAKER,
     Patch,
-    Query,
     Ref,
     Space,
+    TurnQuery,
 )
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
@@ -401,7 +401,7 @@ READS: dict[str, Callable[[FilesStore], object]] = {
     "read": lambda store: store.read([Ref(MEMORY, "ann", "m1", 1)]),
     "vectors": lambda store: store.vectors([Ref(MEMORY, "ann", "m1", 1)]),
     "candidates": lambda store: store.candidates(pool(), vector=None, terms=["fact"], k=5),
-    "matches": lambda store: store.matches(pool(), Query(None, ["fact"], k=5)),
+    "matches": lambda store: store.matches(pool(), TurnQuery(None, ["fact"], k=5)),
     "unstaged": lambda store: store.unstaged(SPACE, MEMORY, limit=9),
     "switch": lambda store: store.switch(SPACE._replace(model="other/1")),
 }

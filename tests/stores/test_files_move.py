@@ -48,10 +48,10 @@ from memories.stores.records import (  # noqa: E402
     SPEAKER,
     Filter,
     Patch,
-    Query,
     Record,
     Ref,
     Space,
+    TurnQuery,
 )
 from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
 
@@ -311,7 +311,7 @@ def test_a_search_of_two_places_finds_the_best_of_both(mixed: Store) -> None:
 
 def test_matches_of_two_places_are_joined(mixed: Store) -> None:
     where = turns("ann", "bob")
-    matches = mixed.matches(where, Query(embed("common")[0], ["common", "bob", "ann", "absent"], 50))
+    matches = mixed.matches(where, TurnQuery(embed("common")[0], ["common", "bob", "ann", "absent"], 50))
     assert sorted(refs_of(matches)) == sorted(found.ref for found in mixed.scan(where, limit=99))
     assert len(matches.position) == len(matches.similarity) == len(matches.words) == 15 <= matches.searched
     by_row = {ref: row for row, ref in enumerate(refs_of(matches))}

@@ -56,13 +56,13 @@ from memories.stores.postgres import schema as postgres_schema  # noqa: E402
 from memories.stores.postgres import spaces as postgres_spaces  # noqa: E402
 from memories.stores.postgres import vectors as postgres_vectors  # noqa: E402
 from memories.stores.postgres import words as postgres_words  # noqa: E402
-from memories.stores.postgres.session import Session  # noqa: E402
 from memories.stores.postgres.store import PostgresStore  # noqa: E402
+from memories.stores.postgres.transaction import Transaction  # noqa: E402
 from memories.stores.records import (  # noqa: E402
     Patch,
-    Query,
     Ref,
     Space,
+    TurnQuery,
 )
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
@@ -485,14 +485,14 @@ def test_a_read_that_loses_its_connection_is_repeated_once(
     server: Node, store: PostgresStore, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.append([record("m", text="apple")])
-    plain, losses = Session.rows, iter([True, False, True, True])
+    plain, losses = Transaction.rows, iter([True, False, True, True])
 
-    def rows(self: Session, sql: str, values: Any = (), *, binary: bool = False) -> Any:
+    def rows(self: Transaction, sql: str, values: Any = (), *, binary: bool = False) -> Any:
         if "record r" in sql and next(losses, False):
             end_sessions(server)
         return plain(self, sql, values, binary=binary)
 
-    monkeypatch.setattr(Session, "rows", rows)
+    monkeypatch.setattr(Transaction, "rows", rows)
     assert [entry.text for entry in store.scan(pool(), limit=5)] == ["apple"]
     with pytest.raises(StoreError, match="lost"):
         store.scan(pool(), limit=5)
@@ -1086,7 +1086,7 @@ def test_among_many_turns_matches_bring_those_beside_the_best_and_those_of_the_d
     monkeypatch.setattr(turns, "_FEW", 20)
     store.append([turn(number, text=f"word{number}", created_at=at(1000 * number)) for number in range(200)])
     matches = store.matches(
-        pool(collection=HISTORY), Query(embed("word50")[0], ["word50"], 3, [(at(149_500), at(152_500))])
+        pool(collection=HISTORY), TurnQuery(embed("word50")[0], ["word50"], 3, [(at(149_500), at(152_500))])
     )
     found = set(matches.position.tolist())
     assert {48, 49, 50, 51, 52, 150, 151, 152} <= found
@@ -1179,7 +1179,7 @@ def test_two_removals_at_once_are_both_erased(
     chosen = [next(name for name in names if parts[name] == part) for part in ("_p0", "_p1")]
     met, remove = threading.Barrier(2, timeout=20), postgres_erasure.remove
 
-    def both(db: Session, refs: Any) -> None:
+    def both(db: Transaction, refs: Any) -> None:
         met.wait()
         remove(db, refs)
         if refs[0].namespace == chosen[0]:

@@ -50,10 +50,10 @@ from memories.errors import MemoriesError, SchemaTooNew, StoreBusy, StoreDamaged
 from memories.stores.records import (  # noqa: E402
     Filter,
     Patch,
-    Query,
     Record,
     Ref,
     Space,
+    TurnQuery,
 )
 from memories.stores.sqlite import connection as sqlite_file  # noqa: E402
 from memories.stores.sqlite import schema as sqlite_schema  # noqa: E402
@@ -1474,7 +1474,7 @@ print(store.count(mine))
 
 def _all_matches(store: SQLiteStore) -> Any:
     """Return everything that a search of the turns is told, in a form that compares."""
-    found = store.matches(turns(), Query(embed("apple pie")[0], ["apple", "pie"], 10))
+    found = store.matches(turns(), TurnQuery(embed("apple pie")[0], ["apple", "pie"], 10))
     rows = zip(
         found.group.tolist(), found.position.tolist(), found.session.tolist(), found.label.tolist(),
         found.words.round(6).tolist(), found.similarity.round(6).tolist(), found.holds.T.tolist(), strict=True,

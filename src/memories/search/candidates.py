@@ -11,8 +11,7 @@ from memories.search import dates
 from memories.search.ranking import FULL_LENGTH, FULL_WORDS, ON_DATE, Evidence, Features, fused
 from memories.search.speakers import named, without
 from memories.stores.protocol import Store
-from memories.stores.records import SPEAKER, Candidate, Collection, Filter, Matches, Record, Ref
-from memories.stores.records import Query as TurnQuery
+from memories.stores.records import SPEAKER, Candidate, Collection, Filter, Matches, Record, Ref, TurnQuery
 from memories.text import is_latin, normal_form
 
 if TYPE_CHECKING:

@@ -1,6 +1,11 @@
-"""Stores keep records; `open_store` finds the right one for a URL."""
+"""Stores keep records; `open_store` finds the right one for a URL.
 
+To add a store, write a package with the files of the others and add its scheme to the table.
+"""
+
+import importlib
 from pathlib import Path
+from typing import cast
 
 from memories.config import Config, without_password
 from memories.errors import ConfigError
@@ -9,43 +14,42 @@ from memories.stores.records import Space
 
 __all__ = ["Store", "open_store"]
 
+# What opens the store of each scheme: a class or function, imported only when it is asked for.
+_STORES = {
+    "sqlite": "sqlite.store.SQLiteStore",
+    "files": "files.store.open_files",
+    "postgresql": "postgres.store.PostgresStore",
+    "postgres": "postgres.store.PostgresStore",
+    "chroma": "chroma.store.ChromaStore",
+    "qdrant": "qdrant.store.QdrantStore",
+}
+
 
 def open_store(url: str, space: Space | None, config: Config | None = None) -> Store:
-    """Return the store of a URL; nothing is opened or written yet.
+    """Return the store at a URL; nothing is opened or written yet.
 
     Args:
         url: `sqlite:///path` or `files:///folder`, with three slashes before a relative path and four before an
             absolute one; `postgresql://…`; `chroma://host:port/collection`; `qdrant://host:port/collection` or
             `qdrant:///folder`.
-        space: The space of the vectors that will be written and searched; None in keyword-only mode.
+        space: The space of the vectors to write and search; None in keyword-only mode.
         config: Settings that a URL leaves open: the name of the collection, and when files move to which store.
 
     Raises:
-        ConfigError: There is no store of that kind, the URL is not acceptable, or an extra is not installed.
+        ConfigError: There is no store of that kind, the URL is not valid, or a package is not installed.
     """
-    kind, separator, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://")
     path = Path(rest[1:]).expanduser().absolute() if rest.startswith("/") and len(rest) > 1 else None
-    if kind == "sqlite" and path:
-        from memories.stores.sqlite.store import SQLiteStore
-
-        return SQLiteStore(path, space)
-    if kind == "files" and path:
-        from memories.stores.files.store import open_files
-
-        return open_files(path, space, config)
-    if kind in ("postgresql", "postgres") and separator:
-        from memories.stores.postgres.store import PostgresStore
-
-        return PostgresStore(url, space)
-    if kind == "chroma" and rest:
-        from memories.stores.chroma.store import ChromaStore
-
-        return ChromaStore(url, space, config.collection_name if config else None)
-    if kind == "qdrant" and rest:
-        from memories.stores.qdrant.store import QdrantStore
-
-        return QdrantStore(url, space, config.collection_name if config else None)
-    raise ConfigError(
-        f'"{without_password(url)[:80]}" is not a store; use sqlite:///path, postgresql://…, chroma://host:port, '
-        "qdrant://host:port, or files:///folder"
-    )
+    complete = {"sqlite": path, "files": path, "chroma": rest, "qdrant": rest}.get(scheme, separator)
+    if scheme not in _STORES or not complete:
+        raise ConfigError(
+            f'"{without_password(url)[:80]}" is not a store; use sqlite:///path, postgresql://…, chroma://host:port, '
+            "qdrant://host:port, or files:///folder"
+        )
+    module, _, name = _STORES[scheme].rpartition(".")
+    found = getattr(importlib.import_module(f"memories.stores.{module}"), name)
+    if scheme == "files":
+        return cast("Store", found(path, space, config))
+    if scheme in ("chroma", "qdrant"):
+        return cast("Store", found(url, space, config.collection_name if config else None))
+    return cast("Store", found(path if scheme == "sqlite" else url, space))

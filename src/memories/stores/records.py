@@ -1,4 +1,4 @@
-"""What a store keeps and is asked: records, their addresses, filters, answers. What users see is in `models`."""
+"""What a store takes and returns: records, refs, filters, answers. What users see is in `models`."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SPEAKER, ROLE = "speaker", "role"  # labels of turns
-MAX_INDEX = 2**31 - 1  # that a turn may ask for; those behind it go on from there
-BESIDE = 2  # turns before and after one that matches, which come with it from `Store.matches`
+MAX_INDEX = 2**31 - 1  # the highest index that a turn may ask for; later turns continue from there
+BESIDE = 2  # `Store.matches` also returns this many turns before and after one that matches
 _NONE: Mapping[str, Any] = {}
 
 
@@ -23,7 +23,7 @@ class Collection(StrEnum):
 
 
 class Ref(NamedTuple):
-    """The address of a record: its position (version or turn index) in its group (memory or conversation)."""
+    """Identifies a record: its position (version or turn index) in its group (memory or conversation)."""
 
     collection: Collection
     namespace: str
@@ -35,18 +35,18 @@ class Record(NamedTuple):
     """What a store keeps: a version of a memory, or a turn of a conversation.
 
     Attributes:
-        ref: Where it stands.
-        text: What it says.
+        ref: Where it is.
+        text: Its content.
         created_at: When it was written.
         ended_at: When it stopped being current. None while it is live.
         ended_by: What ended it: `update`, `delete` or `supersede`.
         key: A name that only one live record of a collection and namespace has.
         labels: Pairs that can be filtered by and counted.
         fields: Other values, JSON scalars only; not filtered by.
-        vectors: Shape (windows, dimension), float32, unit length; None when it has not been embedded. Only written:
-            a store keeps them in a coarser form and gives them back by `Store.vectors` only.
+        vectors: Shape (windows, dimension), float32, unit length; None if it has not been embedded. Write only: a
+            store may keep them in a coarser form, and only `Store.vectors` returns them.
         accesses: How often it was read; approximate.
-        session: For a turn, the position at which its session begins; None for what stands alone.
+        session: For a turn, the position at which its session begins; None outside of sessions.
     """
 
     ref: Ref
@@ -63,7 +63,7 @@ class Record(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """Which records are meant; all conditions hold together.
+    """Selects records; all conditions must hold.
 
     Attributes:
         collection: Memories or turns.
@@ -73,10 +73,10 @@ class Filter(NamedTuple):
         until: Written at this time or earlier.
         state: `live` records, `ended` ones, or `any`.
         ended_by: Only records that this ended.
-        as_of: The records that were live at this time; `state` is then not looked at.
+        as_of: Records that were live at this time; `state` is then ignored.
         group: One memory or conversation, by its full name or, with `prefix`, by how its name begins.
         prefix: Whether `group` is only the beginning of a name.
-        key: The live record that has this key.
+        key: Only the live record with this key.
     """
 
     collection: Collection
@@ -90,6 +90,25 @@ class Filter(NamedTuple):
     group: str | None = None
     prefix: bool = False
     key: str | None = None
+
+    def fits(self, record: Record) -> bool:
+        """Return whether a record matches."""
+        ref, ended_at = record.ref, record.ended_at
+        if self.as_of is not None:
+            current = record.created_at <= self.as_of and (ended_at is None or ended_at > self.as_of)
+        else:
+            current = self.state == "any" or (self.state == "live") == (ended_at is None)
+        return (
+            current
+            and ref.collection is self.collection
+            and ref.namespace in self.namespaces
+            and (self.key is None or (record.key == self.key and ended_at is None))
+            and self.labels.items() <= record.labels.items()
+            and (self.ended_by is None or record.ended_by == self.ended_by)
+            and (self.since is None or record.created_at >= self.since)
+            and (self.until is None or record.created_at <= self.until)
+            and (ref.group.startswith(self.group or "") if self.prefix else self.group in (None, ref.group))
+        )
 
 
 class Candidate(NamedTuple):
@@ -108,14 +127,14 @@ class Candidate(NamedTuple):
     words: float
 
 
-class Query(NamedTuple):
-    """What is looked for among turns.
+class TurnQuery(NamedTuple):
+    """A search of turns.
 
     Attributes:
-        vector: Shape (dimension,), unit length; None to go by words alone.
+        vector: Shape (dimension,), unit length; None to search by words alone.
         terms: See `Store.candidates`.
-        k: So many of the best by vector, and so many of the best by words.
-        days: Spans of time, the first moment and the last, that are asked about.
+        k: How many of the best by vector, and how many of the best by words.
+        days: Spans of time that the query asks about, each with its first and last moment.
     """
 
     vector: "NDArray[np.float32] | None"
@@ -125,19 +144,19 @@ class Query(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """What matches a query, in columns: one row for each record, shape (n,), where nothing else is said.
+    """What matches a query, in columns: one row per record, shape (n,) unless stated otherwise.
 
     Attributes:
         groups: The different groups, each with its namespace.
         group: Which of `groups` the record is in.
         position: Its position in the group.
-        session: The position at which its session begins; -1 for what stands alone.
+        session: The position at which its session begins; -1 outside of sessions.
         created_at: When it was written, in milliseconds since 1970.
         labels: The different sets of labels.
         label: Which of `labels` it has.
         words: BM25 of all terms, larger is better; 0.0 if none matches.
-        similarity: The cosine of its best window and the query, -1 to 1; NaN for what has no vector.
-        terms: Terms that were looked for; ones that very many records have may be left out.
+        similarity: The cosine of its best window and the query, -1 to 1; NaN if it has no vector.
+        terms: The terms that were searched for; very common ones may be left out.
         holds: Which record has which term, shape (len(terms), n), bool.
         searched: How many records were searched, roughly.
     """
@@ -173,15 +192,15 @@ class Patch(NamedTuple):
 
 
 class StoreInfo(NamedTuple):
-    """What a store says about itself.
+    """The status of a store.
 
     Attributes:
-        schema_version: None where it has none yet.
-        model: What made its vectors; None where it has none.
-        without_vector_count: Records that only words can find.
-        size_bytes: What it needs on the disk; None where it can't know.
-        erasing: A removal was cut short: bytes of what was removed may still be in its files.
-        collection: What its part of a server is called, where it has such a name.
+        schema_version: None if it has none yet.
+        model: The model of its vectors; None if it has none.
+        without_vector_count: How many records only words can find.
+        size_bytes: Its size on disk; None if unknown.
+        erasing: A removal was interrupted: bytes of removed records may still be in its files.
+        collection: Its name on the server, if it has one.
     """
 
     url: str

@@ -1,13 +1,13 @@
-"""Words for stores without a word index of their own: the tokens that SQLite indexes, and BM25 over them."""
+"""Words, the same for every store: the tokens that SQLite indexes, and BM25 over them."""
 
 import functools
+import heapq
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from memories.stores.records import SPEAKER, Collection, Record
-from memories.text import index_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,13 +17,14 @@ TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* 
 K1, B = 1.2, 0.75  # those of FTS5
 LEAST_IDF = 1e-6
 _lock = threading.Lock()
+_Id = TypeVar("_Id")
 
 
 class Term(NamedTuple):
-    """A term of a query as tokens: one word, or several that must follow each other.
+    """A term of a query as tokens: one word, or several in a row.
 
     Attributes:
-        tokens: What must follow each other; never empty.
+        tokens: The tokens in a row; never empty.
         open_ended: The last token is only the beginning of a word.
     """
 
@@ -32,11 +33,11 @@ class Term(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """What BM25 has to know of all documents, of which those that are scored are a part.
+    """What BM25 needs to know of all documents, including those that are not scored.
 
     Attributes:
         documents: How many there are.
-        mean_length: How many tokens one has on average.
+        mean_length: How many tokens a document has on average.
         holders: For each term, how many documents have it.
     """
 
@@ -45,11 +46,11 @@ class Corpus(NamedTuple):
     holders: Mapping[str, int]
 
 
-class Words(NamedTuple):
-    """How well words match.
+class WordScores(NamedTuple):
+    """How well each of some documents matches.
 
     Attributes:
-        scores: BM25 of all terms, shape (documents,); 0.0 where none matches.
+        scores: BM25 of all terms, shape (documents,); 0.0 if none matches.
         terms: The terms, as they were given.
         holds: Which document has which term, shape (terms, documents).
     """
@@ -59,19 +60,28 @@ class Words(NamedTuple):
     holds: "NDArray[np.bool_]"
 
 
+class WordHits(NamedTuple):
+    """What an index of words finds: BM25 of each record that has a term, and the records that have each term."""
+
+    scores: dict[int, float]
+    holders: dict[str, list[int]]
+
+
 def tokens(text: str) -> list[str]:
-    """Return the tokens of a text, in order: of its normal form, without accents, English endings taken off."""
+    """Return the tokens of a text in order: normalized, without accents, English words reduced to their stems."""
+    from memories.text import index_text  # its patterns take 4 ms to compile, and reading does without them
+
     with _lock:
         return _split()(index_text(text))
 
 
 def tokens_of(record: Record) -> list[str]:
-    """Return the tokens that a record is found by; the name of its speaker is among those of a turn."""
+    """Return the tokens that find a record; those of a turn include the name of its speaker."""
     return tokens(spoken(record))
 
 
 def spoken(record: Record) -> str:
-    """Return the text that a record is indexed by: a turn's begins with the name of its speaker."""
+    """Return the text that is indexed for a record: that of a turn begins with the name of its speaker."""
     turn = record.ref.collection is Collection.HISTORY
     return f"{record.labels[SPEAKER]}: {record.text}" if turn and SPEAKER in record.labels else record.text
 
@@ -84,13 +94,13 @@ def parse(term: str) -> Term | None:
     return Term(found, open_ended=beginning not in ("", term)) if found else None
 
 
-def score(documents: Sequence[Sequence[str]], terms: Sequence[str], corpus: Corpus | None = None) -> Words:
+def score(documents: Sequence[Sequence[str]], terms: Sequence[str], corpus: Corpus | None = None) -> WordScores:
     """Return BM25 as FTS5 computes it (Robertson and Zaragoza, 2009), with k1 = 1.2 and b = 0.75.
 
     Args:
         documents: The tokens of each document.
         terms: From `memories.text.query_terms`.
-        corpus: What the documents are a part of; by default they are all that there is.
+        corpus: The whole of which the documents are a part; by default there are no others.
     """
     import numpy as np
 
@@ -108,11 +118,11 @@ def score(documents: Sequence[Sequence[str]], terms: Sequence[str], corpus: Corp
         having = corpus.holders.get(term, 0) if corpus else int(holds[row].sum())
         idf = max(math.log((total - having + 0.5) / (having + 0.5)) if total >= having else 0.0, LEAST_IDF)
         scores += idf * often * (K1 + 1) / (often + K1 * (1 - B + B * lengths / mean))
-    return Words(scores, list(terms), holds)
+    return WordScores(scores, list(terms), holds)
 
 
 def occurrences(document: Sequence[str], term: Term) -> int:
-    """Return how often a document has a term."""
+    """Return how often a term occurs in a document."""
     *leading, last = term.tokens
     if not leading and not term.open_ended:
         return document.count(last)
@@ -121,6 +131,11 @@ def occurrences(document: Sequence[str], term: Term) -> int:
         return sum(map(fits, document))
     size = len(leading)
     return sum(list(document[at - size : at]) == leading for at in range(size, len(document)) if fits(document[at]))
+
+
+def best(scores: Mapping[_Id, float], k: int) -> dict[_Id, float]:
+    """Return the `k` highest scores, the highest first."""
+    return dict(heapq.nlargest(k, scores.items(), key=lambda item: item[1]))
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from memories.embedders.protocol import Embedder
 from memories.errors import Conflict, RequestError, StoreError
-from memories.stores.copies import change, in_turn, lasting, passing
+from memories.stores.copies import change, ends_first, immutable, mutable
 from memories.stores.protocol import Store
 from memories.stores.records import Record, Ref
 from memories.transfer.export import PAGE, Place, Progress, pages, places, refuse_damaged, total, with_vectors
@@ -194,14 +194,14 @@ class _Mover:
         missing = [record for record in page if record.ref not in there]
         pairs = [(record, there[record.ref]) for record in page if record.ref in there]
         for record, other in pairs:
-            if lasting(record) != lasting(other):
+            if immutable(record) != immutable(other):
                 raise RequestError(_is_no_copy(record.ref))
         return missing, [(record, other) for record, other in pairs if _outdated(record, other)]
 
     def _change(self, pairs: Sequence[tuple[Record, Record]]) -> None:
         """Bring what was copied before up to date."""
         patches = [patch for patch in (change(record, other) for record, other in pairs) if patch is not None]
-        for some in in_turn(patches):
+        for some in ends_first(patches):
             for start in range(0, len(some), PAGE):
                 self._target.patch(some[start : start + PAGE])
         self.result.changed += len(patches)
@@ -226,7 +226,7 @@ class _Mover:
 
 
 def _outdated(record: Record, other: Record) -> bool:
-    return passing(record) != passing(other) or record.accesses > other.accesses
+    return mutable(record) != mutable(other) or record.accesses > other.accesses
 
 
 def _is_no_copy(ref: Ref) -> str:

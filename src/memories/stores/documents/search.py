@@ -15,7 +15,7 @@ from memories.stores.columns import matches_of
 from memories.stores.documents.driver import Condition, Kind, Part
 from memories.stores.documents.query import Place, View, parts_of, place_of, ref_at
 from memories.stores.documents.schema import Stored, is_narrow, is_specific, means, ref_of, word_of
-from memories.stores.records import BESIDE, Candidate, Filter, Matches, Query, Ref
+from memories.stores.records import BESIDE, Candidate, Filter, Matches, Ref, TurnQuery
 from memories.times import to_millis
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Search:
             for stored, score in zip(found, scores, strict=True)
         ]
 
-    def matches(self, query: Query) -> Matches:
+    def matches(self, query: TurnQuery) -> Matches:
         """See `Store.matches`."""
         corpus, holders = self._corpus(query.terms)
         if self._total <= SMALL:
@@ -305,7 +305,7 @@ class Search:
             ref for turn in turns for ref in near[turn.ref] if ref in beside and beside[ref].session == turn.session
         }
 
-    def _said(self, query: Query) -> set[Ref]:
+    def _said(self, query: TurnQuery) -> set[Ref]:
         """Return turns that were said on the days that are meant, some of each."""
         found: set[Ref] = set()
         for first, last in query.days:

@@ -16,13 +16,14 @@ from memories.stores.documents.pending import Turn
 from memories.stores.documents.query import View
 from memories.stores.documents.schema import LIVE, label_of, means, pair_of, record_id, window_ids
 from memories.stores.documents.spaces import SCHEMA, Spaces
-from memories.stores.records import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, Space, StoreInfo
+from memories.stores.records import Candidate, Collection, Filter, Patch, Record, Ref, Space, StoreInfo
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from memories.stores.documents.search import Samples, Search
+    from memories.stores.records import Matches, TurnQuery
 
 _BUSY_SECONDS = 30
 _PAGE = 1_000  # records in one request
@@ -231,7 +232,7 @@ class RemoteStore:
         """See `Store.candidates`."""
         return self._search(where, vector).candidates(vector, terms, k)
 
-    def matches(self, where: Filter, query: Query) -> Matches:
+    def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
         """See `Store.matches`."""
         return self._search(where, query.vector).matches(query)
 

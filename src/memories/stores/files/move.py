@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memories.batches import by_count
 from memories.config import Config, without_password
 from memories.errors import ConfigError, MemoriesError, StoreDamaged, StoreError
-from memories.stores.copies import change, in_turn, lasting, passing
+from memories.stores.copies import change, ends_first, immutable, mutable
 from memories.stores.files.derived import Named, named
 from memories.stores.files.lines import file_name, namespace_of, stem
 from memories.stores.files.store import FilesStore
@@ -300,7 +300,7 @@ class Mover:
             missing += [record for record in batch if record.ref not in known]
             changes = [_difference(record, known[record.ref]) for record in batch if record.ref in known]
             patches += [patch for patch in changes if patch is not None]
-        for some in in_turn(patches):
+        for some in ends_first(patches):
             there.patch(some)
         begun = self._begun(namespace)
         copies = begun.copies & {record.ref for record in records} if begun and begun.store == store else frozenset()
@@ -350,7 +350,7 @@ def _difference(record: Record, there: Record) -> Patch | None:
     Raises:
         StoreError: It is no copy, but another record.
     """
-    if lasting(record) != lasting(there):
+    if immutable(record) != immutable(there):
         ref = record.ref
         raise StoreError(
             f"there is another {ref.collection} {ref.group} {ref.position} of {ref.namespace} there already"
@@ -360,7 +360,7 @@ def _difference(record: Record, there: Record) -> Patch | None:
 
 def _digest(records: Sequence[Record]) -> str:
     """Return the hash of what records say, in whatever order they come; each counts once."""
-    lines = sorted(json.dumps([lasting(record), passing(record)]) for record in records)
+    lines = sorted(json.dumps([immutable(record), mutable(record)]) for record in records)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

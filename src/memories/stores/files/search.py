@@ -30,7 +30,7 @@ class _Texts(NamedTuple):
     ended: "NDArray[np.bool_]"
 
 
-def words_of(pools: Sequence[Pool], where: Filter, entries: Sequence[Entry], terms: Sequence[str]) -> bm25.Words:
+def words_of(pools: Sequence[Pool], where: Filter, entries: Sequence[Entry], terms: Sequence[str]) -> bm25.WordScores:
     """Return how well words match some of the records of these pools, by BM25 (Robertson and Zaragoza, 2009).
 
     How rare a word is follows from what is current, and for what has ended from what has ended: what was said once does
@@ -53,10 +53,10 @@ def words_of(pools: Sequence[Pool], where: Filter, entries: Sequence[Entry], ter
         for among in (~texts.ended, texts.ended) if also_ended else (~texts.ended,):
             scores[among] = _bm25(often[:, among], texts.lengths[among])
     if len(entries) == len(every):
-        return bm25.Words(scores, list(terms), holds)
+        return bm25.WordScores(scores, list(terms), holds)
     numbers = {id(entry): number for number, entry in enumerate(every)}
     rows = np.array([numbers[id(entry)] for entry in entries], dtype=np.int64)
-    return bm25.Words(scores[rows], list(terms), holds[:, rows])
+    return bm25.WordScores(scores[rows], list(terms), holds[:, rows])
 
 
 def _texts(entries: Sequence[Entry]) -> _Texts:

@@ -11,7 +11,18 @@ from memories.stores.files.derived import FORMAT, Named, Spaces, decode, encode,
 from memories.stores.files.lines import file_name
 from memories.stores.files.pool import Address, Entry, kept, meant, order_of, present
 from memories.stores.files.session import Session, Work, by_file
-from memories.stores.records import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, Space, StoreInfo
+from memories.stores.records import (
+    Candidate,
+    Collection,
+    Filter,
+    Matches,
+    Patch,
+    Record,
+    Ref,
+    Space,
+    StoreInfo,
+    TurnQuery,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -187,7 +198,7 @@ class FilesStore:
             for row, record in zip(rows, records, strict=True)
         ]
 
-    def matches(self, where: Filter, query: Query) -> Matches:
+    def matches(self, where: Filter, query: TurnQuery) -> Matches:
         """See `Store.matches`."""
         from memories.stores.columns import matches_of
         from memories.stores.files.search import words_of

@@ -11,7 +11,18 @@ from memories.errors import Conflict
 from memories.stores.files.move import Mover
 from memories.stores.files.pool import order_of
 from memories.stores.protocol import Store
-from memories.stores.records import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, Space, StoreInfo
+from memories.stores.records import (
+    Candidate,
+    Collection,
+    Filter,
+    Matches,
+    Patch,
+    Record,
+    Ref,
+    Space,
+    StoreInfo,
+    TurnQuery,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -165,7 +176,7 @@ class TieredStore:
         similar.sort(key=lambda pair: -pair[0])
         return list({one.record.ref: one for one in [*by_words, *(one for _, one in similar[:k])]}.values())
 
-    def matches(self, where: Filter, query: Query) -> Matches:
+    def matches(self, where: Filter, query: TurnQuery) -> Matches:
         """See `Store.matches`."""
         parts = self._asked(where, lambda store, some: store.matches(some, query))
         return parts[0] if len(parts) == 1 else _joined(parts)

@@ -1,4 +1,7 @@
-"""The server of the PostgreSQL store: its connections, transactions, locks and migrations. No record is known here."""
+"""The server of the PostgreSQL store: its URL, connections, transactions, locks and migrations.
+
+Knows nothing of records.
+"""
 
 import contextlib
 import hashlib
@@ -15,7 +18,7 @@ from memories.config import without_password
 from memories.errors import ConfigError, SchemaTooNew, StoreBusy, StoreError, StoreUnreachable
 from memories.stores.postgres import schema
 from memories.stores.postgres.errors import INSTALL, refusal, translated
-from memories.stores.postgres.session import READ_META, Meta, Missing, Session, last_rows
+from memories.stores.postgres.transaction import READ_META, Meta, Missing, Transaction, last_rows
 
 if TYPE_CHECKING:
     import psycopg
@@ -23,11 +26,11 @@ if TYPE_CHECKING:
     from memories.stores.postgres.driver import Connection
 
 BUSY_SECONDS = 30.0
-READ_SECONDS = 60.0  # so long the server may say nothing while it is read
+READ_SECONDS = 60.0  # how long the server may send nothing during a read
 WRITE_SECONDS = 120.0
 MAX_CONNECTIONS = 10  # of one process; more threads wait for each other
 OLDEST = 150_000  # PostgreSQL 15
-MANY = 100  # so many records, added in one step, may make what the planner knows too old
+MANY = 100  # adding this many records in one step may outdate the planner's statistics
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _DEFAULTS = {
     "connect_timeout": "10",
@@ -40,15 +43,15 @@ SELECT current_setting('server_version_num')::int, current_setting('server_encod
        current_setting('synchronous_commit'),
        (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector')
 """
-# To reckon the words of every row anew, as a scan without their index does, takes longer than the planner thinks. A
-# scan of the vectors' index goes on until enough of what it finds is meant.
+# Computing the words of every row, as a scan without their index does, takes longer than the planner thinks. A scan of
+# the vectors' index continues until enough rows match.
 _SETTINGS = """
 SET enable_seqscan = off; SET enable_partitionwise_join = on; SET jit = off;
 SET idle_in_transaction_session_timeout = '300s'; SET default_transaction_read_only = off;
 SET hnsw.ef_search = 300; SET hnsw.iterative_scan = relaxed_order; SET hnsw.max_scan_tuples = 50000
 """
-# Tables of more than a megabyte that have doubled since the planner last looked. Autovacuum looks too, but a minute
-# after a load or never, and until then a search may take ten times as long.
+# Tables of more than a megabyte that have doubled since they were last analyzed. Autovacuum does it a minute after a
+# load or never, and until then a search may take ten times as long.
 _GROWN = """
 SELECT oid::regclass::text FROM pg_class
 WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' AND pg_has_role(relowner, 'USAGE')
@@ -60,27 +63,27 @@ _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"  # a replica would refuse READ WRITE before it is asked to write
 
 
-class Address(NamedTuple):
-    """What a URL says.
+class StoreURL(NamedTuple):
+    """The parts of a store's URL.
 
     Attributes:
-        url: The URL for libpq.
+        full: The URL for libpq.
         shown: The URL without its password.
         schema: The schema that holds the tables.
         partitions: How many partitions a new store gets.
     """
 
-    url: str
+    full: str
     shown: str
     schema: str
     partitions: int
 
 
-def address(url: str) -> Address:
-    """Read a URL: libpq's, and of our own `schema=` (`memories`) and `partitions=` (4) behind the question mark.
+def parse_url(url: str) -> StoreURL:
+    """Parse a URL of libpq with two options of our own, `schema` and `partitions`.
 
     Raises:
-        ConfigError: It is not acceptable.
+        ConfigError: It is not valid.
     """
     shown = without_password(url)
     try:
@@ -96,26 +99,26 @@ def address(url: str) -> Address:
     query = urlencode({name: given.get(name, value) for name, value in {**_DEFAULTS, **given}.items()})
     if any("password" in option for option in given):
         shown = urlunsplit(urlsplit(shown)._replace(query=""))
-    return Address(urlunsplit(parts._replace(query=query)), shown, name, int(partitions))
+    return StoreURL(urlunsplit(parts._replace(query=query)), shown, name, int(partitions))
 
 
 class Server:
     """One store on a server, and this process's connections to it.
 
-    Writers of one namespace queue by an advisory lock on it, so those of different namespaces do not wait for each
-    other. Every writer also holds one on the whole store, shared; a migration and a change of vectors hold it alone.
+    Writers of a namespace queue by an advisory lock on it, so those of different namespaces do not wait for each other.
+    Every writer also holds a shared lock on the whole store; a migration and a switch of the space take it exclusively.
     """
 
     def __init__(self, url: str) -> None:
         """Remember where the store is; nothing is opened yet.
 
         Raises:
-            ConfigError: The URL is not acceptable, or the driver is not installed.
+            ConfigError: The URL is not valid, or the driver is not installed.
         """
         if importlib.util.find_spec("psycopg") is None:
             raise ConfigError(f"the PostgreSQL store needs its driver; {INSTALL}")
-        self.address = address(url)
-        self.shown = self.address.shown
+        self.url = parse_url(url)
+        self.shown = self.url.shown
         self._inherited: list[Any] = []
         self._reset()
 
@@ -132,12 +135,12 @@ class Server:
     # --- reading and writing ---------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def read(self, namespaces: Iterable[str] = (), *, whole: bool = False) -> Iterator[Session]:
-        """Give a session whose statements all see one state of the store; an empty one if there is no store.
+    def read(self, namespaces: Iterable[str] = (), *, whole: bool = False) -> Iterator[Transaction]:
+        """Yield a transaction whose statements all see one state of the store, or an empty store if there is none.
 
         Args:
-            namespaces: What is read; inside `write` nobody else writes to them from now on.
-            whole: Whether all of the store is; inside `write` nobody else writes to it from now on.
+            namespaces: What is read; inside `write` other writers are excluded from them from now on.
+            whole: Whether the whole store is read; inside `write` other writers are excluded from now on.
         """
         with translated(self.shown):
             if (current := self._current()) is not None:
@@ -146,8 +149,8 @@ class Server:
                 current.lock(namespaces)
                 yield current
                 return
-            with self._begun(_BEGIN_READ, known=self._exists) as session:
-                yield self._found(session)
+            with self._begun(_BEGIN_READ, known=self._exists) as transaction:
+                yield self._found(transaction)
 
     @contextlib.contextmanager
     def write(
@@ -157,19 +160,19 @@ class Server:
         whole: bool = False,
         wait_seconds: float | None = None,
         durable: bool = True,
-    ) -> Iterator[Session]:
-        """Give a session in a transaction in which nobody else writes to these namespaces; commit at the end.
+    ) -> Iterator[Transaction]:
+        """Yield a transaction that excludes other writers of these namespaces; commit at the end.
 
-        Inside another `write` this is a savepoint: its failure undoes its own part, also where somebody catches it.
+        Inside another `write` this is a savepoint: its failure undoes its own part, even if it is caught.
 
         Args:
             namespaces: What is written.
-            whole: Whether nobody else may write to any namespace.
+            whole: Whether to exclude other writers from the whole store.
             wait_seconds: How long to wait for other writers; by default `BUSY_SECONDS`.
             durable: Wait until it is on the disk, and on the replicas that the server waits for.
 
         Raises:
-            StoreBusy: Another writer held a lock for so long.
+            StoreBusy: Another writer held a lock for that long.
         """
         with translated(self.shown):
             if (current := self._current()) is not None:
@@ -179,24 +182,24 @@ class Server:
                 with current.savepoint():
                     yield current
                 return
-            if not self._exists:  # to look costs less than the lock under which it would be made
-                with self._begun(_BEGIN_READ) as session:
-                    self._found(session)
+            if not self._exists:  # checking costs less than the lock for creating it
+                with self._begun(_BEGIN_READ) as transaction:
+                    self._found(transaction)
             if not self._exists:
                 self._create()
             waiting = "" if wait_seconds is None else f"SET LOCAL lock_timeout = '{wait_seconds * 1000:.0f}ms'; "
-            lasting = "" if durable else "SET LOCAL synchronous_commit = off; "
+            commit = "" if durable else "SET LOCAL synchronous_commit = off; "
             kind = "" if whole else "_shared"
-            begin = f"{_BEGIN_WRITE}; {waiting}{lasting}SELECT pg_advisory_xact_lock{kind}({self._lock_key()})"
-            with self._begun(begin, known=True, to_write=True) as session:
-                self._check_schema(session.meta)
-                session.lock(namespaces)
-                self._local.session = session
+            begin = f"{_BEGIN_WRITE}; {waiting}{commit}SELECT pg_advisory_xact_lock{kind}({self._lock_key()})"
+            with self._begun(begin, known=True, to_write=True) as transaction:
+                self._check_schema(transaction.meta)
+                transaction.lock(namespaces)
+                self._local.transaction = transaction
                 try:
-                    yield session
+                    yield transaction
                 finally:
-                    self._local.session = None
-            if session.added >= MANY:
+                    self._local.transaction = None
+            if transaction.added >= MANY:
                 self._analyze_grown()
 
     @property
@@ -206,7 +209,7 @@ class Server:
 
     @contextlib.contextmanager
     def maintenance(self) -> Iterator["Connection"]:
-        """Give a connection outside of any transaction, while nobody writes to the store."""
+        """Yield a connection outside of any transaction, with all writers excluded."""
         first = f"SELECT pg_advisory_lock({self._lock_key()})"
         with translated(self.shown), self._borrowed(first, WRITE_SECONDS) as (connection, _):
             try:
@@ -216,7 +219,7 @@ class Server:
                     connection.execute("SELECT pg_advisory_unlock(%s)", (self._lock_key(),))
 
     def close(self) -> None:
-        """Close the connections of this process; those that are in use when they are given back."""
+        """Close the connections of this process; those in use are closed when they are returned."""
         if self._pid != os.getpid():
             return  # they are the parent's
         self._closed = True
@@ -228,21 +231,21 @@ class Server:
                 connection.close()
             self._idle.clear()
 
-    def _current(self) -> Session | None:
+    def _current(self) -> Transaction | None:
         self._forget_if_forked()
-        session: Session | None = getattr(self._local, "session", None)
-        return session
+        transaction: Transaction | None = getattr(self._local, "transaction", None)
+        return transaction
 
     def _lock_key(self, namespace: str | None = None) -> int:
         """Return the number of the advisory lock on a namespace, or on the whole store."""
-        name = self.address.schema if namespace is None else f"{self.address.schema}\0{namespace}"
+        name = self.url.schema if namespace is None else f"{self.url.schema}\0{namespace}"
         return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
 
     # --- transactions ----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _begun(self, begin: str, *, known: bool = False, to_write: bool = False) -> Iterator[Session]:
-        """Give a session in a transaction that has begun, and end it; what was only read is rolled back.
+    def _begun(self, begin: str, *, known: bool = False, to_write: bool = False) -> Iterator[Transaction]:
+        """Begin a transaction, yield it, and end it; one that only reads is rolled back.
 
         Args:
             begin: The statement that begins it.
@@ -254,7 +257,7 @@ class Server:
             try:
                 if to_write and self._unsafe:
                     raise StoreError(f"{self.shown}: {self._unsafe}")
-                yield Session(connection, self._lock_key, last_rows(answer) if known else None)
+                yield Transaction(connection, self._lock_key, last_rows(answer) if known else None)
             except BaseException:
                 self._roll_back(connection)
                 raise
@@ -269,13 +272,13 @@ class Server:
         try:
             connection.execute("ROLLBACK")
         except psycopg.Error:
-            connection.close()  # the server then undoes it by itself
+            connection.close()  # the server then rolls back
 
     def _commit(self, connection: "Connection") -> None:
         import psycopg
 
         warnings: list[psycopg.errors.Diagnostic] = []
-        note = warnings.append  # one object, which can be found again
+        note = warnings.append  # one object, which can be removed again
         connection.add_notice_handler(note)
         try:
             answer = connection.execute("COMMIT")
@@ -288,9 +291,9 @@ class Server:
             ) from exc
         finally:
             connection.remove_notice_handler(note)
-        if answer.statusmessage != "COMMIT":  # the server's way to say that a statement inside had failed
+        if answer.statusmessage != "COMMIT":  # the server's way of saying that a statement inside failed
             raise StoreError(f"{self.shown}: what failed inside a transaction undid all of it; nothing was written")
-        if warnings:  # an administrator ended the wait for a replica: a commit that is no error, and only half of one
+        if warnings:  # an administrator ended the wait for a replica: no error, but only half a commit
             raise StoreError(
                 f"{self.shown} stored it, but not on its replicas ({warnings[0].message_primary}); "
                 "it can be lost if the server is"
@@ -298,7 +301,7 @@ class Server:
 
     @contextlib.contextmanager
     def _borrowed(self, first: str, patience: float) -> Iterator[tuple["Connection", "psycopg.Cursor"]]:
-        """Give a connection of the pool that waits so many seconds, and the answer to the first statement on it."""
+        """Yield a connection of the pool with this deadline, and the answer to the first statement on it."""
         self._forget_if_forked()
         if not self._free.acquire(timeout=BUSY_SECONDS):
             raise StoreBusy(
@@ -316,11 +319,12 @@ class Server:
     def _ready(self, first: str, patience: float) -> tuple["Connection", "psycopg.Cursor"]:
         """Return a connection and the answer to a first statement.
 
-        The server may have closed one that was idle. Then nothing has happened yet, and a new one is opened.
+        The server may have closed an idle one. Nothing has happened then, and a new one is opened.
         """
         import psycopg
 
-        connection = self._idle_one()
+        with self._idle_lock:
+            connection = self._idle.pop() if self._idle else None
         if connection is not None:
             connection.patience = patience
             try:
@@ -342,10 +346,6 @@ class Server:
             connection.close()
             raise
 
-    def _idle_one(self) -> "Connection | None":
-        with self._idle_lock:
-            return self._idle.pop() if self._idle else None
-
     def _give_back(self, connection: "Connection") -> None:
         from psycopg.pq import TransactionStatus
 
@@ -357,7 +357,7 @@ class Server:
 
     def _forget_if_forked(self) -> None:
         if self._pid != os.getpid():
-            self._inherited += self._idle  # never closed here: the parent talks through the same sockets
+            self._inherited += self._idle  # never closed here: the parent uses the same sockets
             self._reset()
 
     def _connect(self) -> "Connection":
@@ -366,11 +366,13 @@ class Server:
         from memories.stores.postgres.driver import Connection
 
         try:
-            connection = Connection.connect(self.address.url, autocommit=True, client_encoding="utf8")
+            connection = Connection.connect(self.url.full, autocommit=True, client_encoding="utf8")
         except psycopg.ProgrammingError as exc:  # its message may hold the password
             raise ConfigError(f"{self.shown} is not a URL that PostgreSQL knows; check its parts and options") from exc
         except psycopg.Error as exc:
-            raise refusal(exc, self.shown, _password(self.address.url)) from exc
+            parts = urlsplit(self.url.full)
+            password = dict(parse_qsl(parts.query)).get("password") or unquote(parts.password or "")
+            raise refusal(exc, self.shown, password) from exc
         connection.shown = self.shown
         try:
             self._prepare(connection)
@@ -380,7 +382,7 @@ class Server:
         return connection
 
     def _prepare(self, connection: "Connection") -> None:
-        """Check what the server is, and set what the session needs."""
+        """Check the server, and make the settings that a connection needs."""
         version, encoding, fsync, commit, extension = connection.execute(_LOOK).fetchall()[0]
         if version < OLDEST:
             raise StoreError(
@@ -391,35 +393,35 @@ class Server:
         self._unsafe = None if fsync == "on" else "fsync is off there, so a power cut loses writes; set fsync = on"
         if commit not in ("on", "remote_apply"):
             connection.execute("SET synchronous_commit = on")
-        path = ", ".join(f'"{name}"' for name in dict.fromkeys((self.address.schema, "public", extension)) if name)
+        path = ", ".join(f'"{name}"' for name in dict.fromkeys((self.url.schema, "public", extension)) if name)
         connection.execute(f"SET search_path = {path}; SET lock_timeout = '{BUSY_SECONDS * 1000:.0f}ms'; {_SETTINGS}")
 
     def _analyze_grown(self) -> None:
-        """Let the planner look at tables that have grown; what was added is stored, so no failure of this counts."""
+        """Analyze tables that have grown; the records are stored already, so a failure is only logged."""
         try:
-            with translated(self.shown), self._begun(_BEGIN_WRITE, to_write=True) as session:
-                for (table,) in session.rows(_GROWN):
-                    session.run(f"ANALYZE (SKIP_LOCKED) {table}")
+            with translated(self.shown), self._begun(_BEGIN_WRITE, to_write=True) as transaction:
+                for (table,) in transaction.rows(_GROWN):
+                    transaction.run(f"ANALYZE (SKIP_LOCKED) {table}")
         except StoreError as exc:
-            _log.warning("what the planner knows was not brought up to date: %s", exc)
+            _log.warning("the planner's statistics were not brought up to date: %s", exc)
 
     # --- creating and migrating ------------------------------------------------------------------------------------
 
-    def _found(self, session: Session) -> Session:
-        """Return the session if the store exists, brought up to date if it is older; else an empty one."""
-        name = f"{self.address.schema}.meta"
-        if not self._exists and session.value("SELECT to_regclass(%s)", (name,)) is None:
-            return Missing(session.connection, self._lock_key)
-        if self._check_schema(session.meta) < len(schema.MIGRATIONS):
-            session.run("ROLLBACK")
+    def _found(self, transaction: Transaction) -> Transaction:
+        """Return the transaction if the store exists, after migrating an older one; else an empty one."""
+        name = f"{self.url.schema}.meta"
+        if not self._exists and transaction.value("SELECT to_regclass(%s)", (name,)) is None:
+            return Missing(transaction.connection, self._lock_key)
+        if self._check_schema(transaction.meta) < len(schema.MIGRATIONS):
+            transaction.run("ROLLBACK")
             self._create()
-            session.run(_BEGIN_READ)
-            session.forget_meta()
+            transaction.run(_BEGIN_READ)
+            transaction.forget_meta()
         self._exists = True
-        return session
+        return transaction
 
     def _check_schema(self, meta: Meta) -> int:
-        """Return the schema's version; asked in every transaction, since a newer program may migrate at any time."""
+        """Return the schema's version; checked in every transaction, since a newer program may migrate at any time."""
         newest = len(schema.MIGRATIONS)
         if meta.schema > newest:
             raise SchemaTooNew(
@@ -429,23 +431,18 @@ class Server:
         return meta.schema
 
     def _create(self) -> None:
-        """Make the tables, or bring older ones up to date, one step after the other; others wait meanwhile."""
-        with self._begun(f"{_BEGIN_WRITE}; SELECT pg_advisory_xact_lock({self._lock_key()})", to_write=True) as session:
-            session.connection.patience = None
-            if session.value("SELECT to_regnamespace(%s)", (self.address.schema,)) is None:
-                session.run(f'CREATE SCHEMA "{self.address.schema}"')
-            if session.value("SELECT to_regclass(%s)", (f"{self.address.schema}.meta",)) is None:
-                session.run(schema.META)
-            meta = session.meta
-            partitions = meta.partitions or self.address.partitions
+        """Create the tables, or migrate older ones step by step; others wait meanwhile."""
+        with self._begun(
+            f"{_BEGIN_WRITE}; SELECT pg_advisory_xact_lock({self._lock_key()})", to_write=True
+        ) as transaction:
+            transaction.connection.patience = None
+            if transaction.value("SELECT to_regnamespace(%s)", (self.url.schema,)) is None:
+                transaction.run(f'CREATE SCHEMA "{self.url.schema}"')
+            if transaction.value("SELECT to_regclass(%s)", (f"{self.url.schema}.meta",)) is None:
+                transaction.run(schema.META)
+            meta = transaction.meta
+            partitions = meta.partitions or self.url.partitions
             for number in range(self._check_schema(meta) + 1, len(schema.MIGRATIONS) + 1):
-                session.run(schema.MIGRATIONS[number - 1](partitions))
-                session.remember({"schema": number, "partitions": partitions})
+                transaction.run(schema.MIGRATIONS[number - 1](partitions))
+                transaction.remember({"schema": number, "partitions": partitions})
         self._exists = True
-
-
-def _password(url: str) -> str | None:
-    """Return the password in a URL, as it is and not as it is written."""
-    parts = urlsplit(url)
-    given = dict(parse_qsl(parts.query)).get("password")
-    return given or (unquote(parts.password) if parts.password else None)

@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL that does not wait for ever for a server that has stopped."""
+"""A connection of psycopg that does not wait forever for a server that has stopped."""
 
 import time
 from collections.abc import Generator
@@ -12,13 +12,13 @@ _R = TypeVar("_R")
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """Closes itself when the server says nothing for too long while it is waited for.
+    """Closes itself when the server sends nothing for too long.
 
-    A deadline that the server keeps, such as `statement_timeout`, stops with the server.
+    A deadline kept by the server, such as `statement_timeout`, would stop with the server.
 
     Attributes:
         shown: The URL without its password.
-        patience: How many seconds the server may say nothing; None for as long as it takes.
+        patience: How many seconds the server may send nothing; None for no limit.
     """
 
     shown = "the server"
@@ -28,7 +28,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         """Wait as the driver does.
 
         Raises:
-            StoreUnreachable: The server said nothing for too long.
+            StoreUnreachable: The server sent nothing for too long.
         """
         try:
             return super().wait(self._bounded(gen), *args, **kwargs)
@@ -37,7 +37,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             raise
 
     def _bounded(self, gen: Generator[Any, Any, _R]) -> Generator[Any, Any, _R]:
-        """Pass on what the driver waits for; about ten times a second it sends 0, which is nothing."""
+        """Pass on what the driver waits for; about ten times a second it sends 0, for nothing."""
         try:
             asked = next(gen)
             heard = time.monotonic()

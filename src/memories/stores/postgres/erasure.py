@@ -1,4 +1,4 @@
-"""Removal for good in the PostgreSQL store: rows are deleted, then the files that held them are written anew."""
+"""Removal for good in the PostgreSQL store: rows are deleted, then the files that held them are rewritten."""
 
 import re
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from memories.errors import StoreBusy, StoreError
 from memories.stores.postgres.connection import Server
-from memories.stores.postgres.query import by_pool, these
-from memories.stores.postgres.session import Session
+from memories.stores.postgres.query import at_refs, by_namespace
 from memories.stores.postgres.spaces import tables
+from memories.stores.postgres.transaction import Transaction
 from memories.stores.records import Ref
 
 if TYPE_CHECKING:
@@ -30,12 +30,11 @@ _KIND = "SELECT relkind, pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid 
 _NUMBER = re.compile(r"\d+")
 
 
-def remove(db: Session, refs: Sequence[Ref]) -> None:
-    """Delete records with all that belongs to them, and remember which tables are to be written anew for it."""
+def remove(db: Transaction, refs: Sequence[Ref]) -> None:
+    """Delete records with all that belongs to them, and remember which tables must be rewritten."""
     touched: set[str] = set()
-    for (collection, namespace), among in by_pool(refs).items():
-        sql, values = these(collection, namespace, among)
-        found = db.rows(f"SELECT r.seq, r.ended_at IS NOT NULL, r.length FROM record r WHERE {sql}", values)
+    for (collection, namespace), among in by_namespace(refs).items():
+        found = at_refs(db, "SELECT r.seq, r.ended_at IS NOT NULL, r.length FROM record r", among)
         seqs = [seq for seq, _, _ in found]
         if not seqs:
             continue
@@ -57,10 +56,10 @@ def remove(db: Session, refs: Sequence[Ref]) -> None:
 
 
 def erase(server: Server) -> tuple[str, ...]:
-    """Write the tables anew from which rows were deleted, so that none of their bytes is left in their files.
+    """Rewrite the tables from which rows were deleted, so that none of their bytes is left in the files.
 
     Returns:
-        Partitions on other nodes, which can't be written anew from here.
+        Partitions on other nodes, which can't be rewritten from here.
 
     Raises:
         StoreBusy: Somebody still reads the deleted rows.
@@ -71,12 +70,12 @@ def erase(server: Server) -> tuple[str, ...]:
         for table in erasing[0].split() if erasing else ():
             found = connection.execute(_KIND, (table,)).fetchone()
             if found is None:
-                continue  # its space was changed meanwhile, and it is gone with its file
+                continue  # dropped meanwhile by a switch of the space, and its file with it
             kind, own = found
             if kind == "f":
                 elsewhere.append(f"{table} on another node, until VACUUM FULL is run there")
             elif own:
-                _write_anew(connection, server, table)
+                _rewrite(connection, server, table)
             else:
                 raise StoreError(
                     f"the records are removed, but their bytes are not yet erased: only the owner of {table} may run "
@@ -86,13 +85,10 @@ def erase(server: Server) -> tuple[str, ...]:
     return tuple(elsewhere)
 
 
-def _write_anew(connection: "Connection", server: Server, table: str) -> None:
-    """Copy what is left of a table into new files, and remove the old ones, however long it takes."""
-    details: list[str] = []
-
-    def note(notice: "psycopg.errors.Diagnostic") -> None:
-        details.append(notice.message_detail or "")
-
+def _rewrite(connection: "Connection", server: Server, table: str) -> None:
+    """Copy what is left of a table into new files and remove the old ones, however long it takes."""
+    notices: list[psycopg.errors.Diagnostic] = []
+    note = notices.append  # one object, which can be removed again
     connection.add_notice_handler(note)
     patience, connection.patience = connection.patience, None
     try:
@@ -100,8 +96,9 @@ def _write_anew(connection: "Connection", server: Server, table: str) -> None:
     finally:
         connection.patience = patience
         connection.remove_notice_handler(note)
-    # The only number in the detail, in any language: of the rows that an older transaction may still see.
-    if any(int(number) for detail in details for number in _NUMBER.findall(detail.partition("\n")[0])):
+    # The only number in the detail, in any language: how many rows an older transaction may still see.
+    details = [(notice.message_detail or "").partition("\n")[0] for notice in notices]
+    if any(int(number) for detail in details for number in _NUMBER.findall(detail)):
         raise StoreBusy(
             f"an older transaction on {server.shown} can still see what was removed, so its bytes are still there; "
             "forget it again when that transaction has ended"

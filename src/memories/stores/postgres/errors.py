@@ -9,7 +9,7 @@ from memories.errors import ConfigError, Conflict, StoreBusy, StoreDamaged, Stor
 if TYPE_CHECKING:
     import psycopg
 
-# What libpq says when it gets no connection: there is no code, only text.
+# The messages of libpq when it gets no connection: there is no code, only text.
 _REFUSED = (
     ("could not translate host name", "its host is not known; check the name"),
     ("name or service not known", "its host is not known; check the name"),
@@ -46,7 +46,7 @@ _MISSING = (
 
 
 class Interrupted(StoreUnreachable):
-    """What was being read went away, with the connection or by a change of tables; reading again may help."""
+    """A read was interrupted, by a lost connection or a replaced table; reading again may help."""
 
 
 @contextlib.contextmanager
@@ -80,8 +80,12 @@ def translation(exc: "psycopg.Error", shown: str) -> StoreError | Conflict:
     from psycopg import errors
 
     detail = _first_line(exc)
+    taken = "the key" if (exc.diag.constraint_name or "").endswith("_key") else "the position"
     known: tuple[tuple[type[psycopg.Error] | tuple[type[psycopg.Error], ...], StoreError | Conflict], ...] = (
-        (errors.UniqueViolation, Conflict(_taken(exc))),
+        (
+            errors.UniqueViolation,
+            Conflict(f"{taken} of a record was written by somebody else first; read it again"),
+        ),
         (
             errors.LockNotAvailable,
             StoreBusy(f"{shown} was kept busy by another writer; nothing was written; try again"),
@@ -118,14 +122,13 @@ def translation(exc: "psycopg.Error", shown: str) -> StoreError | Conflict:
     return StoreError(f"{shown} could not do it ({detail}); nothing was written")
 
 
-# Without a code: the socket broke. The others: an administrator ended the session, the server crashed or is starting.
+# None: the socket broke. The others: an administrator ended the session, the server crashed or is starting.
 _LOST = (None, "57P01", "57P02", "57P03", "08000", "08003", "08006")
 
 
 def refusal(exc: "psycopg.Error", shown: str, password: str | None) -> StoreError:
     """Return our error for a connection that could not be made."""
-    said = str(exc)
-    lower = said.lower()
+    lower = str(exc).lower()
     for sign, meaning in _REFUSED:
         if sign in lower:
             kind = StoreUnreachable if meaning in _NOBODY_THERE else StoreError
@@ -138,11 +141,6 @@ def refusal(exc: "psycopg.Error", shown: str, password: str | None) -> StoreErro
     if password:
         detail = detail.replace(password, "***")
     return StoreError(f"cannot connect to {shown} ({detail}); check the URL and the server")
-
-
-def _taken(exc: "psycopg.Error") -> str:
-    what = "the key" if (exc.diag.constraint_name or "").endswith("_key") else "the position"
-    return f"{what} of a record was written by somebody else first; read it again"
 
 
 def _first_line(exc: Exception) -> str:

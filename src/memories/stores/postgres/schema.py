@@ -1,4 +1,4 @@
-"""The tables of the PostgreSQL store and the numbered steps that lead to them.
+"""The tables of the PostgreSQL store, the numbered migrations that make them, and a record as a row.
 
 A migration is a function that returns a script; it runs in the transaction that also writes its number into `meta`.
 Released ones never change; to change the schema, add one.
@@ -8,23 +8,32 @@ table, and every unique one begins with the namespace: so a partition may lie on
 PostgreSQL allows only where the whole table has no unique index.
 """
 
-from collections.abc import Callable
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from memories.stores.records import Collection
+from memories.errors import StoreError
+from memories.stores.records import Collection, Record, Ref
+from memories.times import from_millis, to_millis
 
-# The words that a record is found by: its tokens, each behind six digits that tell its namespace, its collection and
-# whether it ended. So a word of one namespace is looked up without a look at another's.
-POOL_DIGITS = 6
-_POOL = (
+if TYPE_CHECKING:
+    from psycopg.types.json import Jsonb
+
+# The words that find a record: its tokens, each behind six digits that stand for its namespace, its collection and
+# whether it ended. So a word of one namespace is looked up without reading those of another.
+PREFIX_DIGITS = 6
+_PREFIX = (
     "left(md5({r}namespace || '/' || {r}collection || CASE WHEN {r}ended_at IS NULL THEN '/live' ELSE '/ended' END), "
-    f"{POOL_DIGITS}) || '/'"
+    f"{PREFIX_DIGITS}) || '/'"
 )
-_WORDS = "array_to_tsvector(string_to_array({pool} || replace(btrim({r}tokens), '  ', '  ' || {pool}), '  '))"
+_WORDS = "array_to_tsvector(string_to_array({prefix} || replace(btrim({r}tokens), '  ', '  ' || {prefix}), '  '))"
 
 
 def words(alias: str = "") -> str:
     """Return the expression that is indexed for the words of a record, for a table under an alias such as `r.`."""
-    return _WORDS.format(r=alias, pool=_POOL.format(r=alias))
+    return _WORDS.format(r=alias, prefix=_PREFIX.format(r=alias))
 
 
 _FIRST = """
@@ -45,7 +54,7 @@ CREATE TABLE record (
   labels jsonb NOT NULL,
   fields jsonb NOT NULL,
   text text NOT NULL,
-  tokens text COLLATE "C" NOT NULL       -- in order, a space before and behind each; see stores.bm25
+  tokens text COLLATE "C" NOT NULL       -- in order, a space before and behind each; see stores.words
 ) {partitioned};
 
 -- How many records there are, and how many tokens they have: what BM25 has to know of them all.
@@ -76,7 +85,7 @@ CREATE TABLE access (
 );
 """
 
-# Statistics would keep samples of texts and words where no removal reaches them.
+# Statistics would keep samples of texts and words that no removal reaches.
 _UNSAMPLED = "ALTER TABLE {part} ALTER COLUMN text SET STATISTICS 0, ALTER COLUMN tokens SET STATISTICS 0;\n"
 _RECORD_PART = f"""{_UNSAMPLED}
 CREATE UNIQUE INDEX {{part}}_position ON {{part}} (namespace, collection, grp, position);
@@ -110,48 +119,108 @@ CREATE INDEX {part}_{collection} ON {part} USING hnsw (embedding halfvec_cosine_
   WITH (m = 16, ef_construction = 128) WHERE live AND collection = '{collection}';
 """
 _PLAIN_DIMENSIONS = 3_500  # of two bytes each: with more, a row would not fit into a page
-_HNSW_DIMENSIONS = 4_000  # more are not indexed by pgvector, and scored one by one
+_HNSW_DIMENSIONS = 4_000  # pgvector indexes no more; such vectors are scored one by one
 
 
-def _parts(table: str, partitions: int) -> list[str]:
-    """Return the tables that hold the rows: the partitions, or the table itself where there are none."""
-    return [f"{table}_p{number}" for number in range(partitions)] if partitions > 1 else [table]
-
-
-def _partitioned(partitions: int) -> str:
-    return "PARTITION BY HASH (namespace)" if partitions > 1 else ""
-
-
-def _make_parts(table: str, partitions: int, script: str) -> str:
-    """Return the script that makes the partitions of a table, each with its indexes."""
-    made: list[str] = []
-    for number, part in enumerate(_parts(table, partitions)):
-        if partitions > 1:
-            made.append(
-                f"CREATE TABLE {part} PARTITION OF {table} FOR VALUES WITH (MODULUS {partitions}, REMAINDER {number});"
-            )
-        made.append(script.format(part=part))
+def _tables(script: str, table: str, partitions: int, part_script: str) -> str:
+    """Return the script that makes a table and its partitions, if it has several, each with its indexes."""
+    if partitions == 1:
+        return script.format(partitioned="") + part_script.format(part=table)
+    made = [script.format(partitioned="PARTITION BY HASH (namespace)")]
+    for number in range(partitions):
+        bounds = f"FOR VALUES WITH (MODULUS {partitions}, REMAINDER {number})"
+        made.append(f"CREATE TABLE {table}_p{number} PARTITION OF {table} {bounds};")
+        made.append(part_script.format(part=f"{table}_p{number}"))
     return "\n".join(made)
 
 
 def _first(partitions: int) -> str:
-    tables = _FIRST.format(partitioned=_partitioned(partitions)) + _UNSAMPLED.format(part="record")
-    return tables + _make_parts("record", partitions, _RECORD_PART)
+    return _tables(_FIRST + _UNSAMPLED.format(part="record"), "record", partitions, _RECORD_PART)
 
 
 def vector_script(table: str, dimension: int, partitions: int) -> str:
-    """Return the script that makes the tables of vectors of one space."""
+    """Return the script that makes the tables for the vectors of a space."""
     part = _VECTOR_PART
     if dimension <= _PLAIN_DIMENSIONS:
         part += _STORAGE_PLAIN
     if dimension <= _HNSW_DIMENSIONS:
         part += "".join(_HNSW.replace("{collection}", known) for known in Collection)
-    return _VECTOR.format(table=table, dimension=dimension, partitioned=_partitioned(partitions)) + _make_parts(
-        table, partitions, part
-    )
+    script = _VECTOR.replace("{table}", table).replace("{dimension}", str(dimension))
+    return _tables(script, table, partitions, part)
 
 
-# What the store has to remember about itself: schema, partitions, model, dimension, vectors, and so on; see Meta.
+# What the store remembers about itself: schema, partitions, model, dimension, vectors, and so on; see Meta.
 META = "CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL)"
 
 MIGRATIONS: tuple[Callable[[int], str], ...] = (_first,)
+
+# --- a record as a row -----------------------------------------------------------------------------------------------
+
+ROW = (
+    "namespace, seq, collection, grp, position, created_at, ended_at, ended_by, key, session, length, labels, fields, "
+    "text, tokens"
+)
+ROW_TYPES = "text int8 text text int8 int8 int8 text text int8 int4 jsonb jsonb text text".split()
+
+_LEAST_EXPONENT = 1e16  # from here on Python writes a float with an exponent, and PostgreSQL returns it without a point
+_MARKED = re.compile(r'"\\u0000(-?\d+\.0)"')
+
+
+def row_of(record: Record, seq: int, length: int, tokens: str) -> tuple[Any, ...]:
+    """Return the columns of `ROW` for a record, given its number and its tokens."""
+    ref = record.ref
+    return (
+        *(ref.namespace, seq, str(ref.collection), ref.group, ref.position, to_millis(record.created_at)),
+        *(None if record.ended_at is None else to_millis(record.ended_at), record.ended_by, record.key),
+        *(record.session, length, jsonb(record.labels)),
+        jsonb({name: value for name, value in record.fields.items() if value is not None}),
+        *(record.text, tokens),
+    )
+
+
+def record_of(row: Sequence[Any]) -> Record:
+    """Return the record of a row of `query.RECORDS`."""
+    (_, collection, namespace, group, position, created_at, ended_at, ended_by, key) = row[:9]
+    (labels, fields, text, accesses, session) = row[9:]
+    return Record(
+        ref=Ref(Collection(collection), namespace, group, position),
+        text=text,
+        created_at=from_millis(created_at),
+        ended_at=None if ended_at is None else from_millis(ended_at),
+        ended_by=ended_by,
+        key=key,
+        labels=labels,
+        fields=fields,
+        accesses=accesses,
+        session=session,
+    )
+
+
+def jsonb(value: Mapping[str, Any]) -> "Jsonb":
+    """Return labels or fields as a value for a statement.
+
+    Raises:
+        StoreError: PostgreSQL can't hold it.
+        UnicodeError: A text in it is not valid Unicode.
+    """
+    from psycopg.types.json import Jsonb
+
+    written = json.dumps(_sendable(value), ensure_ascii=False)
+    return Jsonb(_MARKED.sub(r"\1", written).encode(), dumps=bytes)
+
+
+def _sendable(value: Any) -> Any:
+    """Return the value with its large floats as texts that begin with NUL, which no other text does."""
+    if isinstance(value, str):
+        if "\0" in value:
+            raise StoreError("a label or a field has the character NUL, which PostgreSQL can't hold; leave it out")
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise StoreError(f"a field is {value}, and PostgreSQL can't hold it: a number must be finite")
+        return value if abs(value) < _LEAST_EXPONENT else f"\0{value:.1f}"
+    if isinstance(value, Mapping):
+        return {_sendable(name): _sendable(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sendable(part) for part in value]
+    return value

@@ -1,19 +1,21 @@
-"""The spaces of the vectors in the PostgreSQL store: which is searched, which is staged."""
+"""The spaces of vectors in the PostgreSQL store: which one is in use, which is staged, and the switch between them."""
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from memories.errors import Conflict, EmbedderMismatch, StoreError
-from memories.stores.postgres.query import RECORDS, record_of, seqs_of
-from memories.stores.postgres.schema import vector_script
-from memories.stores.postgres.session import Session, Vectors
+from memories.errors import Conflict, StoreError
+from memories.stores.postgres.query import RECORDS, seqs_of
+from memories.stores.postgres.schema import record_of, vector_script
+from memories.stores.postgres.transaction import Transaction, Vectors
+from memories.stores.protocol import other_space
 from memories.stores.records import Collection, Record, Ref, Space
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     from numpy.typing import NDArray
 
-_OLDEST = (0, 8)  # of pgvector: the first that goes on with a scan until a filter has let enough through
+_OLDEST = (0, 8)  # of pgvector: the first that continues a scan until enough rows match a filter
 _TABLES = ("vector_a", "vector_b")  # in turns one is used and one is staged
 _EXTENSION = "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
 _ABROAD = """
@@ -21,32 +23,34 @@ SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespac
 """
 
 
-def claim(db: Session, space: Space) -> Vectors:
-    """Return where vectors of a space go that is searched; the first space decides for the store.
+def claim(db: Transaction, space: Space) -> Vectors:
+    """Return the table for vectors of the space in use; the first space decides for the store.
 
     Raises:
         EmbedderMismatch: The store's vectors are of another one.
     """
-    if db.meta.used is None:
-        db.lock_spaces()
-        if db.meta.used is None:
-            db.remember({"vectors": _make(db, space, _TABLES[0])})
     used = db.meta.used
-    if used is None or not used.are_of(space):
-        raise mismatch(used, space)
+    if used is None:
+        db.lock_spaces()
+        used = db.meta.used
+    if used is None:
+        used = _make(db, space, _TABLES[0])
+        db.remember({"vectors": used})
+    return checked(used, space)
+
+
+def checked(used: Vectors, space: Space) -> Vectors:
+    """Return the vectors in use if they are of this space.
+
+    Raises:
+        EmbedderMismatch: They are of another one.
+    """
+    if not used.are_of(space):
+        raise other_space(used.model, used.dimension, space)
     return used
 
 
-def mismatch(used: Vectors | None, space: Space) -> EmbedderMismatch:
-    """Return the error for vectors of a space that the store does not have."""
-    model, dimension = (used.model, used.dimension) if used else ("nothing", 0)
-    return EmbedderMismatch(
-        f"this store's vectors were made by {model} ({dimension} dimensions) and the embedder is "
-        f"{space.model} ({space.dimension}); set EMBEDDER to the one it was made with, or use another store"
-    )
-
-
-def unstaged(db: Session, space: Space, collection: Collection, limit: int) -> list[Record]:
+def unstaged(db: Transaction, space: Space, collection: Collection, limit: int) -> list[Record]:
     """Return records that have no vectors of a space."""
     known = _of(db, space)
     lacking = (
@@ -60,8 +64,8 @@ def unstaged(db: Session, space: Space, collection: Collection, limit: int) -> l
     return [record_of(row) for row in rows]
 
 
-def stage(db: Session, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-    """Keep vectors of a space, in place of those that the records had of it."""
+def stage(db: Transaction, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
+    """Store vectors of a space, in place of those that the records had of it."""
     from memories.stores.postgres.vectors import insert
 
     seqs = seqs_of(db, vectors)
@@ -72,7 +76,11 @@ def stage(db: Session, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]
         target = _make_staged(db, space)
     namespaces, numbers = sorted({ref.namespace for ref in seqs}), list(seqs.values())
     db.run(f"DELETE FROM {target.table} WHERE namespace = ANY(%s::text[]) AND seq = ANY(%s)", (namespaces, numbers))
-    live = _live(db, namespaces, numbers)
+    rows = db.rows(
+        "SELECT seq FROM record WHERE namespace = ANY(%s::text[]) AND seq = ANY(%s) AND ended_at IS NULL",
+        (namespaces, numbers),
+    )
+    live = {seq for (seq,) in rows}
     insert(
         db,
         target,
@@ -80,8 +88,8 @@ def stage(db: Session, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]
     )
 
 
-def switch(db: Session, space: Space) -> None:
-    """Search by the staged vectors of a space from now on, in a session that keeps all other writers out.
+def switch(db: Transaction, space: Space) -> None:
+    """Search by the staged vectors of a space from now on, in a transaction that excludes all other writers.
 
     Raises:
         Conflict: Records have no vectors of this space yet.
@@ -97,18 +105,18 @@ def switch(db: Session, space: Space) -> None:
     db.remember({"vectors": target, "staged": None})
 
 
-def tables(db: Session) -> list[str]:
+def tables(db: Transaction) -> list[str]:
     """Return the tables that hold vectors."""
     return [found.table for found in (db.meta.used, db.meta.staged) if found is not None]
 
 
-def _of(db: Session, space: Space) -> Vectors | None:
-    """Return where the vectors of a space are, those that are searched or those that are staged."""
+def _of(db: Transaction, space: Space) -> Vectors | None:
+    """Return the table of a space, in use or staged, if it has one."""
     return next((found for found in (db.meta.used, db.meta.staged) if found and found.are_of(space)), None)
 
 
-def _make_staged(db: Session, space: Space) -> Vectors:
-    """Make a table for vectors of a new space, in place of what was staged before."""
+def _make_staged(db: Transaction, space: Space) -> Vectors:
+    """Make a table for vectors of a new space, in place of the one staged before."""
     db.lock_spaces()
     if (made := _of(db, space)) is not None:
         return made
@@ -125,14 +133,14 @@ def _make_staged(db: Session, space: Space) -> Vectors:
     return target
 
 
-def _make(db: Session, space: Space, table: str) -> Vectors:
-    _require_extension(db)
+def _make(db: Transaction, space: Space, table: str) -> Vectors:
+    _add_extension(db)
     db.run(vector_script(table, space.dimension, db.meta.partitions))
     return Vectors(space.model, space.dimension, table)
 
 
-def _require_extension(db: Session) -> None:
-    """See that pgvector is there; add it to the database where it is only installed.
+def _add_extension(db: Transaction) -> None:
+    """Check that pgvector is there; add it to the database if it is only installed on the server.
 
     Raises:
         StoreError: It is not installed on the server, too old, or the user may not add it.
@@ -143,7 +151,7 @@ def _require_extension(db: Session) -> None:
     if not found:
         raise StoreError(
             "vectors need the extension pgvector, and the PostgreSQL server does not have it; install it there "
-            "(the package postgresql-NN-pgvector), or set EMBEDDER=none to go by words alone"
+            "(the package postgresql-NN-pgvector), or set EMBEDDER=none to search by words alone"
         )
     ((available, installed),) = found
     version = installed or available
@@ -160,11 +168,3 @@ def _require_extension(db: Session) -> None:
                 "vectors need the extension pgvector, and this user may not add it to the database; an administrator, "
                 "or the database's owner, must run CREATE EXTENSION vector there once"
             ) from exc
-
-
-def _live(db: Session, namespaces: Sequence[str], seqs: Sequence[int]) -> set[int]:
-    rows = db.rows(
-        "SELECT seq FROM record WHERE namespace = ANY(%s::text[]) AND seq = ANY(%s) AND ended_at IS NULL",
-        (list(namespaces), list(seqs)),
-    )
-    return {int(seq) for (seq,) in rows}

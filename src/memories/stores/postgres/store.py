@@ -3,38 +3,28 @@
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from memories.errors import StoreDamaged, StoreError
 from memories.stores.postgres import erasure, spaces
-from memories.stores.postgres import words as postgres_words
 from memories.stores.postgres.connection import Server
 from memories.stores.postgres.errors import Interrupted
-from memories.stores.postgres.json_values import jsonb
-from memories.stores.postgres.query import (
-    RECORDS,
-    by_pool,
-    condition,
-    extent,
-    one_of,
-    record_of,
-    seqs_of,
-    these,
-)
-from memories.stores.postgres.session import Session, Vectors
-from memories.stores.records import Candidate, Collection, Filter, Matches, Patch, Query, Record, Ref, Space, StoreInfo
+from memories.stores.postgres.query import RECORDS, at_refs, extent, one_of, selection, seqs_of
+from memories.stores.postgres.schema import ROW, ROW_TYPES, jsonb, record_of, row_of
+from memories.stores.postgres.transaction import Transaction, Vectors
+from memories.stores.postgres.words import best as best_by_words
+from memories.stores.postgres.words import indexed_tokens
+from memories.stores.protocol import required
+from memories.stores.records import Candidate, Collection, Filter, Patch, Record, Ref, Space, StoreInfo
 from memories.times import to_millis
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_RECORD_COLUMNS = (
-    "(namespace, seq, collection, grp, position, created_at, ended_at, ended_by, key, session, length, labels, fields, "
-    "text, tokens)"
-)
-_RECORD_TYPES = "text int8 text text int8 int8 int8 text text int8 int4 jsonb jsonb text text".split()
+    from memories.stores.records import Matches, TurnQuery
+
 _COUNT_ACCESS = """
 INSERT INTO access (namespace, seq, count) SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[])
 ON CONFLICT (namespace, seq) DO UPDATE SET count = access.count + excluded.count
@@ -57,7 +47,7 @@ _R = TypeVar("_R")
 def _repeated(
     method: "Callable[Concatenate[PostgresStore, _P], _R]",
 ) -> "Callable[Concatenate[PostgresStore, _P], _R]":
-    """Read once more where the connection was lost, or a table was replaced, while it was being read."""
+    """Read once more if the connection was lost, or a table was replaced, in the middle of it."""
 
     @functools.wraps(method)
     def again(store: "PostgresStore", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -74,35 +64,35 @@ def _repeated(
 class PostgresStore:
     """Implements `Store` on PostgreSQL 15 or newer, with pgvector 0.8 or newer where there are vectors.
 
-    Every rule of the protocol holds, many processes and machines included. What is particular:
+    Every rule of the protocol holds, also for many processes and machines. Specific to PostgreSQL:
 
-    - *Transactions* wait for each other only where they touch the same namespaces: each locks those that it reads or
-      writes, from the first time on. Two that do so in opposite orders get `StoreBusy`. `namespaces` and `unstaged`
-      lock the whole store, so a transaction best begins with them.
-    - *Durability* is the server's. `synchronous_commit` is switched on where it is off, and a server with `fsync = off`
-      is only read. With `synchronous_standby_names` set, what was acknowledged is on the replica too.
-    - *A lost connection*: a read is repeated once, a write never. If it was lost during the commit, the error says that
-      the write may be stored or not. A server that says nothing for a minute during a read, or for two during a write,
-      is taken for lost, but for `StoreUnreachable` nothing is repeated; to erase and to migrate may take any time.
-    - *Word scores* leave out words that very many of more than 4,000 records have, where there is a rarer one.
-    - *Removal* rewrites the partitions that held the records (VACUUM FULL), during which nobody reads or writes these.
-      Out of reach are the server's write-ahead log until it is recycled, its archives and backups, and a statement log.
+    - *Transactions* wait for each other only if they touch the same namespaces: each locks those that it reads or
+      writes from the first time on. Two that do so in opposite orders get `StoreBusy`. `namespaces` and `unstaged`
+      lock the whole store, so a transaction should begin with them.
+    - *Durability* is the server's. `synchronous_commit` is switched on if it is off, and a server with `fsync = off`
+      is only read. With `synchronous_standby_names` set, acknowledged writes are on the replica too.
+    - *A lost connection*: a read is repeated once, a write never. If the connection was lost during the commit, the
+      error says that the write may or may not be stored. A server that sends nothing for a minute during a read, or
+      two during a write, counts as unreachable, and nothing is repeated; erasing and migrating have no limit.
+    - *Word scores* leave out words that very many of more than 4,000 records have, if there is a rarer one.
+    - *Removal* rewrites the partitions that held the records (VACUUM FULL), and locks them meanwhile. It can't reach
+      the server's write-ahead log until it is recycled, its archives and backups, and a log of statements.
     - *Partitions on other nodes* (foreign tables of postgres_fdw): such nodes commit one after the other, so a crash
-      between two can leave `corpus` and `label`, from which counts and speakers are read, short of a record that was
-      never acknowledged. What was removed there stays in that node's files until VACUUM FULL is run there.
+      between two can leave `corpus` and `label`, which provide counts and speakers, without a record that was never
+      acknowledged. What was removed there stays in that node's files until VACUUM FULL is run there.
     """
 
     def __init__(self, url: str, space: Space | None) -> None:
         """Prepare; nothing is opened or written yet.
 
         Args:
-            url: `postgresql://user:password@host:port/database`, with any of libpq's options behind a question mark,
-                and two of our own: `schema`, the schema of the tables (`memories`), and `partitions`, how many a new
-                store gets (4; with 1 the tables are plain ones).
-            space: The space of the vectors that will be written and searched; None in keyword-only mode.
+            url: `postgresql://user:password@host:port/database`, with any of libpq's options after a question mark, and
+                two of our own: `schema`, the schema of the tables (default: memories), and `partitions`, how many a
+                new store gets (default: 4; with 1 the tables are not partitioned).
+            space: The space of the vectors to write and search; None in keyword-only mode.
 
         Raises:
-            ConfigError: The URL is not acceptable.
+            ConfigError: The URL is not valid.
         """
         self._server = Server(url)
         self._space = space
@@ -122,21 +112,23 @@ class PostgresStore:
         with self._server.write({record.ref.namespace for record in records}) as db:
             vectors = None
             if any(record.vectors is not None for record in records):
-                vectors = spaces.claim(db, self._require_space())
+                vectors = spaces.claim(db, required(self._space))
             _append(db, records, vectors)
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
         with self._server.write({patch.ref.namespace for patch in patches}) as db:
-            known = _states(db, {patch.ref for patch in patches})
-            moved: list[tuple[Ref, int, bool, int]] = []
+            columns = "r.collection, r.namespace, r.grp, r.position, r.seq, r.ended_at IS NOT NULL, r.length"
+            rows = at_refs(db, f"SELECT {columns} FROM record r", {patch.ref for patch in patches})
+            known = {Ref(Collection(row[0]), *row[1:4]): row[4:] for row in rows}
+            moved: list[_Moved] = []
             for patch in patches:
                 if patch.ref not in known:
                     continue
                 seq, ended, length = known[patch.ref]
                 _change(db, seq, patch)
                 if ended != (patch.ended_at is not None):
-                    moved.append((patch.ref, seq, not ended, length))
+                    moved.append(_Moved(patch.ref, seq, not ended, length))
                     known[patch.ref] = seq, not ended, length
             _move(db, moved)
 
@@ -148,7 +140,7 @@ class PostgresStore:
         except StoreDamaged:
             raise
         except StoreError:
-            return  # busy, full or read-only: a read does not fail for its statistic
+            return  # busy, full or read-only: no read fails for its statistic
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
@@ -172,8 +164,8 @@ class PostgresStore:
         found: list[Record] = []
         with self._server.read(where.namespaces) as db:
             for namespace in dict.fromkeys(where.namespaces):  # each in the order of its index
-                matching = condition(where, namespace)
-                sql, values = matching.sql, matching.values
+                selected = selection(where, namespace)
+                sql, values = selected.sql, selected.values
                 if after is not None:
                     sql += f" AND (r.grp, r.position) {sign} (%s, %s)"
                     values += after
@@ -185,32 +177,32 @@ class PostgresStore:
     @_repeated
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""
-        matching = condition(where)
+        selected = selection(where)
         with self._server.read(where.namespaces) as db:
             rows = db.rows(
-                f"SELECT DISTINCT r.grp, r.namespace FROM record r WHERE {matching.sql} ORDER BY 1, 2 LIMIT %s",
-                (*matching.values, limit),
+                f"SELECT DISTINCT r.grp, r.namespace FROM record r WHERE {selected.sql} ORDER BY 1, 2 LIMIT %s",
+                (*selected.values, limit),
             )
         return [(namespace, group) for group, namespace in rows]
 
     @_repeated
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
         """See `Store.count`."""
-        matching = condition(where)
-        sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {matching.sql} LIMIT %s) found"
+        selected = selection(where)
+        sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {selected.sql} LIMIT %s) found"
         with self._server.read(where.namespaces) as db:
-            return int(db.value(sql, (*matching.values, at_most)) or 0)
+            return int(db.value(sql, (*selected.values, at_most)) or 0)
 
     @_repeated
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
-        matching = condition(where)
+        selected = selection(where)
         column, wanted, values = ("key", "true", []) if key is None else ("value", "l.key = %s", [key])
         with self._server.read(where.namespaces) as db:
             rows = db.rows(
                 f'SELECT l.{column} COLLATE "C", count(*) FROM record r CROSS JOIN jsonb_each_text(r.labels) l '
-                f"WHERE {matching.sql} AND {wanted} GROUP BY 1 ORDER BY 1",
-                (*matching.values, *values),
+                f"WHERE {selected.sql} AND {wanted} GROUP BY 1 ORDER BY 1",
+                (*selected.values, *values),
             )
         return dict(rows)
 
@@ -219,42 +211,38 @@ class PostgresStore:
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
     ) -> list[Candidate]:
         """See `Store.candidates`."""
-        matching = condition(where)
+        selected = selection(where)
         with self._server.read(where.namespaces) as db:
-            there = extent(db, matching)
+            there = extent(db, selected)
             similar: dict[int, float] = {}
-            used = None if vector is None else self._comparable(db)
+            used = None if vector is None else self._searched(db)
             if vector is not None and used is not None:
-                from memories.stores.postgres import vectors as postgres_vectors
+                from memories.stores.postgres import vectors
 
-                similar = postgres_vectors.best(db, used, matching, there, (vector, k))
-            words = postgres_words.best(db, matching, there, terms, k, list(similar))
+                similar = vectors.best(db, used, selected, there, (vector, k))
+            words = best_by_words(db, selected, there, terms, k, list(similar))
             if vector is not None and used is not None:
                 lacking = [seq for seq in words if seq not in similar]
-                similar |= postgres_vectors.exact(db, used, matching, lacking, vector)
-            among, values = one_of("r.namespace", matching.namespaces)
+                similar |= vectors.exact(db, used, selected, lacking, vector)
+            among, values = one_of("r.namespace", selected.namespaces)
             seqs = list({**words, **similar})
             rows = db.rows(f"{RECORDS} WHERE {among} AND r.seq = ANY(%s::bigint[])", (*values, seqs)) if seqs else []
         return [Candidate(record_of(row), similar.get(row[0]), words.get(row[0], 0.0)) for row in rows]
 
     @_repeated
-    def matches(self, where: Filter, query: Query) -> Matches:
+    def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
         """See `Store.matches`."""
         from memories.stores.postgres import turns
 
         with self._server.read(where.namespaces) as db:
-            used = None if query.vector is None else self._comparable(db)
-            return turns.find(db, condition(where), used, query)
+            used = None if query.vector is None else self._searched(db)
+            return turns.find(db, selection(where), used, query)
 
     @_repeated
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""
-        found: list[Record] = []
         with self._server.read({ref.namespace for ref in refs}) as db:
-            for (collection, namespace), among in by_pool(refs).items():
-                sql, values = these(collection, namespace, among)
-                found += [record_of(row) for row in db.rows(f"{RECORDS} WHERE {sql}", values)]
-        return found
+            return [record_of(row) for row in at_refs(db, RECORDS, refs)]
 
     @_repeated
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
@@ -278,9 +266,9 @@ class PostgresStore:
             used, seqs = db.meta.used, seqs_of(db, refs)
             if used is None or not seqs:
                 return {}
-            from memories.stores.postgres import vectors as postgres_vectors
+            from memories.stores.postgres import vectors
 
-            return postgres_vectors.read(db, used, seqs)
+            return vectors.read(db, used, seqs)
 
     @_repeated
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
@@ -301,7 +289,7 @@ class PostgresStore:
     @_repeated
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""
-        matching = condition(where)
+        selected = selection(where)
         with self._server.read(where.namespaces) as db:
             meta = db.meta
             lacking = ""
@@ -310,7 +298,7 @@ class PostgresStore:
                     f"AND NOT EXISTS (SELECT 1 FROM {meta.used.table} v "
                     "WHERE v.namespace = r.namespace AND v.seq = r.seq)"
                 )
-            without = db.value(f"SELECT count(*) FROM record r WHERE {matching.sql} {lacking}", matching.values)
+            without = db.value(f"SELECT count(*) FROM record r WHERE {selected.sql} {lacking}", selected.values)
             size = db.value(
                 "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class "
                 "WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'"
@@ -328,45 +316,40 @@ class PostgresStore:
         """See `Store.close`."""
         self._server.close()
 
-    def _comparable(self, db: Session) -> Vectors | None:
-        """Return the vectors that are searched, if there are any; raise if they are of another space."""
+    def _searched(self, db: Transaction) -> Vectors | None:
+        """Return the vectors to search, if there are any; raise if they are of another space."""
         used = db.meta.used
-        if used is not None and not used.are_of(self._require_space()):
-            raise spaces.mismatch(used, self._require_space())
-        return used
-
-    def _require_space(self) -> Space:
-        if self._space is None:
-            raise StoreError("this store was opened without an embedder and was given a vector")
-        return self._space
+        return None if used is None else spaces.checked(used, required(self._space))
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _append(db: Session, records: Sequence[Record], vectors: Vectors | None) -> None:
+class _Moved(NamedTuple):
+    """A record that has just ended, or become live again."""
+
+    ref: Ref
+    seq: int
+    ended: bool
+    length: int
+
+
+def _append(db: Transaction, records: Sequence[Record], vectors: Vectors | None) -> None:
     """Add records with their words, labels and vectors, and count them."""
     numbers = db.rows("SELECT nextval('record_order') FROM generate_series(1, %s)", (len(records),))
     numbered = [(record, int(seq)) for record, (seq,) in zip(records, numbers, strict=True)]
-    counted: Counter[tuple[str, str, bool]] = Counter()
+    documents: Counter[tuple[str, str, bool]] = Counter()
     lengths: Counter[tuple[str, str, bool]] = Counter()
     rows: list[tuple[Any, ...]] = []
     for record, seq in numbered:
-        ref, ended = record.ref, record.ended_at is not None
-        length, tokens = postgres_words.tokens_of(record)
-        counted[ref.namespace, ref.collection, ended] += 1
-        lengths[ref.namespace, ref.collection, ended] += length
-        rows.append(
-            (
-                *(ref.namespace, seq, str(ref.collection), ref.group, ref.position, to_millis(record.created_at)),
-                *(None if record.ended_at is None else to_millis(record.ended_at), record.ended_by, record.key),
-                *(record.session, length, jsonb(record.labels), jsonb(_kept(record.fields))),
-                *(record.text, tokens),
-            )
-        )
-    db.copy(f"record {_RECORD_COLUMNS}", _RECORD_TYPES, rows)
+        length, tokens = indexed_tokens(record)
+        corpus = record.ref.namespace, str(record.ref.collection), record.ended_at is not None
+        documents[corpus] += 1
+        lengths[corpus] += length
+        rows.append(row_of(record, seq, length, tokens))
+    db.copy(f"record ({ROW})", ROW_TYPES, rows)
     db.added += len(records)
-    db.run_many(_COUNT_DOCUMENTS, [(*pool, count, lengths[pool]) for pool, count in sorted(counted.items())])
+    _count(db, documents, lengths)
     labels = {(r.ref.namespace, str(r.ref.collection), *pair) for r in records for pair in r.labels.items()}
     if labels:
         db.run(_KNOW_LABELS, [list(column) for column in zip(*sorted(labels), strict=True)])
@@ -385,22 +368,7 @@ def _append(db: Session, records: Sequence[Record], vectors: Vectors | None) -> 
         )
 
 
-def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _states(db: Session, refs: Iterable[Ref]) -> dict[Ref, tuple[int, bool, int]]:
-    """Return of each address that exists its seq, whether it ended, and how many tokens it has."""
-    found: dict[Ref, tuple[int, bool, int]] = {}
-    for (collection, namespace), among in by_pool(refs).items():
-        sql, values = these(collection, namespace, among)
-        columns = "r.grp, r.position, r.seq, r.ended_at IS NOT NULL, r.length"
-        for group, position, *state in db.rows(f"SELECT {columns} FROM record r WHERE {sql}", values):
-            found[Ref(collection, namespace, group, position)] = (*state,)
-    return found
-
-
-def _change(db: Session, seq: int, patch: Patch) -> None:
+def _change(db: Transaction, seq: int, patch: Patch) -> None:
     db.run(
         "UPDATE record SET ended_at = %s, ended_by = %s, fields = (fields || %s) - %s::text[] "
         "WHERE namespace = %s AND seq = %s",
@@ -415,19 +383,24 @@ def _change(db: Session, seq: int, patch: Patch) -> None:
     )
 
 
-def _move(db: Session, moved: Sequence[tuple[Ref, int, bool, int]]) -> None:
-    """Count records, each with its seq, whether it ended now, and its length, where they are now."""
-    counts: Counter[tuple[str, str, bool]] = Counter()
+def _move(db: Transaction, moved: Sequence[_Moved]) -> None:
+    """Count records among the ended or the live ones, where they are now, and mark their vectors."""
+    documents: Counter[tuple[str, str, bool]] = Counter()
     lengths: Counter[tuple[str, str, bool]] = Counter()
     for ref, seq, ended, length in moved:
         for state, sign in ((ended, 1), (not ended, -1)):
-            counts[ref.namespace, ref.collection, state] += sign
+            documents[ref.namespace, ref.collection, state] += sign
             lengths[ref.namespace, ref.collection, state] += sign * length
         for table in spaces.tables(db):
             db.run(f"UPDATE {table} SET live = %s WHERE namespace = %s AND seq = %s", (not ended, ref.namespace, seq))
-    db.run_many(_COUNT_DOCUMENTS, [(*pool, count, lengths[pool]) for pool, count in sorted(counts.items())])
+    _count(db, documents, lengths)
 
 
-def _count_accesses(db: Session, counted: Sequence[tuple[str, int, int]]) -> None:
+def _count(db: Transaction, documents: Mapping[tuple[str, str, bool], int], lengths: Mapping[Any, int]) -> None:
+    """Add to the numbers of documents and tokens of each corpus: namespace, collection, and whether ended."""
+    db.run_many(_COUNT_DOCUMENTS, [(*corpus, count, lengths[corpus]) for corpus, count in sorted(documents.items())])
+
+
+def _count_accesses(db: Transaction, counted: Sequence[tuple[str, int, int]]) -> None:
     if counted:
         db.run(_COUNT_ACCESS, [list(column) for column in zip(*sorted(counted), strict=True)])

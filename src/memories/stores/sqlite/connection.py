@@ -1,4 +1,4 @@
-"""The file of the SQLite store: how it is created, opened, locked, migrated and erased. No record is known here.
+"""The file of the SQLite store: creating, opening, locking, migrating and erasing it. Knows nothing of records.
 
 Every statement in this package that touches a store file goes through apsw, whose SQLite has no WAL-reset bug, and
 the file is never opened in any other way: closing a plain file handle would cancel SQLite's locks in this process.
@@ -21,7 +21,7 @@ from memories.stores.sqlite import schema
 
 try:
     import fcntl
-except ImportError:  # Windows: SQLite's own locks do all of it, less fairly
+except ImportError:  # Windows: SQLite's own locks suffice, but are less fair
     fcntl = None  # type: ignore[assignment]
 
 BUSY_SECONDS = 30.0
@@ -31,7 +31,7 @@ _NETWORK_FILESYSTEMS = frozenset(
 
 
 def engine_is_safe(version: str) -> bool:
-    """Return whether this SQLite is free of the WAL-reset bug, which loses acknowledged commits without a word."""
+    """Return whether this SQLite is free of the WAL-reset bug, which silently loses acknowledged commits."""
     number = tuple(int(part) for part in version.split("."))
     return number >= (3, 51, 3) or (3, 50, 7) <= number < (3, 51, 0) or (3, 44, 6) <= number < (3, 45, 0)
 
@@ -64,7 +64,7 @@ class SQLiteFile:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[apsw.Connection]:
-        """Give a connection whose statements all see one state of the store; an empty one if there is no file."""
+        """Yield a connection whose statements all see one state of the store; an empty store if there is no file."""
         with translated(self.path):
             connection = self._connection()
             if connection.in_transaction:
@@ -82,18 +82,18 @@ class SQLiteFile:
 
     @contextlib.contextmanager
     def write(self, *, wait_seconds: float | None = None, durable: bool = True) -> Iterator[apsw.Connection]:
-        """Give a connection in a transaction that no other writer comes between; commit at the end.
+        """Yield a connection in a transaction that excludes other writers; commit at the end.
 
         The lock on the side file comes first: it makes writers queue in fair order before SQLite's own lock. Inside
-        another `write` this is a savepoint: its failure undoes its own part, also where somebody catches it.
+        another `write` this is a savepoint: its failure undoes its own part, even if it is caught.
 
         Args:
             wait_seconds: How long to wait for other writers; by default `BUSY_SECONDS`.
-            durable: Flush it to the disk. What is not can be lost in a power cut until the next commit that is; what
-                was flushed before can't.
+            durable: Flush it to the disk. Otherwise a power cut may lose it until the next durable commit, but nothing
+                that was flushed before.
 
         Raises:
-            StoreBusy: Another writer held the lock for so long.
+            StoreBusy: Another writer held the lock for that long.
         """
         with translated(self.path):
             if self.in_write:
@@ -122,7 +122,7 @@ class SQLiteFile:
 
     @staticmethod
     def _begin(connection: apsw.Connection, wait_seconds: float | None) -> None:
-        """Begin to write; a program that is none of ours may hold the file without our lock, and is waited for too."""
+        """Begin to write; another program may hold the file without our lock, and is waited for as well."""
         if wait_seconds is None:
             connection.execute("BEGIN IMMEDIATE")
             return
@@ -138,7 +138,7 @@ class SQLiteFile:
         return self._pid == os.getpid() and bool(getattr(self._local, "depth", 0))
 
     def erase_free_pages(self) -> None:
-        """Rewrite the file without its free space, and empty the log, so that removed bytes are gone from the disk."""
+        """Rewrite the file without its free space and empty the log, so that removed bytes are gone from the disk."""
         with translated(self.path), self._exclusive(BUSY_SECONDS):
             connection = self._connection()
             connection.execute("VACUUM")
@@ -165,7 +165,7 @@ class SQLiteFile:
         self._reset()
 
     def size_bytes(self) -> int:
-        """Return what the file and its log take on the disk."""
+        """Return the size of the file and its log on the disk."""
         sizes = (Path(f"{self.path}{suffix}") for suffix in ("", "-wal"))
         return sum(part.stat().st_size for part in sizes if part.exists())
 
@@ -199,7 +199,7 @@ class SQLiteFile:
         return self._version is not None and self._version < len(schema.MIGRATIONS)
 
     def _empty(self) -> apsw.Connection:
-        """Return an empty store in memory: what a store that does not exist yet reads as."""
+        """Return an empty store in memory, in place of one that does not exist yet."""
         connection: apsw.Connection | None = getattr(self._local, "empty", None)
         if connection is None:
             connection = self._local.empty = apsw.Connection(":memory:")
@@ -236,7 +236,7 @@ class SQLiteFile:
             self._opened.append((threading.current_thread(), connection))
 
     def _refuse_newer(self, connection: apsw.Connection) -> int:
-        """Return the schema's version; asked in every transaction, since a newer program may migrate at any time."""
+        """Return the schema's version; checked in every transaction, since a newer program may migrate at any time."""
         version = int(connection.pragma("user_version"))
         newest = len(schema.MIGRATIONS)
         if version > newest:
@@ -247,7 +247,7 @@ class SQLiteFile:
         return version
 
     def _refuse_orphaned_log(self) -> None:
-        """Refuse to start anew beside the log of a store that is gone: SQLite would replay it into the new file."""
+        """Refuse to create a file beside the log of a lost store: SQLite would replay the log into the new file."""
         log = Path(f"{self.path}-wal")
         if _identity(log) is not None and log.stat().st_size > 0 and _identity(self.path) is None:
             raise StoreDamaged(
@@ -259,7 +259,7 @@ class SQLiteFile:
             self._disinherit()
 
     def _disinherit(self) -> None:
-        """Let go of the parent's connections, of every store: SQLite would take the parent's locks for ours."""
+        """Drop the parent's connections, of every store: SQLite would take the parent's locks for ours."""
         for file in list(_FILES):
             if file._pid != os.getpid() and not file._drop_inherited() and file.path == self.path:
                 raise StoreError(
@@ -281,7 +281,7 @@ class SQLiteFile:
     # --- creating and migrating ------------------------------------------------------------------------------------
 
     def _create(self) -> None:
-        """Make the file with its schema under another name and move it into place, so that it is never half made."""
+        """Create the file with its schema under another name and rename it, so that it is never seen half made."""
         self._refuse_network_filesystem()
         scratch = self.path.with_name(f".{self.path.name}.new")
         for leftover in (scratch, Path(f"{scratch}-wal"), Path(f"{scratch}-shm")):
@@ -320,7 +320,7 @@ class SQLiteFile:
     def _snapshot(self, connection: apsw.Connection, version: int) -> None:
         target = self.path.with_name(f"{self.path.name}.v{version}.backup")
         if target.exists():
-            return  # a migration that was cut short; its snapshot is the older, better one
+            return  # left by an interrupted migration; the older snapshot is the better one
         scratch = target.with_name(f".{target.name}.new")
         scratch.unlink(missing_ok=True)
         os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # VACUUM INTO alone would make it 0644
@@ -382,6 +382,18 @@ class SQLiteFile:
 _FILES: "weakref.WeakSet[SQLiteFile]" = weakref.WeakSet()
 
 
+# The first that fits counts, so the general ones come last.
+_TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
+    (apsw.FullError, StoreError, "the disk of {path} is full; nothing was written; make room and try again"),
+    (apsw.NotADBError, StoreDamaged, "{path} is not a SQLite database; it was not touched"),
+    (apsw.CorruptError, StoreDamaged, "{path} is damaged ({exc}); stop writing to it and restore a backup"),
+    (apsw.ReadOnlyError, StoreError, "{path} or its folder can't be written; check who owns it and its permissions"),
+    (apsw.IOError, StoreError, "the disk of {path} reported an error ({exc}); nothing was acknowledged"),
+    (apsw.NoMemError, StoreError, "out of memory while using {path}; nothing was written"),
+    (apsw.Error, StoreError, "SQLite could not use {path} ({exc}); nothing was acknowledged"),
+)
+
+
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Turn the errors of SQLite and of the filesystem into ours, each one clear sentence."""
@@ -389,22 +401,11 @@ def translated(path: Path) -> Iterator[None]:
         yield
     except apsw.BusyError as exc:
         raise StoreBusy(f"{path} was kept busy for {BUSY_SECONDS:.0f} s; nothing was written; try again") from exc
-    except apsw.FullError as exc:
-        raise StoreError(f"the disk of {path} is full; nothing was written; make room and try again") from exc
-    except apsw.NotADBError as exc:
-        raise StoreDamaged(f"{path} is not a SQLite database; it was not touched") from exc
-    except apsw.CorruptError as exc:
-        raise StoreDamaged(f"{path} is damaged ({exc}); stop writing to it and restore a backup") from exc
-    except apsw.ReadOnlyError as exc:
-        raise StoreError(f"{path} or its folder can't be written; check who owns it and its permissions") from exc
     except apsw.CantOpenError as exc:
         raise StoreError(f"cannot open {path}: {_why_closed(path)}") from exc
-    except apsw.IOError as exc:
-        raise StoreError(f"the disk of {path} reported an error ({exc}); nothing was acknowledged") from exc
-    except apsw.NoMemError as exc:
-        raise StoreError(f"out of memory while using {path}; nothing was written") from exc
     except apsw.Error as exc:
-        raise StoreError(f"SQLite could not use {path} ({exc}); nothing was acknowledged") from exc
+        kind, message = next((ours, text) for theirs, ours, text in _TRANSLATIONS if isinstance(exc, theirs))
+        raise kind(message.format(path=path, exc=exc)) from exc
 
 
 @contextlib.contextmanager
@@ -424,7 +425,7 @@ def _why_closed(path: Path) -> str:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file apart from another of the same name; by stat, never by opening it."""
+    """Return what distinguishes a file from another of the same name; by stat, never by opening it."""
     with _filesystem_errors(path):
         try:
             found = path.lstat()
@@ -434,7 +435,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _refuse_unsafe(path: Path) -> None:
-    """Refuse a link in place of the file, and a folder or file that everybody may write or somebody else owns."""
+    """Refuse a symbolic link, and a file or folder that everybody may write or another user owns."""
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; name the file itself")
     if path.is_dir():
@@ -470,7 +471,7 @@ def _unlock(fd: int) -> None:
 
 
 def _filesystem(folder: Path) -> str:
-    """Return the kind of filesystem that a folder is on, as Linux names it; empty where that can't be told."""
+    """Return the kind of filesystem of a folder, as Linux names it; empty if unknown."""
     if not sys.platform.startswith("linux"):
         return ""
     mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
@@ -478,7 +479,7 @@ def _filesystem(folder: Path) -> str:
 
 
 def filesystem_of(resolved: str, mounts: str) -> str:
-    """Return the kind of filesystem that a path is on, given the text of /proc/self/mounts."""
+    """Return the kind of filesystem of a path, given the text of /proc/self/mounts."""
     best, kind = "", ""
     for line in mounts.splitlines():
         _, escaped, found, *_ = line.split(" ")

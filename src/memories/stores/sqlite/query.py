@@ -1,15 +1,39 @@
-"""How the SQLite store asks: fetching rows, filters as SQL conditions, names of groups as bytes."""
+"""How the SQLite store asks: a filter as SQL conditions, and reading records."""
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apsw
 
 from memories.errors import StoreDamaged
-from memories.stores.records import Collection, Filter
+from memories.stores.records import Collection, Filter, Record, Ref
+from memories.stores.sqlite.schema import encode_group, record_of
 from memories.times import to_millis
+
+_COLUMNS = """
+SELECT r.seq, p.collection, p.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, r.key, r.labels,
+       r.fields, r.crc, r.text, coalesce(a.count, 0), r.session
+"""
+READ = f"{_COLUMNS} FROM record r JOIN pool p ON p.id = r.pool LEFT JOIN access a ON a.seq = r.seq"
+_AT_REFS = """
+json_each(?) wanted
+CROSS JOIN pool p ON p.collection = wanted.value ->> 0 AND p.namespace = wanted.value ->> 1
+CROSS JOIN record r ON r.pool = p.id AND r.position = wanted.value ->> 2
+  AND r.grp = iif(wanted.value ->> 4, unhex(wanted.value ->> 3), wanted.value ->> 3)
+"""
+READ_REFS = f"{_COLUMNS} FROM {_AT_REFS} LEFT JOIN access a ON a.seq = r.seq"
+CODES_OF_REFS = f"SELECT wanted.key, v.codes FROM {_AT_REFS} CROSS JOIN {{table}} v ON v.seq = r.seq"
+_FIND = """
+SELECT r.seq FROM pool p JOIN record r ON r.pool = p.id
+WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
+"""
+_LOWEST_UUID = "00000000-0000-0000-0000-000000000000"
+_HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any]:
@@ -17,20 +41,7 @@ def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any
     try:
         return db.execute(sql, values).fetchall()
     except UnicodeDecodeError as exc:
-        raise _damaged(exc) from exc
-
-
-@contextlib.contextmanager
-def damage_noticed() -> Iterator[None]:
-    """Take it for damage when stored values are not what was written; around nothing but their reading."""
-    try:
-        yield
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as exc:
-        raise _damaged(exc) from exc
-
-
-def _damaged(exc: Exception) -> StoreDamaged:
-    return StoreDamaged(f"the store is damaged: it holds what was never written ({exc}); restore a backup")
+        raise _damaged(db.filename, exc) from exc
 
 
 def fetch_value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
@@ -39,22 +50,68 @@ def fetch_value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> An
     return found[0][0] if found else None
 
 
-_LOWEST_UUID = "00000000-0000-0000-0000-000000000000"
-_HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+@contextlib.contextmanager
+def damage_noticed(file: str = "the store") -> Iterator[None]:
+    """Report values that can't have been written as damage; to be put around nothing but their decoding."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as exc:
+        raise _damaged(file, exc) from exc
 
 
-class Condition(NamedTuple):
+def _damaged(file: str, exc: Exception) -> StoreDamaged:
+    return StoreDamaged(f"{file} is damaged: it holds what was never written ({exc}); restore a backup")
+
+
+def seq_of(db: apsw.Connection, ref: Ref) -> int | None:
+    """Return the seq of a record, if it exists."""
+    found = fetch_value(db, _FIND, (ref.collection, ref.namespace, encode_group(ref.group), ref.position))
+    return None if found is None else int(found)
+
+
+def refs_json(refs: Iterable[Ref]) -> str:
+    """Return refs as `READ_REFS` and `CODES_OF_REFS` take them."""
+    groups = ((ref, encode_group(ref.group)) for ref in refs)
+    return json.dumps(
+        [
+            (ref.collection, ref.namespace, ref.position, group.hex(), True)
+            if isinstance(group, bytes)
+            else (ref.collection, ref.namespace, ref.position, group, False)
+            for ref, group in groups
+        ]
+    )
+
+
+def records_of(db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
+    """Return the records of rows of `READ`."""
+    with damage_noticed(db.filename):
+        names = {str(label): pair for label, pair in labels_of(db, [row[9] for row in rows]).items()}
+        return [record_of(row, names) for row in rows]
+
+
+def labels_of(db: apsw.Connection, sets: Iterable[str | None]) -> dict[int, tuple[str, str]]:
+    """Return what the ids in these sets of labels stand for; a set is written as '3,17'."""
+    with damage_noticed(db.filename):
+        ids = sorted({int(label) for written in sets for label in (written or "").split(",") if label})
+    sql = "SELECT id, key, value FROM label WHERE id IN (SELECT value FROM json_each(?))"
+    return {label: (key, value) for label, key, value in fetch(db, sql, (json.dumps(ids),))}
+
+
+# --- filters ---------------------------------------------------------------------------------------------------------
+
+
+class Selection(NamedTuple):
     """A filter as conditions on `record r`.
 
     Attributes:
-        find: The condition for finding all records that are meant: it begins at the rarest thing.
-        check: The same for looking at given records one by one.
+        find: The condition for finding all matching records: it starts at what is rarest.
+        check: The same for checking given records one by one.
         values: The values of the question marks of either.
-        bounds: Queries that an index alone answers, each for at least the records that are meant.
-        broad: Whether most records of the namespaces are meant.
-        bounded: Whether `bounds` say everything that narrows it.
+        bounds: Queries that an index alone answers, each for at least the matching records.
+        broad: Whether most records of the namespaces match.
+        bounded: Whether `bounds` cover all conditions.
         collection: Memories or turns.
-        also_ended: Whether records that ended are meant as well.
+        also_ended: Whether records that ended match as well.
     """
 
     find: str
@@ -67,40 +124,48 @@ class Condition(NamedTuple):
     also_ended: bool
 
 
-def pools(db: apsw.Connection, where: Filter) -> list[int]:
+def namespace_ids(db: apsw.Connection, where: Filter) -> list[int]:
+    """Return the ids of the namespaces of a filter, as far as they exist."""
     sql = "SELECT id FROM pool WHERE collection = ? AND namespace IN (SELECT value FROM json_each(?)) ORDER BY id"
     return [row[0] for row in fetch(db, sql, (where.collection, json.dumps(where.namespaces)))]
 
 
-def condition(db: apsw.Connection, where: Filter, among: Sequence[int]) -> Condition:
-    """Return the filter as conditions on `record r` in these pools."""
-    in_pools = f"r.pool IN ({','.join(map(str, among))})"
-    conditions = [in_pools]
+def selection(db: apsw.Connection, where: Filter, among: Sequence[int] | None = None) -> Selection:
+    """Return a filter as conditions on `record r`, for all of its namespaces or for those with these ids."""
+    ids = namespace_ids(db, where) if among is None else among
+    in_namespaces = f"r.pool IN ({','.join(map(str, ids))})"
+    conditions = [in_namespaces]
     values: list[Any] = []
 
     def add(sql: str, *given: Any) -> None:
         conditions.append(sql)
         values.extend(given)
 
-    add(*_liveness(where))
+    if where.as_of is not None:
+        moment = to_millis(where.as_of)
+        add("r.created_at <= ? AND (r.ended_at IS NULL OR r.ended_at > ?)", moment, moment)
+    else:
+        add({"live": "r.ended_at IS NULL", "ended": "r.ended_at IS NOT NULL", "any": "1"}[where.state])
     if where.ended_by is not None:
         add("r.ended_by = ?", where.ended_by)
-    for moment, sql in ((where.since, "r.created_at >= ?"), (where.until, "r.created_at <= ?")):
-        if moment is not None:
-            add(sql, to_millis(moment))
+    if where.since is not None:
+        add("r.created_at >= ?", to_millis(where.since))
+    if where.until is not None:
+        add("r.created_at <= ?", to_millis(where.until))
     if where.key is not None:
         add("r.key = ? AND r.ended_at IS NULL", where.key)
     if where.group is not None and where.prefix:
-        add(*_beginning(where.group))
+        add(*_prefix(where.group))
     elif where.group is not None:
         add("r.grp = ?", encode_group(where.group))
-    labels = [_label_id(db, pair) for pair in where.labels.items()]
-    rows = [f"SELECT seq FROM record_label WHERE label = {label}" for label in labels]
-    return Condition(
+    find_label = "SELECT id FROM label WHERE key = ? AND value = ?"
+    labels = [fetch_value(db, find_label, pair) or 0 for pair in where.labels.items()]  # no label has the id 0
+    rows = [f"SELECT seq FROM record_label WHERE label = {int(label)}" for label in labels]
+    return Selection(
         find=" AND ".join([*conditions, *(f"r.seq IN ({labelled})" for labelled in rows)]),
         check=" AND ".join([*conditions, *(f"EXISTS ({labelled} AND seq = r.seq)" for labelled in rows)]),
         values=tuple(values),
-        bounds=(f"SELECT 1 FROM record r WHERE {in_pools}", *rows),
+        bounds=(f"SELECT 1 FROM record r WHERE {in_namespaces}", *rows),
         broad=len(conditions) == 2 and not labels and where.state == "live",
         bounded=len(conditions) == 2,
         collection=where.collection,
@@ -108,46 +173,10 @@ def condition(db: apsw.Connection, where: Filter, among: Sequence[int]) -> Condi
     )
 
 
-def _label_id(db: apsw.Connection, pair: tuple[str, str]) -> int:
-    """Return the number of a label; 0, which none has, if there is no such label."""
-    return int(fetch_value(db, "SELECT id FROM label WHERE key = ? AND value = ?", pair) or 0)
-
-
-def _liveness(where: Filter) -> tuple[Any, ...]:
-    """Return the condition on when a record was current, followed by its values."""
-    if where.as_of is not None:
-        moment = to_millis(where.as_of)
-        return "r.created_at <= ? AND (r.ended_at IS NULL OR r.ended_at > ?)", moment, moment
-    return ({"live": "r.ended_at IS NULL", "ended": "r.ended_at IS NOT NULL", "any": "1"}[where.state],)
-
-
-def _beginning(prefix: str) -> tuple[Any, ...]:
-    """Return the condition that a group's name begins so, followed by its values."""
+def _prefix(prefix: str) -> tuple[Any, ...]:
+    """Return the condition that a group's name begins with a prefix, followed by its values."""
     texts = "r.grp >= ? AND r.grp < x'' AND substr(r.grp, 1, ?) = ?", prefix, len(prefix), prefix
-    lowest, highest = (prefix + bound[len(prefix) :] for bound in (_LOWEST_UUID, _HIGHEST_UUID))
-    first, last = encode_group(lowest), encode_group(highest)
+    first, last = (encode_group(prefix + bound[len(prefix) :]) for bound in (_LOWEST_UUID, _HIGHEST_UUID))
     if isinstance(first, str) or isinstance(last, str):
-        return texts  # no UUID begins so
+        return texts  # no UUID begins with it
     return f"(r.grp BETWEEN ? AND ? OR ({texts[0]}))", first, last, *texts[1:]
-
-
-def encode_group(group: str) -> bytes | str:
-    """Return a UUID as its 16 bytes, in the same order as its text, and any other name as it is."""
-    if len(group) == 36 and group.count("-") == 4:
-        with contextlib.suppress(ValueError):
-            packed = bytes.fromhex(group.replace("-", ""))
-            if decode_group(packed) == group:
-                return packed
-    return group
-
-
-def decode_group(group: bytes | str) -> str:
-    if isinstance(group, str):
-        return group
-    digits = group.hex()
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-
-
-def order_key(group: bytes | str, position: int, namespace: str) -> tuple[bool, bytes | str, int, str]:
-    """Return what orders rows as SQLite does: texts before bytes."""
-    return isinstance(group, bytes), group, position, namespace

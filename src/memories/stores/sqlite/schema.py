@@ -1,10 +1,17 @@
-"""The tables of the SQLite store and the numbered steps that lead to them.
+"""The tables of the SQLite store, the numbered migrations that make them, and a record as a row.
 
 A migration is a script that runs in the transaction that also writes its number to `user_version`. Released scripts
 never change; to change the schema, add one.
 """
 
-from memories.stores.records import Collection
+import contextlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from memories.stores.records import Collection, Record, Ref
+from memories.times import from_millis, to_millis
 
 APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
 
@@ -96,3 +103,79 @@ STAGED = {Collection.MEMORY: "staged_vector", Collection.HISTORY: "staged_turn_v
 BLOCKS = {Collection.MEMORY: "block", Collection.HISTORY: "turn_block"}
 
 MIGRATIONS: tuple[str, ...] = (_FIRST, _TURNS, _STAGED)
+
+ROW = "pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, crc, text, session"
+
+
+def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:
+    """Return the columns of `ROW` for a record, given the ids of its namespace and its labels."""
+    return (
+        pool,
+        encode_group(record.ref.group),
+        record.ref.position,
+        to_millis(record.created_at),
+        None if record.ended_at is None else to_millis(record.ended_at),
+        record.ended_by,
+        record.key,
+        ",".join(map(str, labels)) or None,
+        fields_json(record.fields),
+        _crc(record),
+        record.text,
+        record.session,
+    )
+
+
+def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Record:
+    """Return the record of a row of `query.READ`, given what the ids of labels stand for.
+
+    Raises:
+        ValueError: The row does not match its checksum.
+    """
+    (seq, collection, namespace, group, position, created_at, ended_at, ended_by, key) = row[:9]
+    (label_ids, fields, crc, text, accesses, session) = row[9:]
+    record = Record(
+        ref=Ref(Collection(collection), namespace, decode_group(group), position),
+        text=text,
+        created_at=from_millis(created_at),
+        ended_at=None if ended_at is None else from_millis(ended_at),
+        ended_by=ended_by,
+        key=key,
+        labels=dict(labels[label] for label in label_ids.split(",")) if label_ids else {},
+        fields=json.loads(fields) if fields else {},
+        accesses=accesses,
+        session=session,
+    )
+    if _crc(record) != crc:
+        raise ValueError(f"record {seq} does not match its checksum")
+    return record
+
+
+def fields_json(fields: Mapping[str, Any]) -> str | None:
+    """Return fields as the column has them; None if there are none."""
+    kept = {name: value for name, value in fields.items() if value is not None}
+    return json.dumps(kept, separators=(",", ":")) if kept else None
+
+
+def encode_group(group: str) -> bytes | str:
+    """Return a UUID as its 16 bytes, which sort like its text, and any other name as it is."""
+    if len(group) == 36 and group.count("-") == 4:
+        with contextlib.suppress(ValueError):
+            packed = bytes.fromhex(group.replace("-", ""))
+            if decode_group(packed) == group:
+                return packed
+    return group
+
+
+def decode_group(group: bytes | str) -> str:
+    """Return the name of a group; the inverse of `encode_group`."""
+    if isinstance(group, str):
+        return group
+    digits = group.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _crc(record: Record) -> int:
+    """Return the checksum of the parts of a record that never change."""
+    labels = (part for pair in record.labels.items() for part in pair)
+    ref = (record.ref.namespace, record.ref.group, str(record.ref.position), str(to_millis(record.created_at)))
+    return zlib.crc32("\0".join((*ref, record.key or "", *labels, record.text)).encode())

@@ -1,11 +1,12 @@
-"""Another embedder for the SQLite store: its vectors are staged beside those in use, then take their place."""
+"""The spaces of vectors in the SQLite store: which one is in use, which is staged, and the switch between them."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import apsw
 
-from memories.errors import Conflict, EmbedderMismatch
+from memories.errors import Conflict
+from memories.stores.protocol import other_space
 from memories.stores.records import Collection, Space
 from memories.stores.sqlite.query import damage_noticed, fetch
 from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS
@@ -25,7 +26,7 @@ def in_use(db: apsw.Connection) -> Named | None:
 
 
 def claim(db: apsw.Connection, space: Space) -> None:
-    """Check that vectors of this space may go in; the first one decides for the store.
+    """Check that vectors of this space may be added; the first one decides for the store.
 
     Raises:
         EmbedderMismatch: The store's vectors are of another space.
@@ -34,11 +35,7 @@ def claim(db: apsw.Connection, space: Space) -> None:
     if stored is None:
         _name(db, "", space)
     elif stored != (space.model, space.dimension):
-        raise EmbedderMismatch(
-            f"this store's vectors were made by {stored[0]} ({stored[1]} dimensions) and the embedder is "
-            f"{space.model} ({space.dimension}); set EMBEDDER to the one it was made with, or change over to this one "
-            "with: memory reembed"
-        )
+        raise other_space(*stored, space)
 
 
 def without(db: apsw.Connection, space: Space, collection: Collection, limit: int, *, behind: int = 0) -> list[int]:
@@ -48,7 +45,7 @@ def without(db: apsw.Connection, space: Space, collection: Collection, limit: in
         db: A connection inside a transaction.
         space: The space.
         collection: Memories or turns.
-        limit: At most so many.
+        limit: At most this many.
         behind: Only those with a greater seq.
     """
     named = (space.model, space.dimension)
@@ -56,7 +53,7 @@ def without(db: apsw.Connection, space: Space, collection: Collection, limit: in
     tables = {in_use(db): VECTORS, _named(db, "staged_"): STAGED}
     if named in tables:
         among += f" AND NOT EXISTS (SELECT 1 FROM {tables[named][collection]} v WHERE v.seq = r.seq)"
-    # NOT INDEXED: it goes through the table in order and stops, where an index would be read whole and sorted.
+    # NOT INDEXED: the table is read in order until the limit; an index would be read as a whole and sorted.
     rows = fetch(
         db,
         f"SELECT r.seq FROM record r NOT INDEXED WHERE {among} ORDER BY r.seq LIMIT ?",
@@ -80,15 +77,11 @@ def stage(db: apsw.Connection, space: Space, vectors: "Mapping[Collection, Mappi
         drop_staged(db)
         _name(db, "staged_", space)
     for collection, given in vectors.items():
-        index = _index(space, collection)
-        if in_use(db) == named:
-            index.put(db, given)
-        else:
-            index.stage(db, given)
+        _index(space, collection).stage(db, given, in_use=in_use(db) == named)
 
 
 def switch(db: apsw.Connection, space: Space) -> None:
-    """Put the staged vectors in the place of those in use, and make their blocks.
+    """Replace the vectors in use by the staged ones, and build their blocks.
 
     Raises:
         Conflict: Records have no vectors of this space yet.
@@ -96,7 +89,7 @@ def switch(db: apsw.Connection, space: Space) -> None:
     left = sum(len(without(db, space, collection, 1)) for collection in Collection)
     if left:
         raise Conflict(
-            f"there are records without vectors of {space.model}; run memory reembed again, it goes on where it was"
+            f"there are records without vectors of {space.model}; run memory reembed again, it continues where it was"
         )
     if in_use(db) in (None, (space.model, space.dimension)):
         return

@@ -1,38 +1,36 @@
 """Vector search in the SQLite store: exact over few rows, else sign-bit blocks first and int8 scores for the best."""
 
-import heapq
 import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
 import numpy as np
 
 from memories.stores.records import Collection
 from memories.stores.sqlite.quantize import SCALE_BYTES, Quantizer
-from memories.stores.sqlite.query import Condition, damage_noticed, fetch, fetch_value
+from memories.stores.sqlite.query import Selection, damage_noticed, fetch, fetch_value
 from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS
+from memories.stores.words import best as highest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK_ROWS = 1024
 _LOOK_EVERY = 64  # appends, on average, between two looks for a whole block
-_SCRAMBLE = 2_654_435_761  # which of the seqs these are must not follow any pattern of writing
-EXACT_ROWS = 4096  # so many rows are scored one by one; more go through the blocks
-MIN_MATCHING = 200  # so many of the candidates must be ones that the filter means, or more are looked at
-RARE = 50  # where fewer than one candidate in so many is meant, the filter is walked instead of the blocks
-MIN_RESCORED = 400  # enough to hold the true ten best of 200,000 rows in 99.9 % of queries
-RESCORED_SHARE = 2000  # one more for every so many rows
+_SCRAMBLE = 2_654_435_761  # picks those seqs so that they follow no pattern of writing
+EXACT_ROWS = 4096  # up to this many rows are scored one by one; more go through the blocks
+MIN_MATCHING = 200  # unless this many candidates match the filter, more are looked at
+RARE = 50  # if fewer than one candidate in this many matches, the rows of the filter are scored instead of the blocks
+MIN_RESCORED = 400  # enough to include the true ten best of 200,000 rows in 99.9 % of queries
+RESCORED_SHARE = 2000  # one more for every this many rows
 
 Scores = dict[int, float]
 
 
-@dataclass(frozen=True, slots=True)
-class _Blocks:
-    """The bit blocks that have been read: the seq of each window, its bit code, and how many of its bits are set."""
+class _Blocks(NamedTuple):
+    """The bit blocks read so far: the seq of each window, its bit code, and how many of its bits are set."""
 
     hi: int
     seqs: "NDArray[np.int64]"
@@ -41,7 +39,7 @@ class _Blocks:
 
 
 class VectorIndex:
-    """The vectors of one store file. Keeps the bit blocks that it has read; they only ever grow, but for erasures."""
+    """The vectors of one store file. Keeps the bit blocks that it has read; except for erasures they only grow."""
 
     def __init__(self, quantizer: Quantizer, collection: Collection) -> None:
         """Prepare for the vectors of memories or of turns."""
@@ -51,7 +49,7 @@ class VectorIndex:
         self._lock = threading.Lock()
         self._epoch: int | None = None
         self._blocks = self._no_blocks()
-        self._changing: apsw.Connection | None = None  # which one has changed blocks, perhaps not for good yet
+        self._changing: apsw.Connection | None = None  # the one that has changed blocks and may not have committed
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -59,32 +57,27 @@ class VectorIndex:
         """Keep the vectors of a record, shape (windows, dimension)."""
         db.execute(f"INSERT INTO {self.table} (seq, codes) VALUES (?, ?)", (seq, self.quantizer.encode(vectors)))
 
-    def put(self, db: apsw.Connection, given: "Mapping[int, NDArray[np.float32]]") -> None:
-        """Keep vectors for seqs that may be older than those in blocks, or have vectors already."""
-        self._write(db, self.table, given)
-        self._renew_blocks(db, given)
-        self.seal(db, added=len(given))
-
-    def stage(self, db: apsw.Connection, given: "Mapping[int, NDArray[np.float32]]") -> None:
-        """Keep vectors for seqs beside those in use."""
-        self._write(db, self._staged, given)
-
-    def _write(self, db: apsw.Connection, table: str, given: "Mapping[int, NDArray[np.float32]]") -> None:
+    def stage(self, db: apsw.Connection, given: "Mapping[int, NDArray[np.float32]]", *, in_use: bool) -> None:
+        """Keep vectors for seqs, which may have some already, beside those in use or among them."""
+        table = self.table if in_use else self._staged
         rows = [(seq, self.quantizer.encode(vectors)) for seq, vectors in given.items()]
         db.executemany(f"INSERT OR REPLACE INTO {table} (seq, codes) VALUES (?, ?)", rows)
+        if in_use:
+            self._rebuild_blocks(db, given)
+            self.seal(db, added=len(given))
 
     def seal_all(self, db: apsw.Connection) -> None:
-        """Make the blocks after all vectors were exchanged for others."""
+        """Build the blocks after all vectors were replaced."""
         self.seal(db, added=BLOCK_ROWS)
         self._count_epoch(db)
 
     def seal(self, db: apsw.Connection, *, added: int) -> None:
-        """Make blocks of the vectors that are in none yet, as long as there are enough for a whole one.
+        """Build blocks of the vectors that are in none yet, as long as there are enough for a whole one.
 
         Args:
             db: A connection inside a transaction.
-            added: How many were just inserted. After a few it mostly does not look, so that an append costs the same
-                whether many or few vectors wait for their block.
+            added: How many were just inserted. After only a few it mostly does not look, so that an append costs the
+                same whether many or few vectors wait for their block.
         """
         while True:
             hi = int(fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block}"))
@@ -92,7 +85,7 @@ class VectorIndex:
             if newest - hi < BLOCK_ROWS or (added < _LOOK_EVERY and newest * _SCRAMBLE % 2**32 % _LOOK_EVERY):
                 return
             behind = f"FROM {self.table} WHERE seq > ? ORDER BY seq LIMIT ?"
-            # Seqs of the other collection are among them, so it is counted, without a look at the codes.
+            # Some of these seqs belong to the other collection, so the rows are counted, without reading the codes.
             if fetch_value(db, f"SELECT count(*) FROM (SELECT seq {behind})", (hi, BLOCK_ROWS)) < BLOCK_ROWS:
                 return
             self._write_block(db, fetch(db, f"SELECT seq, codes {behind}", (hi, BLOCK_ROWS)))
@@ -100,18 +93,20 @@ class VectorIndex:
     def _write_block(self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]) -> None:
         self._changing = db
         seqs, codes = self._unpack(rows)
+        unbroken = int(seqs[-1]) - int(seqs[0]) + 1 == len(seqs) and bool((np.diff(seqs) == 1).all())
+        packed = b"" if unbroken else seqs.astype("<i8").tobytes()
         db.execute(
             f"INSERT INTO {self._block} (hi, seqs, bits) VALUES (?, ?, ?)",
-            (int(seqs[-1]), _pack_seqs(seqs), self.quantizer.bits(codes).astype("<u8").tobytes()),
+            (int(seqs[-1]), packed, self.quantizer.bits(codes).astype("<u8").tobytes()),
         )
 
     def remove(self, db: apsw.Connection, seq: int) -> None:
-        """Remove a record's vectors, and make the block that knows them again without them."""
+        """Remove a record's vectors, and rebuild their block without them."""
         db.execute(f"DELETE FROM {self.table} WHERE seq = ?", (seq,))
-        self._renew_blocks(db, [seq])
+        self._rebuild_blocks(db, [seq])
 
-    def _renew_blocks(self, db: apsw.Connection, seqs: Iterable[int]) -> None:
-        """Make the blocks again that span these seqs, from the vectors that are there now."""
+    def _rebuild_blocks(self, db: apsw.Connection, seqs: Iterable[int]) -> None:
+        """Rebuild the blocks that span these seqs from the current vectors."""
         first = f"SELECT hi FROM {self._block} WHERE hi >= ? ORDER BY hi LIMIT 1"
         outdated = {fetch_value(db, first, (seq,)) for seq in seqs} - {None}
         for hi in sorted(outdated):
@@ -125,7 +120,7 @@ class VectorIndex:
             self._count_epoch(db)
 
     def _count_epoch(self, db: apsw.Connection) -> None:
-        """Tell those who have read the blocks that they changed otherwise than by growing."""
+        """Tell those who have read the blocks that these changed in another way than by growing."""
         self._changing = db
         db.execute(
             "INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1",
@@ -137,8 +132,8 @@ class VectorIndex:
     def decode(self, codes: Sequence[bytes]) -> "list[NDArray[np.float32]]":
         """Return the vectors of each row, shape (windows, dimension), given its codes.
 
-        They follow from the signed bytes alone, and are rounded to 24 bits, so that what is computed beside them does
-        not matter: encoded again they give the same bytes, and so the same vectors.
+        They depend on the signed bytes alone, and are rounded to 24 bits, whatever else is decoded with them: encoded
+        again they give the same bytes, and so the same vectors.
         """
         owners, joined = windows_of(codes, self.quantizer.code_bytes)
         numbers = np.frombuffer(joined, dtype=np.int8).reshape(-1, self.quantizer.code_bytes)[:, SCALE_BYTES:]
@@ -153,7 +148,7 @@ class VectorIndex:
     def best(
         self,
         db: apsw.Connection,
-        matching: Condition,
+        selected: Selection,
         query: "NDArray[np.float32]",
         k: int,
         *,
@@ -163,19 +158,19 @@ class VectorIndex:
 
         Args:
             db: A connection inside a transaction.
-            matching: Which records are meant.
+            selected: Which records.
             query: Shape (dimension,), unit length.
             k: How many.
-            large: What `is_large` says of them, if the caller has asked.
+            large: The result of `is_large`, if the caller knows it.
         """
         if large is None:
-            large = is_large(db, matching)
+            large = is_large(db, selected)
         turned = self.quantizer.rotate(query[np.newaxis, :])[0]
-        found = self._best_by_blocks(db, matching, turned, k) if large else None
+        found = self._best_by_blocks(db, selected, turned, k) if large else None
         if found is not None:
             return found
-        sql = f"SELECT v.seq, v.codes FROM record r CROSS JOIN {self.table} v ON v.seq = r.seq WHERE {matching.find}"
-        return _top(self.score(fetch(db, sql, matching.values), turned), k)
+        sql = f"SELECT v.seq, v.codes FROM record r CROSS JOIN {self.table} v ON v.seq = r.seq WHERE {selected.find}"
+        return highest(self.score(fetch(db, sql, selected.values), turned), k)
 
     def exact(self, db: apsw.Connection, seqs: Sequence[int], query: "NDArray[np.float32]") -> Scores:
         """Return the score of each of these records that has a vector; the query is not rotated yet."""
@@ -184,36 +179,32 @@ class VectorIndex:
         return self.score(fetch(db, sql, (json.dumps(list(seqs)),)), turned)
 
     def _best_by_blocks(
-        self, db: apsw.Connection, matching: Condition, turned: "NDArray[np.float32]", k: int
+        self, db: apsw.Connection, selected: Selection, turned: "NDArray[np.float32]", k: int
     ) -> Scores | None:
-        """Return the `k` best by way of the blocks; None if so few records are meant that scoring all is faster."""
+        """Return the `k` best by the blocks; None if so few records match that scoring all of them is faster."""
         blocks = self._load_blocks(db)
         coarse = self.quantizer.coarse_scores(turned, blocks.bits, blocks.counts)
         tail = f"SELECT v.seq, v.codes FROM {self.table} v CROSS JOIN record r ON r.seq = v.seq WHERE v.seq > ?"
-        newest = self.score(fetch(db, f"{tail} AND {matching.check}", (blocks.hi, *matching.values)), turned)
+        newest = self.score(fetch(db, f"{tail} AND {selected.check}", (blocks.hi, *selected.values)), turned)
         found: Scores = {}
         wanted = max(MIN_RESCORED, 4 * k) + len(coarse) // RESCORED_SHARE
         seen: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         while True:
             best = np.argpartition(-coarse, wanted)[:wanted] if wanted < len(coarse) else slice(None)
             piece = np.setdiff1d(blocks.seqs[best], seen)
-            found |= self.score(self._matching(db, matching, piece.tolist()), turned)
-            # Where the filter left few of the candidates, go further down the list.
+            # CROSS keeps the order: first the seqs, then a look at each record; else a whole index would be read.
+            sql = (
+                "SELECT v.seq, v.codes FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
+                f"CROSS JOIN {self.table} v ON v.seq = r.seq WHERE {selected.check}"
+            )
+            found |= self.score(fetch(db, sql, (json.dumps(piece.tolist()), *selected.values)), turned)
+            # If the filter left few of the candidates, go further down the list.
             if wanted >= len(coarse) or len(found) >= min(wanted, max(MIN_MATCHING, 4 * k)):
-                return _top(found | newest, k)
+                return highest(found | newest, k)
             if RARE * len(found) < wanted:
                 return None
             seen = np.union1d(seen, piece)
             wanted *= 4
-
-    def _matching(self, db: apsw.Connection, matching: Condition, seqs: Sequence[int]) -> list[tuple[int, bytes]]:
-        """Return seq and codes of those of the seqs that the filter means."""
-        # CROSS keeps the order: first the seqs, then a look at each record; else an index of all would be walked.
-        sql = (
-            "SELECT v.seq, v.codes FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
-            f"CROSS JOIN {self.table} v ON v.seq = r.seq WHERE {matching.check}"
-        )
-        return fetch(db, sql, (json.dumps(list(seqs)), *matching.values))
 
     def _load_blocks(self, db: apsw.Connection) -> "_Blocks":
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))
@@ -224,7 +215,7 @@ class VectorIndex:
                 known = self._joined(known, newer)
             if self._changing is db and db.txn_state("main") != apsw.SQLITE_TXN_WRITE:
                 self._changing = None
-            if self._changing is not db:  # else what it sees may be undone, and others take its place
+            if self._changing is not db:  # else what it sees may be undone and replaced
                 self._epoch, self._blocks = epoch, known
             return known
 
@@ -235,7 +226,10 @@ class VectorIndex:
     def _joined(self, known: "_Blocks", newer: Sequence[tuple[int, bytes, bytes]]) -> "_Blocks":
         with damage_noticed():
             parts = [np.frombuffer(row[2], "<u8").reshape(self.quantizer.words, -1) for row in newer]
-            numbers = [_unpack_seqs(row[1], row[0], part.shape[1]) for row, part in zip(newer, parts, strict=True)]
+            numbers = [
+                np.frombuffer(seqs, "<i8").astype(np.int64) if seqs else np.arange(hi - part.shape[1] + 1, hi + 1)
+                for (hi, seqs, _), part in zip(newer, parts, strict=True)
+            ]
             seqs = np.concatenate([known.seqs, *numbers])
             bits = np.ascontiguousarray(np.concatenate([known.bits, *parts], axis=1))
             if bits.shape[1] != len(seqs):
@@ -264,11 +258,11 @@ class VectorIndex:
 
 
 def windows_of(codes: Sequence[bytes | None], size: int) -> "tuple[NDArray[np.int64], bytes]":
-    """Return which row each window is of, and the codes of all windows; a row may have none.
+    """Return the row of each window, and the codes of all windows; a row may have none.
 
     Args:
         codes: The codes of each row's windows, one after the other.
-        size: How many bytes a window takes.
+        size: The bytes of a window.
     """
     with damage_noticed():
         lengths = [len(code or b"") for code in codes]
@@ -281,29 +275,13 @@ def windows_of(codes: Sequence[bytes | None], size: int) -> "tuple[NDArray[np.in
         return owners, b"".join(filter(None, codes))
 
 
-def is_large(db: apsw.Connection, matching: Condition) -> bool:
-    """Return whether more records are meant than should be scored one by one."""
-    most = BLOCK_ROWS if matching.broad else EXACT_ROWS
+def is_large(db: apsw.Connection, selected: Selection) -> bool:
+    """Return whether more records match than should be scored one by one."""
+    most = BLOCK_ROWS if selected.broad else EXACT_ROWS
 
     def exceeded(rows: str, values: Sequence[object] = ()) -> bool:
         return int(fetch_value(db, f"SELECT count(*) FROM ({rows} LIMIT ?)", (*values, most + 1))) > most
 
-    if not all(exceeded(bound) for bound in matching.bounds):
+    if not all(exceeded(bound) for bound in selected.bounds):
         return False
-    return matching.bounded or exceeded(f"SELECT 1 FROM record r WHERE {matching.find}", matching.values)
-
-
-def _pack_seqs(seqs: "NDArray[np.int64]") -> bytes:
-    """Return the seqs of a block; nothing if they are one unbroken row, as they mostly are."""
-    unbroken = int(seqs[-1]) - int(seqs[0]) + 1 == len(seqs) and bool((np.diff(seqs) == 1).all())
-    return b"" if unbroken else seqs.astype("<i8").tobytes()
-
-
-def _unpack_seqs(packed: bytes, hi: int, count: int) -> "NDArray[np.int64]":
-    if not packed:
-        return np.arange(hi - count + 1, hi + 1, dtype=np.int64)
-    return np.frombuffer(packed, "<i8").astype(np.int64)
-
-
-def _top(scores: Scores, k: int) -> Scores:
-    return dict(heapq.nlargest(k, scores.items(), key=lambda item: item[1]))
+    return selected.bounded or exceeded(f"SELECT 1 FROM record r WHERE {selected.find}", selected.values)

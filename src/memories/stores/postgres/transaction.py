@@ -30,11 +30,11 @@ class Meta(NamedTuple):
     """What the store remembers about itself.
 
     Attributes:
-        schema: The version of its schema, 0 while there is none.
-        partitions: In how many parts its records lie.
+        schema: The version of its schema, 0 if there is none.
+        partitions: How many partitions its tables have.
         used: The vectors that are searched.
-        staged: Those that will be, after a change of their space.
-        erasing: Tables whose files may still hold removed records.
+        staged: Those that will be searched after a switch.
+        erasing: Tables whose files may still contain removed records.
     """
 
     schema: int
@@ -45,21 +45,21 @@ class Meta(NamedTuple):
 
 
 LockKey = Callable[..., int]
-_SPACES, _ERASING = "\0spaces", "\0erasing"  # no namespace begins so
+_SPACES, _ERASING = "\0spaces", "\0erasing"  # no namespace begins with NUL
 READ_META = "SELECT name, value FROM meta"
 NOTHING = Meta(0, 0, None, None, ())
 
 
-class Session:
+class Transaction:
     """Runs statements in a transaction that has begun."""
 
     def __init__(self, connection: "Connection", lock_key: "LockKey", remembered: Sequence[Row] | None = None) -> None:
-        """Take a connection in a transaction.
+        """Take a connection on which a transaction has begun.
 
         Args:
             connection: The connection.
-            lock_key: Gives the number of the lock of a namespace, and without one that of the whole store.
-            remembered: What `READ_META` returned, if it was run.
+            lock_key: Returns the number of the lock of a namespace, or of the whole store if none is given.
+            remembered: The rows of `READ_META`, if it was run.
         """
         self.connection = connection
         self._lock_key = lock_key
@@ -90,7 +90,7 @@ class Session:
                 cursor.executemany(sql, values)
 
     def copy(self, into: str, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Add rows to a table, `into` naming it and its columns, by the fastest way there is."""
+        """Add rows to a table, named with its columns by `into`, by the fastest way there is."""
         with self.connection.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN (FORMAT BINARY)") as copy:
             copy.set_types(types)
             for row in rows:
@@ -99,29 +99,30 @@ class Session:
     # --- locks and savepoints --------------------------------------------------------------------------------------
 
     def lock(self, namespaces: Iterable[str]) -> None:
-        """Let nobody else write to these namespaces until the transaction ends."""
+        """Exclude other writers from these namespaces until the transaction ends."""
         new = frozenset(namespaces) - self._locked
         if new:
-            # In the same order everywhere, so that two that take the same ones at once never wait for each other.
-            keys = ",".join(map(str, sorted(self._lock_key(namespace) for namespace in new)))
-            self._lock_by(f"SELECT pg_advisory_xact_lock(key) FROM unnest('{{{keys}}}'::bigint[]) AS given(key)")
+            # Sorted, so that two that take the same locks at once never wait for each other.
+            self._take(*sorted(self._lock_key(namespace) for namespace in new))
             self._locked |= new
 
     def lock_all(self) -> None:
-        """Let nobody else write to the store until the transaction ends."""
-        self._lock_by(f"SELECT pg_advisory_xact_lock({self._lock_key()})")
+        """Exclude all other writers until the transaction ends."""
+        self._take(self._lock_key())
 
     def lock_spaces(self) -> None:
-        """Let nobody else make tables for vectors until the transaction ends."""
-        self._lock_by(f"SELECT pg_advisory_xact_lock({self._lock_key(_SPACES)})")
+        """Exclude others who make tables for vectors until the transaction ends."""
+        self._take(self._lock_key(_SPACES))
 
     def lock_erasing(self) -> None:
-        """Let nobody else change which tables are to be written anew until the transaction ends."""
-        self._lock_by(f"SELECT pg_advisory_xact_lock({self._lock_key(_ERASING)})")
+        """Exclude others who change the list of tables to rewrite until the transaction ends."""
+        self._take(self._lock_key(_ERASING))
 
-    def _lock_by(self, statement: str) -> None:
-        """Run a statement that waits for a lock, and learn what the store remembers after the wait."""
-        self._meta = _meta(last_rows(self.connection.execute(f"{statement}; {READ_META}")))
+    def _take(self, *keys: int) -> None:
+        """Wait for locks, and read what the store remembers after the wait."""
+        given = ",".join(map(str, keys))
+        lock = f"SELECT pg_advisory_xact_lock(key) FROM unnest('{{{given}}}'::bigint[]) AS given(key)"
+        self._meta = _meta(last_rows(self.connection.execute(f"{lock}; {READ_META}")))
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -150,22 +151,24 @@ class Session:
         return self._meta
 
     def remember(self, values: Mapping[str, Any]) -> None:
-        """Keep values under their names; None forgets."""
+        """Store values under their names; None removes one."""
         for name, value in values.items():
             if value is None:
                 self.run("DELETE FROM meta WHERE name = %s", (name,))
             else:
                 sql = "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-                self.run(sql, (name, written(value) if isinstance(value, Vectors) else str(value)))
+                # The name of the model comes last, since it may contain anything.
+                text = f"{value.table} {value.dimension} {value.model}" if isinstance(value, Vectors) else str(value)
+                self.run(sql, (name, text))
         self._meta = None
 
     def forget_meta(self) -> None:
-        """Read anew what the store remembers when it is asked for next."""
+        """Read again what the store remembers when it is needed next."""
         self._meta = None
 
 
-class Missing(Session):
-    """A session with a store that does not exist: there is nothing in it."""
+class Missing(Transaction):
+    """A transaction in a store that does not exist: it finds nothing."""
 
     def rows(self, sql: str, values: Sequence[Any] = (), *, binary: bool = False) -> list[Row]:  # noqa: ARG002
         """Return no rows."""
@@ -182,11 +185,6 @@ def last_rows(answer: "psycopg.Cursor[Row]") -> list[Row]:
     while answer.nextset():
         pass
     return answer.fetchall()
-
-
-def written(vectors: Vectors) -> str:
-    """Return what `meta` says of vectors; the name of the model comes last, since it may be anything."""
-    return f"{vectors.table} {vectors.dimension} {vectors.model}"
 
 
 def _meta(rows: Sequence[Row]) -> Meta:
