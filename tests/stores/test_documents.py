@@ -503,10 +503,10 @@ def test_a_torn_note_of_what_was_seen_only_costs_a_minute(tmp_path: Path) -> Non
     seen = tmp_path / "x.seen"
     for text in ("{", "[]", '{"w": "x"}'):
         seen.write_text(text)
-        assert not remote_pending.Turn("here", seen).has_died(pending)
+        assert not remote_pending.WriterLock("here", seen).has_died(pending)
         assert "w" in seen.read_text()
     with pytest.raises(StoreError, match="cannot note"):
-        remote_pending.Turn("here", tmp_path / "x.seen" / "y").has_died(pending)
+        remote_pending.WriterLock("here", tmp_path / "x.seen" / "y").has_died(pending)
 
 
 def test_who_was_taken_for_dead_before_its_last_step_changes_nothing(

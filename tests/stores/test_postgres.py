@@ -1132,7 +1132,7 @@ def test_a_load_whose_look_for_the_planner_fails_is_stored(
     monkeypatch.setattr(postgres_server, "_GROWN", "SELECT 1 / 0")
     store.append([record(f"m{number:03}", vectors=None) for number in range(200)])
     assert store.count(pool()) == 200
-    assert "was not brought up to date" in caplog.text
+    assert "not brought up to date" in caplog.text
 
 
 # --- removal ---------------------------------------------------------------------------------------------------------

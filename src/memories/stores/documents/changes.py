@@ -1,12 +1,13 @@
-"""What a transaction on a document server is going to change, laid over what the server says until it is written."""
+"""What a transaction on a document server is going to change: an overlay on the server until it is written."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from memories.errors import Conflict, StoreUnreachable
 from memories.stores.documents.driver import MAX_TEXT, Condition, Driver, Kind, Part, Point, Value
-from memories.stores.documents.pending import Turn, pending_since, settled
+from memories.stores.documents.pending import WriterLock, pending_since, settled
 from memories.stores.documents.schema import (
     LIVE,
     PENDING,
@@ -14,17 +15,20 @@ from memories.stores.documents.schema import (
     Windows,
     changes_of,
     decode,
-    decode_any,
     encode,
+    ended_of,
     label_of,
-    means,
     part_of,
     record_id,
     window_ids,
-    writer_of,
+    write_id_of,
 )
 from memories.stores.records import Filter, Patch, Record, Ref
 from memories.stores.words import tokens_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass
@@ -53,21 +57,21 @@ class Changes:
         return Changes(dict(self.new), dict(self.patched), updates)
 
     def records(self) -> Iterator[Record]:
-        """Yield all that is laid over, without vectors."""
+        """Yield the records of the overlay, without vectors."""
         yield from (record._replace(vectors=None) for record in self.new.values())
         yield from self.patched.values()
 
-    def meant(self, where: Filter) -> list[Record]:
-        """Return what is laid over and meant by a filter."""
-        return [record for record in self.records() if means(where, record)]
+    def matching(self, where: Filter) -> list[Record]:
+        """Return the records of the overlay that match a filter."""
+        return [record for record in self.records() if where.fits(record)]
 
     def known(self, ref: Ref) -> Record | None:
-        """Return a record that is laid over, without its vectors."""
+        """Return a record of the overlay, without its vectors."""
         new = self.new.get(ref)
         return self.patched.get(ref) if new is None else new._replace(vectors=None)
 
     def patch(self, record: Record, patch: Patch) -> None:
-        """Change a record, which is laid over or as the server has it."""
+        """Change a record, which is in the overlay or as the server has it."""
         fields = {name: value for name, value in {**record.fields, **patch.fields}.items() if value is not None}
         changed = record._replace(ended_at=patch.ended_at, ended_by=patch.ended_by, fields=fields)
         self._change(changed, changes_of(patch))
@@ -87,29 +91,29 @@ class Changes:
 
 
 class Flush:
-    """Writes the changes of one transaction, in an order in which being cut short leaves nothing wrong.
+    """Writes the changes of one transaction, in an order that leaves nothing wrong if it is interrupted.
 
-    First come labels and vectors, which nothing refers to yet. Then the records: at once if they are all that changes
-    and fit into one step, else as pending, which no reader sees. They are read back, since the server leaves out
-    silently what somebody else has written first. Then one update makes all of it true: pending records live, others
-    ended. What is cut short before leaves pending records, which the next writer of their places puts away. Last the
-    labels are added again, as a removal by another machine may have taken them out meanwhile; it looks again, too.
+    First come labels and vectors, which nothing refers to yet. Then the records: at once if nothing else changes and
+    they fit into one step, else as pending, which no reader sees. They are read back, since the server silently skips
+    what somebody else has written first. Then one update completes it: pending records become live, others ended. An
+    interruption before leaves pending records, which the next writer of these refs removes. Last the labels are added
+    again, since a removal by another machine may have deleted them meanwhile; it checks again, too.
     """
 
-    def __init__(self, driver: Driver, changes: Changes, turn: Turn, space: str | None) -> None:
+    def __init__(self, driver: Driver, changes: Changes, lock: WriterLock, space: str | None) -> None:
         """Prepare.
 
         Args:
             driver: The server.
-            changes: What is to be written.
-            turn: This machine's.
-            space: The letters of the space of the vectors; None if there are none.
+            changes: What to write.
+            lock: The lock that is held.
+            space: The id of the space of the vectors; None if there are none.
         """
         self._driver = driver
         self._changes = changes
-        self._turn = turn
+        self._lock = lock
         self._space = space
-        self._writer = os.urandom(8).hex()
+        self._write_id = os.urandom(8).hex()
         self._new = by_part(changes.new)
         self._updates = by_part(changes.updates)
 
@@ -125,7 +129,9 @@ class Flush:
         pending = bool(self._updates) or len(self._new) > 1 or not fits
         for part, refs in self._new.items():
             self._add_labels(part, refs)
-            self._add_vectors(part, refs)
+            points = [Point(name, {}, vector) for name, vector in self._windows(refs)]
+            if points and self._space is not None:
+                self._driver.add(part._replace(kind=Kind.VECTORS, space=self._space), points)
         try:
             self._write(pending=pending)
         except StoreUnreachable as exc:
@@ -138,7 +144,7 @@ class Flush:
         try:
             for part, refs in self._new.items():
                 self._driver.add(part, [self._point(ref, pending=pending) for ref in refs])
-            for part, refs in self._new.items():  # just before it comes true, and not long before
+            for part, refs in self._new.items():  # just before the last step, and no earlier
                 self._check(part, refs)
         except Conflict:
             self._withdraw()
@@ -146,7 +152,8 @@ class Flush:
         for part in {**self._new, **self._updates}:
             updates = {record_id(ref): self._changes.updates[ref] for ref in self._updates.get(part, ())}
             if pending:
-                updates |= {record_id(ref): self._settled(ref) for ref in self._new.get(part, ())}
+                new = [self._changes.new[ref] for ref in self._new.get(part, ())]
+                updates |= {record_id(record.ref): {"ended": ended_of(record), **settled()} for record in new}
             if updates:
                 self._driver.update(part, updates)
         for part, refs in self._new.items():
@@ -163,47 +170,38 @@ class Flush:
         if missing:
             self._driver.add(labels, [Point(label, {}) for label in sorted(missing)])
 
-    def _add_vectors(self, part: Part, refs: Sequence[Ref]) -> None:
-        points: list[Point] = []
+    def _windows(self, refs: Sequence[Ref]) -> "Iterator[tuple[str, NDArray[np.float32]]]":
+        """Yield the id and the vector of each window."""
         for ref in refs:
             vectors = self._changes.new[ref].vectors
             if vectors is not None:
-                ids = window_ids(ref, Windows(self._writer, len(vectors)))
-                points += [Point(name, {}, vector) for name, vector in zip(ids, vectors, strict=True)]
-        if points and self._space is not None:
-            self._driver.add(Part(Kind.VECTORS, part.collection, part.namespace, self._space), points)
+                yield from zip(window_ids(ref, Windows(self._write_id, len(vectors))), vectors, strict=True)
 
     def _point(self, ref: Ref, *, pending: bool) -> Point:
         record = self._changes.new[ref]
         windows: dict[str, Windows] = {}
         if record.vectors is not None and self._space is not None:
-            windows[self._space] = Windows(self._writer, len(record.vectors))
-        payload = encode(record, self._writer, windows, ended=PENDING if pending else None)
+            windows[self._space] = Windows(self._write_id, len(record.vectors))
+        payload = encode(record, self._write_id, windows, pending=pending)
         if pending:
-            payload |= pending_since(self._turn.machine)
+            payload |= pending_since(self._lock.machine)
         return Point(record_id(ref), payload, words=tokens_of(record))
 
-    def _settled(self, ref: Ref) -> dict[str, Value | None]:
-        record = self._changes.new[ref]
-        ended = encode(record, self._writer, {})["ended"]
-        return {"ended": ended, **settled()}
-
     def _check(self, part: Part, refs: Sequence[Ref]) -> None:
-        """Raise if a place or a key went to somebody else meanwhile."""
+        """Raise if somebody else has taken a position or a key meanwhile."""
         own = {record_id(ref) for ref in refs}
         for point in key_holders(self._driver, part, (self._changes.new[ref] for ref in refs)):
-            is_own = point.id in own and writer_of(point) == self._writer
-            stored = None if is_own else decode(part, point)
-            after = None if stored is None else self._changes.known(stored.record.ref)
-            ends = after is not None and after.ended_at is not None
-            if not is_own and not ends and not self._turn.has_died(point):
+            if (point.id in own and write_id_of(point) == self._write_id) or self._lock.has_died(point):
+                continue
+            after = [self._changes.known(stored.record.ref) for stored in decode(part, [point])]
+            if not any(record is not None and record.ended_at is not None for record in after):
                 raise Conflict(f"another record of {part.namespace} has the same key now; read it again")
         self._check_writers(part, refs)
 
     def _check_writers(self, part: Part, refs: Sequence[Ref]) -> None:
-        found = {point.id: writer_of(point) for point in self._driver.get(part, [record_id(ref) for ref in refs])}
+        found = {point.id: write_id_of(point) for point in self._driver.get(part, [record_id(ref) for ref in refs])}
         for ref in refs:
-            if found.get(record_id(ref)) != self._writer:
+            if found.get(record_id(ref)) != self._write_id:
                 raise Conflict(
                     f"version {ref.position} of {ref.group} was written by somebody else first; read it again"
                 )
@@ -212,21 +210,17 @@ class Flush:
         """Take back what was added, and nothing that others wrote."""
         for part, refs in self._new.items():
             ids = [record_id(ref) for ref in refs]
-            own = [point.id for point in self._driver.get(part, ids) if writer_of(point) == self._writer]
+            own = [point.id for point in self._driver.get(part, ids) if write_id_of(point) == self._write_id]
             self._driver.delete(part, own)
             if self._space is not None:
-                vectors = {ref: self._changes.new[ref].vectors for ref in refs}
-                windows = {
-                    ref: Windows(self._writer, len(found)) for ref, found in vectors.items() if found is not None
-                }
-                gone = [name for ref, each in windows.items() for name in window_ids(ref, each)]
-                self._driver.delete(Part(Kind.VECTORS, part.collection, part.namespace, self._space), gone)
+                windows = part._replace(kind=Kind.VECTORS, space=self._space)
+                self._driver.delete(windows, [name for name, _ in self._windows(refs)])
 
 
-def check_free(driver: Driver, records: Sequence[Record], changes: Changes, turn: Turn) -> None:
-    """Raise if a position or a key is taken, on the server, by what is laid over it, or twice among the records.
+def check_free(driver: Driver, records: Sequence[Record], changes: Changes, lock: WriterLock) -> None:
+    """Check that positions and keys are free, on the server, in the overlay, and among the records themselves.
 
-    What a transaction has left that died is put away.
+    Removes what a dead transaction has left there.
 
     Raises:
         Conflict: One is taken.
@@ -235,9 +229,9 @@ def check_free(driver: Driver, records: Sequence[Record], changes: Changes, turn
     taken: set[Ref] = set(changes.new) & set(refs)
     for part, own in by_part(refs).items():
         for point in driver.get(part, [record_id(ref) for ref in own]):
-            if turn.has_died(point):
+            if lock.has_died(point):
                 driver.delete(part, [point.id])
-            elif decode(part, point) is None:
+            elif not decode(part, [point]):
                 raise Conflict(f"somebody else is writing a record of {part.namespace} there; try again in a minute")
             else:
                 taken |= {ref for ref in own if record_id(ref) == point.id}
@@ -245,71 +239,59 @@ def check_free(driver: Driver, records: Sequence[Record], changes: Changes, turn
         if ref in taken:
             raise Conflict(f"version {ref.position} of {ref.group} was written by somebody else first; read it again")
         taken.add(ref)
-    check_keys(driver, records, changes, turn)
+    check_keys(driver, records, changes, lock)
 
 
-def check_keys(driver: Driver, records: Sequence[Record], changes: Changes, turn: Turn) -> None:
-    """Raise if a key of these records, as far as they are live, is another live record's.
+def check_keys(driver: Driver, records: Sequence[Record], changes: Changes, lock: WriterLock) -> None:
+    """Check that no other live record has the key of one of these, as far as they are live.
 
     Raises:
         Conflict: One is.
     """
-    holders = {
-        (part_of(laid.ref), laid.key): laid.ref
-        for laid in changes.records()
-        if laid.key is not None and laid.ended_at is None
+    holders: dict[tuple[Part, str | None], Ref] = {
+        (part_of(record.ref), record.key): record.ref
+        for record in changes.records()
+        if record.key is not None and record.ended_at is None
     }
-    by_part: dict[Part, list[Record]] = {}
-    for record in records:
-        by_part.setdefault(part_of(record.ref), []).append(record)
-    for part, own in by_part.items():
-        for found in _live_holders(driver, part, own, turn):
-            if found.ref not in changes and found.key is not None:
-                holders[part, found.key] = found.ref
-        for record in own:
-            if record.key is None or record.ended_at is not None:
+    keyed = [record for record in records if record.key is not None and record.ended_at is None]
+    for part in by_part(record.ref for record in keyed):
+        own = [record for record in keyed if part_of(record.ref) == part]
+        for point in key_holders(driver, part, own):
+            if lock.has_died(point):
+                driver.delete(part, [point.id])
                 continue
+            found = decode(part, [point])
+            if not found:
+                raise Conflict(
+                    f"somebody else is writing a record of {part.namespace} with the same key; try again in a minute"
+                )
+            holder = found[0].record
+            if holder.ref not in changes and holder.key is not None:
+                holders[part, holder.key] = holder.ref
+        for record in own:
             if holders.setdefault((part, record.key), record.ref) != record.ref:
                 raise Conflict(f"another record has the key of {record.ref.group} now; read it again")
 
 
-def _live_holders(driver: Driver, part: Part, records: Sequence[Record], turn: Turn) -> list[Record]:
-    """Return the live records that have keys of these; what has died is put away."""
-    found: list[Record] = []
-    for point in key_holders(driver, part, records):
-        stored = decode(part, point)
-        if stored is not None:
-            found.append(stored.record)
-        elif turn.has_died(point):
-            driver.delete(part, [point.id])
-        else:
-            raise Conflict(
-                f"somebody else is writing a record of {part.namespace} with the same key; try again in a minute"
-            )
-    return found
-
-
 def key_holders(driver: Driver, part: Part, records: Iterable[Record]) -> list[Point]:
-    """Return the records of the server, live or pending, that have the key of one of these that are live."""
+    """Return the live or pending records of the server that have the key of one of these, as far as they are live."""
     keys = sorted({record.key for record in records if record.key is not None and record.ended_at is None})
     if not keys:
         return []
     return driver.find(part, [Condition("key", "in", keys), Condition("ended", ">=", LIVE)])
 
 
-def unfinished(driver: Driver, part: Part, refs: Iterable[Ref], turn: Turn) -> tuple[list[Stored], list[Stored]]:
-    """Return what is pending in the groups of these records: what has died, and what somebody may still be writing."""
+def unfinished(driver: Driver, part: Part, refs: Iterable[Ref], lock: WriterLock) -> tuple[list[Stored], list[Stored]]:
+    """Return the pending records in the groups of these refs: the dead ones, and those that may still be written."""
     groups = sorted({ref.group for ref in refs})
     found = driver.find(part, [Condition("group", "in", groups), Condition("ended", "=", PENDING)])
-    dead: list[Stored] = []
-    alive: list[Stored] = []
-    for point in found:
-        (dead if turn.has_died(point) else alive).append(decode_any(part, point))
-    return dead, alive
+    dead = [point for point in found if lock.has_died(point)]
+    alive = [point for point in found if point not in dead]
+    return decode(part, dead, pending=True), decode(part, alive, pending=True)
 
 
 def by_part(refs: Iterable[Ref]) -> dict[Part, list[Ref]]:
-    """Return addresses by the part in which their records lie."""
+    """Return refs by the part that their records are in."""
     found: dict[Part, list[Ref]] = {}
     for ref in refs:
         found.setdefault(part_of(ref), []).append(ref)

@@ -1,4 +1,4 @@
-"""What a document server has to offer so that a store can be kept on it: the protocol of a driver."""
+"""The protocol of a driver: what a document server must offer so that a store can be built on it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -16,7 +16,7 @@ Value = str | int | list[str]
 
 MAX_TEXT = 4_000_000  # characters of text in one request
 
-# The fields of a record's payload that conditions name, and what they hold; what else it has is only given back.
+# The fields of a record's payload that conditions name, and their types; all other fields are only returned.
 FIELDS: Mapping[str, type] = {
     "group": str,
     "key": str,
@@ -37,17 +37,16 @@ class Kind(StrEnum):
 
 
 class Part(NamedTuple):
-    """A set of points that is read and searched by itself; nothing that is asked of one tells about another.
+    """A set of points that is read and searched by itself; no request about one part reveals another.
 
-    A server that bears many collections best makes one of each part; one that does not keeps several in one collection
-    and narrows every request by what the part says.
+    A server that supports many collections should have one for each part; another server keeps several parts in one
+    collection and narrows every request to a part.
 
     Attributes:
         kind: What its points are.
         collection: Memories or turns.
-        namespace: The pool.
-        space: For vectors, the letters that stand for their space; empty for other kinds. Vectors of two spaces may
-            differ in their dimension.
+        namespace: The namespace.
+        space: For vectors, the id of their space; empty for other kinds. Two spaces may differ in their dimension.
     """
 
     kind: Kind
@@ -60,12 +59,12 @@ class Point(NamedTuple):
     """One document of a server.
 
     Attributes:
-        id: Its name in its part: any text, up to some thousand characters. A server that takes only numbers or UUIDs
-            derives one from part and name (UUIDv5), and keeps the name beside it.
-        payload: What it holds; never empty for records, empty for vectors and labels. Besides `FIELDS` it has texts and
-            whole numbers under names with a dot, which must come back as they were given.
+        id: Its name in its part: any text, up to some thousand characters. If a server takes only numbers or UUIDs, its
+            driver derives one from part and name and keeps the name in the payload.
+        payload: Its content; never empty for records, empty for vectors and labels. Besides `FIELDS` it has texts and
+            integers under names with a dot, which must be returned as they were given.
         vector: For vectors, a window of unit length, shape (dimension,); None for other kinds.
-        words: For records, the tokens of its text in order (see `bm25.tokens_of`), to be found by; only written.
+        words: For records, the tokens of its text in order (see `words.tokens_of`), to find it by; write only.
     """
 
     id: str
@@ -75,11 +74,11 @@ class Point(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A condition on a field of the payload; one that is missing fulfils none.
+    """A condition on a field of the payload; a missing field fulfils none.
 
     Attributes:
         field: One of `FIELDS`.
-        relation: How it stands to the value; `has`: the list has this text; `in`: the text is one of these.
+        relation: How it compares to the value; `has`: the list contains this text; `in`: the text is one of these.
         value: What it is compared with; a list of texts for `in`.
     """
 
@@ -88,27 +87,26 @@ class Condition(NamedTuple):
     value: Value
 
 
-Where = Sequence[Condition]  # all hold together; none: every point of the part
+Where = Sequence[Condition]  # all must hold; if empty, every point of the part matches
 
 
 class Driver(Protocol):
-    """Speaks with one server about the parts of one store.
+    """Talks to one server about the parts of one store.
 
-    Rules for every driver; `tests/stores/test_remote.py` has one that keeps everything in memory:
+    Rules for every driver; `tests/stores/test_documents.py` has one that keeps everything in memory:
 
-    - *Reading* makes nothing: a part that does not exist, and a store that does not exist, read as empty.
-    - *Writing* makes the part where it is missing. When a call has returned, what it wrote survives a crash of the
-      server, and every request that comes later, from anywhere, sees it.
-    - *One step.* `add` and `update` are done wholly or not at all, up to `max_batch` points and `MAX_TEXT` characters,
-      also when this process or the server is killed; a driver that can't keep this says so in the docstring of its
-      class, and what is left open.
-      More points than that are cut into several requests by the driver, in the order in which they were given; reads
-      may be cut as the server needs it.
-    - *Whole answers.* What is not limited is never cut off, however much it is.
-    - *Threads* may use it at once.
+    - *Reading* creates nothing: a part or a store that does not exist reads as empty.
+    - *Writing* creates the part if it is missing. Once a call has returned, what it wrote survives a crash of the
+      server, and every later request, from anywhere, sees it.
+    - *One step.* `add` and `update` are done completely or not at all, up to `max_batch` points and `MAX_TEXT`
+      characters, even if this process or the server is killed; a driver that can't guarantee this says in the docstring
+      of its class what may happen. The driver splits more points into several requests, in their order; reads may be
+      split as the server needs it.
+    - *Complete answers.* Without a limit nothing is ever cut off, however long the answer.
+    - *Threads* may share it.
     - *Errors* are `StoreError` and `StoreDamaged` of `memories.errors`, each with one sentence that says which server
       and what to do, never a password or a key. A request that may have been carried out is sent again only if sending
-      it twice does no harm; all of these methods can be repeated without harm.
+      it twice does no harm; all of these methods can safely be repeated.
     """
 
     @property
@@ -123,7 +121,7 @@ class Driver(Protocol):
 
     @property
     def remains(self) -> tuple[str, ...]:
-        """What may still hold the bytes of points after `delete` has returned, and until when; nothing if none can."""
+        """Where the bytes of deleted points may remain, and until when; empty if nowhere."""
         ...
 
     @property
@@ -134,17 +132,17 @@ class Driver(Protocol):
     def state(self) -> Mapping[str, str]:
         """Return what the store remembers about itself; empty if it does not exist yet.
 
-        It is one small document; a search reads it, so it has to be fast.
+        It is one small document, which every search reads, so this must be fast.
 
         Raises:
-            StoreError: Something of that name exists that is no store of ours.
+            StoreError: Something of that name exists that is not a store of ours.
         """
         ...
 
     def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
-        """Set those of the values that are not set yet, and return the state that then stands; it makes the store.
+        """Set those of the values that are not set yet, and return the resulting state; this creates the store.
 
-        Of two that claim at once, one wins, and both are told what stands, as far as the server can tell.
+        Of two that claim at once, one wins, and both get the resulting state, as far as the server can tell.
         """
         ...
 
@@ -161,46 +159,46 @@ class Driver(Protocol):
         ...
 
     def add(self, part: Part, points: Sequence[Point]) -> None:
-        """Add points; one whose id is taken is left out silently, and what is there stays as it is.
+        """Add points; one whose id is taken is silently skipped, and the existing one stays as it is.
 
-        Who has to know whose point it is reads it back: a record's payload holds a word of its writer's.
+        To learn whose point it is, read it back: a record's payload contains the id of the write that made it.
         """
         ...
 
     def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
         """Set fields of the payloads of points, by id; None removes a field, and all others stay as they are.
 
-        Ids that don't exist are left out: nothing is made by it.
+        Ids that don't exist are ignored: this creates nothing.
         """
         ...
 
     def delete(self, part: Part, ids: Iterable[str]) -> None:
-        """Remove points; ids that don't exist are left out."""
+        """Remove points; ids that don't exist are ignored."""
         ...
 
     def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
-        """Return the points with these ids, without vectors and words, in no order; what does not exist is left out."""
+        """Return the points with these ids that exist, without vectors and words, in no particular order."""
         ...
 
     def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
         """Return points that fulfil the conditions, without vectors and words; with a limit, the same ones each time.
 
-        They come in no order.
+        They come in no particular order.
         """
         ...
 
     def ids(self, part: Part, where: Where) -> list[str]:
-        """Return the ids of all points that fulfil the conditions, in no order; as fast as the server can."""
+        """Return the ids of all points that fulfil the conditions, in no particular order, as fast as possible."""
         ...
 
     def count(self, part: Part) -> int:
-        """Return how many points there are in a part, or a few more."""
+        """Return how many points a part has, or a few more."""
         ...
 
     def holders(self, part: Part, term: "Term") -> list[str]:
-        """Return the ids of the records whose words have a term; a few more may come, and are looked through later.
+        """Return the ids of the records whose words include a term, and possibly a few more, which are checked later.
 
-        Of a term of several tokens the records that have them all will do, in whatever order they are.
+        For a term of several tokens, return the records that have all of them, in whatever order.
         """
         ...
 
@@ -210,7 +208,7 @@ class Driver(Protocol):
         Args:
             part: Where.
             vector: Shape (dimension,), unit length.
-            k: How many; all there are if they are fewer, and fewer than `k` only then.
+            k: How many; fewer only if there are no more.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""When a record that is pending on a document server was left behind by a transaction that has died."""
+"""Which pending records on a document server were left behind by a transaction that has died."""
 
 import json
 import time
@@ -8,26 +8,26 @@ from typing import Any
 
 from memories.errors import StoreError
 from memories.stores.documents.driver import Point, Value
-from memories.stores.documents.schema import PENDING, writer_of
+from memories.stores.documents.schema import PENDING, write_id_of
 
-_UNCHANGED_SECONDS = 60  # a transaction that has not ended after so long has died
-_CLOCKS_SECONDS = 86_400  # no two clocks are so far apart
+_UNCHANGED_SECONDS = 60  # a transaction that has not ended by then has died
+_CLOCKS_SECONDS = 86_400  # no two clocks are further apart
 _SINCE, _MACHINE = "pending.since", "pending.machine"
 
 
-class Turn:
-    """This machine's turn to write, and what it has seen of the transactions of other machines.
+class WriterLock:
+    """The lock of this machine's writers while it is held, and what it has seen of writes by other machines.
 
-    Clocks of two machines may differ by hours, so a record that another one has begun is dead when it has stood there
-    for a minute by the clock of the one who looks. When it was first seen is kept in a file beside the lock, for the
-    next process to know.
+    The clocks of two machines may differ by hours, so a record that another machine has begun is dead when it has been
+    pending for a minute by the clock of this one. When it was first seen is kept in a file beside the lock, for the
+    next process.
     """
 
     def __init__(self, machine: str, seen: Path) -> None:
         """Prepare; nothing is read.
 
         Args:
-            machine: Names those who take the same lock, and nobody else.
+            machine: Identifies those who share this lock, and nobody else.
             seen: The file of what was seen, which only the holder of the lock touches.
         """
         self.machine = machine
@@ -35,9 +35,9 @@ class Turn:
         self._seen: dict[str, float] | None = None
 
     def has_died(self, point: Point) -> bool:
-        """Return whether a record is pending and its transaction has died; that it was seen is remembered.
+        """Return whether a record is pending and its transaction has died; remember that it was seen.
 
-        Who holds the lock of this machine knows that no other transaction of this machine is alive.
+        While this lock is held, no other transaction of this machine is alive.
         """
         payload: Mapping[str, Any] = point.payload
         if payload.get("ended") != PENDING:
@@ -45,22 +45,20 @@ class Turn:
         now = time.time()
         if payload.get(_MACHINE) == self.machine or now - payload.get(_SINCE, 0) > _CLOCKS_SECONDS:
             return True
-        writer = writer_of(point)
+        write_id = write_id_of(point)
         if self._seen is None:
             self._seen = self._read(now)
-        if writer not in self._seen:
-            self._seen[writer] = now
+        if write_id not in self._seen:
+            self._seen[write_id] = now
             self._write(self._seen)
-        return now - self._seen[writer] > _UNCHANGED_SECONDS
+        return now - self._seen[write_id] > _UNCHANGED_SECONDS
 
     def _read(self, now: float) -> dict[str, float]:
-        """Return when each writer was first seen, but for those so long ago that nobody asks for them any more."""
+        """Return when each pending write was first seen, without those so old that nobody asks for them any more."""
         try:
             found = json.loads(self._file.read_text())
-            return {writer: at for writer, at in found.items() if 0 <= now - at < _CLOCKS_SECONDS}
-        except FileNotFoundError:
-            return {}
-        except (ValueError, TypeError, AttributeError):  # torn by a crash: seen anew, a minute later
+            return {write_id: at for write_id, at in found.items() if 0 <= now - at < _CLOCKS_SECONDS}
+        except (FileNotFoundError, ValueError, TypeError, AttributeError):  # torn by a crash: they wait a minute again
             return {}
         except OSError as exc:
             raise self._failed(exc) from exc
@@ -79,10 +77,10 @@ class Turn:
 
 
 def pending_since(machine: str) -> dict[str, Value]:
-    """Return what a record says as long as its transaction has not ended."""
+    """Return what the payload of a pending record contains besides the record."""
     return {_SINCE: int(time.time()), _MACHINE: machine}
 
 
 def settled() -> dict[str, Value | None]:
-    """Return the change that takes it out again."""
+    """Return the change that removes this again."""
     return dict.fromkeys((_SINCE, _MACHINE))

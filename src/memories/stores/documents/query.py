@@ -1,11 +1,11 @@
-"""How the records of a document server are read: as the running transaction sees them, if there is one."""
+"""Reading records of a document server, as the running transaction sees them if there is one."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from memories.stores.documents.changes import Changes, by_part
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
-from memories.stores.documents.schema import Stored, conditions, decode, is_narrow, means, record_id, ref_of, window_ids
+from memories.stores.documents.schema import Stored, conditions, decode, is_narrow, record_id, ref_of, window_ids
 from memories.stores.records import Filter, Record, Ref
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ Place = tuple[str, str]  # namespace and id: thousands of them are handled for e
 
 
 class View:
-    """Records of a server with the changes of a transaction laid over them; every answer is checked by the filter."""
+    """The records of a server overlaid with the changes of a transaction; every answer is checked by the filter."""
 
     def __init__(self, driver: Driver, changes: Changes) -> None:
         """Prepare.
@@ -30,7 +30,7 @@ class View:
         self.changes = changes
 
     def places(self, where: Filter, *more: Condition) -> set[Place]:
-        """Return the places of what a filter means; further conditions hold for nothing laid over."""
+        """Return the places of matching records; further conditions are not checked on the overlay."""
         found: set[Place] = set()
         for part in parts_of(where):
             found |= {(part.namespace, name) for name in self.driver.ids(part, [*conditions(where), *more])}
@@ -38,68 +38,61 @@ class View:
             found = {place for place in found if ref_at(where, place).group.startswith(where.group)}
         if not self.changes:
             return found
-        meant = {place_of(record.ref) for record in self.changes.meant(where)}
-        laid = {place_of(record.ref) for record in self.changes.records() if record.ref.collection is where.collection}
-        return (found - laid) | (meant & found if more else meant)
+        matching = {place_of(record.ref) for record in self.changes.matching(where)}
+        changed = {
+            place_of(record.ref) for record in self.changes.records() if record.ref.collection is where.collection
+        }
+        return (found - changed) | (matching & found if more else matching)
 
     def refs(self, where: Filter, *more: Condition) -> set[Ref]:
-        """Return the addresses of what a filter means; further conditions hold for nothing laid over."""
+        """Return the refs of matching records; further conditions are not checked on the overlay."""
         return {ref_at(where, place) for place in self.places(where, *more)}
 
     def around(self, where: Filter) -> set[Ref]:
-        """Return addresses among which are all that a filter means, for those who look at the records as well.
+        """Return refs that include all matching records, for callers who check the records as well.
 
-        That a record is live is true of most, and a condition that most fulfil takes a server longer than all ids.
+        Most records are live, and a condition that most fulfil takes a server longer than listing all ids.
         """
         if is_narrow(where):
             return self.refs(where)
         found = {ref_of(part, name) for part in parts_of(where) for name in self.driver.ids(part, [])}
-        return found | {record.ref for record in self.changes.meant(where)}
+        return found | {record.ref for record in self.changes.matching(where)}
 
-    def meant(self, where: Filter) -> list[Stored]:
-        """Return all that a filter means, in no order."""
-        return self._laid_over(where, [(part, self.driver.find(part, conditions(where))) for part in parts_of(where)])
+    def matching(self, where: Filter) -> list[Stored]:
+        """Return all matching records, in no particular order."""
+        return self._overlaid(where, [(part, self.driver.find(part, conditions(where))) for part in parts_of(where)])
 
     def few(self, where: Filter, most: int) -> list[Stored] | None:
-        """Return all that a filter means, if no part has more than so many of them; else None."""
+        """Return all matching records; None if a part has more than `most` of them."""
         found: list[tuple[Part, list[Point]]] = []
         for part in parts_of(where):
             found.append((part, self.driver.find(part, conditions(where), limit=most + 1)))
             if len(found[-1][1]) > most:
                 return None
-        return self._laid_over(where, found)
+        return self._overlaid(where, found)
 
-    def _laid_over(self, where: Filter, points: Iterable[tuple[Part, list[Point]]]) -> list[Stored]:
-        decoded = (decode(part, point) for part, own in points for point in own)
-        found = [stored for stored in decoded if stored is not None and stored.record.ref not in self.changes]
-        found = [stored for stored in found if means(where, stored.record)]
-        return found + self.stored(record.ref for record in self.changes.meant(where))
+    def _overlaid(self, where: Filter, points: Iterable[tuple[Part, list[Point]]]) -> list[Stored]:
+        found = [stored for part, own in points for stored in decode(part, own)]
+        unchanged = [each for each in found if each.record.ref not in self.changes and where.fits(each.record)]
+        return unchanged + self.stored(record.ref for record in self.changes.matching(where))
 
     def stored(self, refs: Iterable[Ref]) -> list[Stored]:
-        """Return the records at these addresses, in no order."""
+        """Return the records of these refs, in no particular order."""
         refs = list(dict.fromkeys(refs))
         found: list[Stored] = []
         for part, own in by_part(ref for ref in refs if ref not in self.changes.new).items():
-            points = self.driver.get(part, [record_id(ref) for ref in own])
-            for stored in (decode(part, point) for point in points):
-                if stored is not None:
-                    laid = self.changes.patched.get(stored.record.ref, stored.record)
-                    found.append(stored._replace(record=laid))
+            for stored in decode(part, self.driver.get(part, [record_id(ref) for ref in own])):
+                changed = self.changes.patched.get(stored.record.ref, stored.record)
+                found.append(stored._replace(record=changed))
         new = [self.changes.known(ref) for ref in refs if ref in self.changes.new]
-        laid_over = [Stored(record, "", {}) for record in new if record]
-        return found + laid_over
-
-    def sample(self, part: Part, size: int) -> list[Stored]:
-        """Return some records of a part, of those that the server has, the same ones each time."""
-        found = (decode(part, point) for point in self.driver.find(part, [], limit=size))
-        return [stored for stored in found if stored is not None]
+        return found + [Stored(record, {}) for record in new if record]
 
     def records(self, refs: Iterable[Ref]) -> list[Record]:
-        """Return the records at these addresses, in no order."""
+        """Return the records of these refs, in no particular order."""
         return [stored.record for stored in self.stored(refs)]
 
     def vectors(self, found: Iterable[Stored], space: str) -> "dict[Ref, NDArray[np.float32]]":
-        """Return the vectors of records in a space, shape (windows, dimension); what has none is left out."""
+        """Return vectors of records in a space, shape (windows, dimension); records without any are left out."""
         import numpy as np
 
         ids: dict[Ref, list[str]] = {}
@@ -115,13 +108,13 @@ class View:
             names = [name for ref in own for name in ids[ref]]
             read = self.driver.vectors(part._replace(kind=Kind.VECTORS, space=space), names)
             for ref in own:
-                if all(name in read for name in ids[ref]):  # or it is being removed
+                if all(name in read for name in ids[ref]):  # else it is being removed
                     vectors[ref] = np.stack([read[name] for name in ids[ref]])
         return vectors
 
 
 def parts_of(where: Filter) -> Sequence[Part]:
-    """Return the parts of the records that a filter may mean."""
+    """Return the parts of the records that a filter may match."""
     return [Part(Kind.RECORDS, where.collection, namespace) for namespace in dict.fromkeys(where.namespaces)]
 
 
@@ -131,5 +124,5 @@ def place_of(ref: Ref) -> Place:
 
 
 def ref_at(where: Filter, place: Place) -> Ref:
-    """Return the address that a place stands for, in the collection of a filter."""
+    """Return the ref of the record at a place, in the collection of a filter."""
     return ref_of(Part(Kind.RECORDS, where.collection, place[0]), place[1])

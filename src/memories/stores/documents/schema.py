@@ -1,7 +1,7 @@
-"""How a record stands on a document server: its id, its payload, and filters as conditions on it. Pure."""
+"""A record on a document server: its id, its payload, and filters as conditions on it. Pure."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from memories.errors import StoreDamaged
@@ -9,19 +9,19 @@ from memories.stores.documents.driver import Condition, Kind, Part, Point, Value
 from memories.stores.records import Filter, Patch, Record, Ref
 from memories.times import from_millis, to_millis
 
-# Where a record stands in time is one number, so that every filter is a plain conjunction: the millisecond at which it
-# ended, or one of these two, which no time reaches.
+# The state of a record is one number, so that every filter is a plain conjunction: the millisecond at which it ended,
+# or one of these two, which no time reaches.
 LIVE = 2**53 - 2
 PENDING = 2**53 - 1  # written, but its transaction has not ended: it does not exist yet
 
 _FIELD = "field."  # before the name of a field that a patch has set
-_VECTORS = "vectors."  # before the letters of a space
+_VECTORS = "vectors."  # before the id of a space
 
 
 class Windows(NamedTuple):
-    """The vectors of a record in one space: their ids begin with this word, and there are so many of them."""
+    """The vectors of a record in one space: the id of the write that made them, and how many there are."""
 
-    word: str
+    write_id: str
     size: int
 
 
@@ -30,17 +30,15 @@ class Stored(NamedTuple):
 
     Attributes:
         record: The record.
-        writer: The word of who wrote it; no two writings have the same.
-        windows: Its vectors, by the letters of their space.
+        windows: Its vectors, by the id of their space.
     """
 
     record: Record
-    writer: str
     windows: Mapping[str, Windows]
 
 
 def part_of(ref: Ref) -> Part:
-    """Return the part of the records among which an address lies."""
+    """Return the part that a record is in."""
     return Part(Kind.RECORDS, ref.collection, ref.namespace)
 
 
@@ -50,7 +48,7 @@ def record_id(ref: Ref) -> str:
 
 
 def ref_of(part: Part, point_id: str) -> Ref:
-    """Return the address that the id of a record, or of a window of its vectors, stands for."""
+    """Return the ref of the record with this id, or of the record that a window with this id belongs to."""
     try:
         position, group = point_id.split("/", 3)[2:] if part.kind is Kind.VECTORS else point_id.split("/", 1)
         return Ref(part.collection, part.namespace, group, int(position))
@@ -60,40 +58,33 @@ def ref_of(part: Part, point_id: str) -> Ref:
 
 def window_ids(ref: Ref, windows: Windows) -> list[str]:
     """Return the ids of the windows of a record's vectors."""
-    return [f"{windows.word}/{number}/{record_id(ref)}" for number in range(windows.size)]
-
-
-def word_of(window_id: str) -> str:
-    """Return the word with which the id of a window begins."""
-    return window_id.partition("/")[0]
+    return [f"{windows.write_id}/{number}/{record_id(ref)}" for number in range(windows.size)]
 
 
 # --- payloads --------------------------------------------------------------------------------------------------------
 
 
-def encode(
-    record: Record, writer: str, windows: Mapping[str, Windows], *, ended: int | None = None
-) -> dict[str, Value]:
+def encode(record: Record, write_id: str, windows: Mapping[str, Windows], *, pending: bool) -> dict[str, Value]:
     """Return the payload of a new record.
 
     Args:
         record: The record.
-        writer: The word of its writer.
-        windows: Its vectors, by the letters of their space.
-        ended: `PENDING` instead of what the record says.
+        write_id: The id of this write; no two writes have the same.
+        windows: Its vectors, by the id of their space.
+        pending: Whether it does not exist yet.
     """
     body = {
         "text": record.text,
         "labels": dict(record.labels),
         "fields": dict(record.fields),
         "session": record.session,
-        "writer": writer,
+        "writer": write_id,
     }
     payload: dict[str, Value] = {
         "body": json.dumps(body, ensure_ascii=False, separators=(",", ":")),
         "group": record.ref.group,
         "created": to_millis(record.created_at),
-        "ended": _ended(record) if ended is None else ended,
+        "ended": PENDING if pending else ended_of(record),
     }
     optional: dict[str, Value | None] = {
         "by": record.ended_by,
@@ -105,10 +96,17 @@ def encode(
     return payload | vectors_payload(windows) if windows else payload
 
 
+def ended_of(record: Record) -> int:
+    """Return the number that says when a record ended."""
+    return LIVE if record.ended_at is None else to_millis(record.ended_at)
+
+
 def vectors_payload(windows: Mapping[str, Windows]) -> dict[str, Value]:
-    """Return the part of a payload that tells of a record's vectors."""
-    told: dict[str, Value] = {f"{_VECTORS}{space}": f"{word}/{size}" for space, (word, size) in windows.items()}
-    return {"spaces": sorted(windows), **told}
+    """Return the part of a payload that lists a record's vectors."""
+    listed: dict[str, Value] = {
+        f"{_VECTORS}{space}": f"{write_id}/{size}" for space, (write_id, size) in windows.items()
+    }
+    return {"spaces": sorted(windows), **listed}
 
 
 def changes_of(patch: Patch) -> dict[str, Value | None]:
@@ -118,24 +116,27 @@ def changes_of(patch: Patch) -> dict[str, Value | None]:
     return {"ended": ended, "by": patch.ended_by, **fields}
 
 
-def decode(part: Part, point: Point) -> Stored | None:
-    """Return the record of a point; None if its transaction has not ended.
+def decode(part: Part, points: Iterable[Point], *, pending: bool = False) -> list[Stored]:
+    """Return the records of points, without those whose transaction has not ended, or of these only.
 
     Raises:
-        StoreDamaged: It is not what was written.
+        StoreDamaged: One is not what was written.
     """
-    return None if point.payload.get("ended") == PENDING else decode_any(part, point)
+    return [_decoded(part, point) for point in points if (point.payload.get("ended") == PENDING) is pending]
 
 
-def decode_any(part: Part, point: Point) -> Stored:
-    """Return the record of a point, pending or not; see `decode`."""
+def _decoded(part: Part, point: Point) -> Stored:
     payload: Mapping[str, Any] = point.payload
     ref = ref_of(part, point.id)
     try:
         body = json.loads(payload["body"])
-        fields = body["fields"] | {
-            name.removeprefix(_FIELD): json.loads(value) for name, value in payload.items() if name.startswith(_FIELD)
-        }
+        fields, windows = dict(body["fields"]), dict[str, Windows]()
+        for name, value in payload.items():
+            if name.startswith(_FIELD):
+                fields[name.removeprefix(_FIELD)] = json.loads(value)
+            elif name.startswith(_VECTORS):
+                write_id, size = value.split("/")
+                windows[name.removeprefix(_VECTORS)] = Windows(write_id, int(size))
         record = Record(
             ref=ref,
             text=body["text"],
@@ -148,13 +149,13 @@ def decode_any(part: Part, point: Point) -> Stored:
             accesses=payload.get("accesses", 0),
             session=body["session"],
         )
-        return Stored(record, body["writer"], _windows(payload))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
         raise _damaged(part, point.id) from exc
+    return Stored(record, windows)
 
 
-def writer_of(point: Point) -> str:
-    """Return the word of who wrote a record, pending or not."""
+def write_id_of(point: Point) -> str:
+    """Return the id of the write that made a record, pending or not."""
     try:
         return str(json.loads(str(point.payload["body"]))["writer"])
     except (KeyError, TypeError, ValueError):
@@ -172,19 +173,6 @@ def pair_of(label: str) -> tuple[str, str]:
     return key, value
 
 
-def _ended(record: Record) -> int:
-    return LIVE if record.ended_at is None else to_millis(record.ended_at)
-
-
-def _windows(payload: Mapping[str, Any]) -> dict[str, Windows]:
-    found: dict[str, Windows] = {}
-    for name, value in payload.items():
-        if name.startswith(_VECTORS):
-            word, size = value.split("/")
-            found[name.removeprefix(_VECTORS)] = Windows(word, int(size))
-    return found
-
-
 def _damaged(part: Part, point_id: str) -> StoreDamaged:
     return StoreDamaged(
         f'the record "{point_id[:80]}" of namespace {part.namespace} on the server is not what was written; '
@@ -196,18 +184,15 @@ def _damaged(part: Part, point_id: str) -> StoreDamaged:
 
 
 def conditions(where: Filter) -> list[Condition]:
-    """Return a filter as conditions on the payload; only that a group begins so is left to `means`."""
+    """Return a filter as conditions on the payload; the prefix of a group is left to `Filter.fits`."""
     found: list[Condition] = []
     if where.as_of is not None:
         moment = to_millis(where.as_of)
         found += [Condition("created", "<=", moment), Condition("ended", ">", moment), Condition("ended", "<=", LIVE)]
+    elif where.state == "live":
+        found.append(Condition("ended", "=", LIVE))
     else:
-        relations: Mapping[str, Condition] = {
-            "live": Condition("ended", "=", LIVE),
-            "ended": Condition("ended", "<", LIVE),
-            "any": Condition("ended", "<=", LIVE),
-        }
-        found.append(relations[where.state])
+        found.append(Condition("ended", "<" if where.state == "ended" else "<=", LIVE))
     if where.key is not None:
         found += [Condition("key", "=", where.key), Condition("ended", "=", LIVE)]
     if where.ended_by is not None:
@@ -222,33 +207,10 @@ def conditions(where: Filter) -> list[Condition]:
 
 
 def is_narrow(where: Filter) -> bool:
-    """Return whether a filter asks for more than that records are live, or that they are there at all."""
+    """Return whether a filter asks for more than that records are live, or that they exist at all."""
     return len(conditions(where)) > 1 or where.state == "ended" or (where.prefix and bool(where.group))
 
 
 def is_specific(where: Filter) -> bool:
     """Return whether a filter names what mostly few records have."""
     return bool(where.labels) or where.key is not None or (where.group is not None and not where.prefix)
-
-
-def means(where: Filter, record: Record) -> bool:
-    """Return whether a filter means a record."""
-    group = where.group or ""
-    return (
-        record.ref.collection is where.collection
-        and record.ref.namespace in where.namespaces
-        and _is_current(where, record)
-        and where.labels.items() <= record.labels.items()
-        and (where.ended_by is None or record.ended_by == where.ended_by)
-        and (where.since is None or record.created_at >= where.since)
-        and (where.until is None or record.created_at <= where.until)
-        and (record.ref.group.startswith(group) if where.prefix else where.group in (None, record.ref.group))
-    )
-
-
-def _is_current(where: Filter, record: Record) -> bool:
-    if where.key is not None and (record.key != where.key or record.ended_at is not None):
-        return False
-    if where.as_of is not None:
-        return record.created_at <= where.as_of and (record.ended_at is None or record.ended_at > where.as_of)
-    return where.state == "any" or (where.state == "live") == (record.ended_at is None)

@@ -1,10 +1,10 @@
-"""Which space the vectors on a document server are of, and how a store changes over to another one."""
+"""The spaces of vectors on a document server: which one is in use, which is staged, and the switch between them."""
 
 import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from memories.errors import Conflict, EmbedderMismatch, SchemaTooNew, StoreError
+from memories.errors import Conflict, SchemaTooNew
 from memories.stores.documents.changes import by_part
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
 from memories.stores.documents.schema import (
@@ -12,11 +12,13 @@ from memories.stores.documents.schema import (
     Stored,
     Windows,
     decode,
+    part_of,
     record_id,
     ref_of,
     vectors_payload,
     window_ids,
 )
+from memories.stores.protocol import other_space, required
 from memories.stores.records import Collection, Record, Ref, Space
 
 if TYPE_CHECKING:
@@ -30,8 +32,8 @@ _ASKED = 500  # ids in one look at records that may have no vectors
 class Spaces:
     """The space in use and the one that is staged, as the store's state names them.
 
-    The state has for each the model, the dimension, and letters that stand for it: new ones each time that it is begun,
-    so that what was left of an earlier time is never taken for it. A record says in which spaces it has vectors.
+    The state has the model, the dimension, and an id of each: a new one each time that a space is begun, so that it is
+    never confused with the remains of an earlier one. A record lists the spaces in which it has vectors.
     """
 
     def __init__(self, driver: Driver, space: Space | None) -> None:
@@ -58,57 +60,45 @@ class Spaces:
         return state
 
     def searched(self) -> str | None:
-        """Return the letters of the space in use; None if there are no vectors.
+        """Return the id of the space in use; None if there are no vectors.
 
         Raises:
             EmbedderMismatch: It is another one than the store was opened with.
         """
         state = self.state()
-        if "space" not in state:
-            return None
-        self._compare(state, self._required())
-        return state["space"]
+        return self._checked(state) if "space" in state else None
 
     def check(self) -> None:
-        """Raise if vectors of the space that the store was opened with may not go in."""
-        space = self._required()
-        state = self.state()
-        if "space" in state:
-            self._compare(state, space)
+        """Raise if vectors of the space that the store was opened with may not be added."""
+        required(self._space)
+        self.searched()
 
     def begin(self) -> None:
-        """Make the store where it does not exist yet."""
+        """Make the store if it does not exist yet."""
         if not self.state():
             self._driver.claim({"schema": str(SCHEMA)})
 
     def claim(self) -> str:
-        """Return the letters of the space in use, which is ours from now on if there was none."""
-        space = self._required()
+        """Return the id of the space in use; the first space decides for the store."""
+        return self._checked(self._claimed(required(self._space)))
+
+    def _claimed(self, space: Space) -> Mapping[str, str]:
+        """Return the state, with a space in use: this one if there was none."""
         state = self.state()
-        if "space" not in state:
-            state = self._driver.claim(_named(space) | {"schema": str(SCHEMA)})
-        self._compare(state, space)
+        return state if "space" in state else self._driver.claim(_named(space) | {"schema": str(SCHEMA)})
+
+    def _checked(self, state: Mapping[str, str]) -> str:
+        space = required(self._space)
+        if not _is(state, space):
+            raise other_space(state["model"], int(state["dimension"]), space)
         return state["space"]
-
-    def _required(self) -> Space:
-        if self._space is None:
-            raise StoreError("this store was opened without an embedder and was given a vector")
-        return self._space
-
-    def _compare(self, state: Mapping[str, str], space: Space) -> None:
-        if _is(state, space):
-            return
-        raise EmbedderMismatch(
-            f"this store's vectors were made by {state['model']} ({state['dimension']} dimensions) and the embedder is "
-            f"{space.model} ({space.dimension}); set EMBEDDER to the one it was made with, or use another store"
-        )
 
     # --- changing over ---------------------------------------------------------------------------------------------
 
     def unstaged(self, space: Space, collection: Collection, limit: int) -> list[Record]:
-        """See `Store.unstaged`; the list of what waits is kept, and each page of it looked at again."""
-        letters = self._letters(space)
-        waiting = self._waiting.get((letters, collection), [])
+        """See `Store.unstaged`; the list of waiting records is kept, and each page of it checked again."""
+        space_id = self._id_of(space)
+        waiting = self._waiting.get((space_id, collection), [])
         found: list[Record] = []
         renewed = False
         while len(found) < limit:
@@ -116,13 +106,13 @@ class Spaces:
                 if renewed:
                     break
                 known = {record.ref for record in found}
-                waiting = [ref for ref in self._without(letters, collection) if ref not in known]
+                waiting = [ref for ref in self._without(space_id, collection) if ref not in known]
                 renewed = True
                 continue
             asked, waiting = waiting[:_ASKED], waiting[_ASKED:]
-            still = [stored for stored in self._read(asked) if letters not in stored.windows]
+            still = [stored for stored in self._read(asked) if space_id not in stored.windows]
             found += [stored.record for stored in still]
-        self._waiting = {(letters, collection): [record.ref for record in found] + waiting} if letters else {}
+        self._waiting = {(space_id, collection): [record.ref for record in found] + waiting} if space_id else {}
         return found[:limit]
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
@@ -130,28 +120,23 @@ class Spaces:
         found = self._read(vectors)
         if not found:
             return
-        state = self.state()
-        if "space" not in state:
-            state = self._driver.claim(_named(space) | {"schema": str(SCHEMA)})
-        if _is(state, space):
-            letters = state["space"]
-        else:
-            if not _is(state, space, "staged_"):
-                state = dict(state) | _named(space, "staged_")
-                self._driver.set_state(state)
-                self._put_away({state["space"], state["staged_space"]})
-            letters = state["staged_space"]
+        state = self._claimed(space)
+        if not _is(state, space) and not _is(state, space, "staged_"):
+            state = dict(state) | _named(space, "staged_")
+            self._driver.set_state(state)
+            self._drop_all_but({state["space"], state["staged_space"]})
+        space_id = state["space" if _is(state, space) else "staged_space"]
         kept = {state["space"], state.get("staged_space", "")}
-        for part, refs in by_part(stored.record.ref for stored in found).items():
-            own = [stored for stored in found if stored.record.ref in set(refs)]
-            self._write(part._replace(kind=Kind.VECTORS, space=letters), own, vectors, kept)
+        for part in by_part(stored.record.ref for stored in found):
+            own = [stored for stored in found if part_of(stored.record.ref) == part]
+            self._write(part._replace(kind=Kind.VECTORS, space=space_id), own, vectors, kept)
 
     def _write(
         self, part: Part, found: list[Stored], vectors: "Mapping[Ref, NDArray[np.float32]]", kept: set[str]
     ) -> None:
-        """Add vectors, then tell the records of them, then remove those that they replace."""
-        word = os.urandom(8).hex()
-        windows = {stored.record.ref: Windows(word, len(vectors[stored.record.ref])) for stored in found}
+        """Add vectors, then list them in the records, then remove those that they replace."""
+        write_id = os.urandom(8).hex()
+        windows = {stored.record.ref: Windows(write_id, len(vectors[stored.record.ref])) for stored in found}
         self._driver.add(
             part,
             [
@@ -160,14 +145,14 @@ class Spaces:
                 for name, vector in zip(window_ids(ref, own), vectors[ref], strict=True)
             ],
         )
-        told = {
+        listed = {
             record_id(stored.record.ref): vectors_payload(
                 {space: own for space, own in stored.windows.items() if space in kept}
                 | {part.space: windows[stored.record.ref]}
             )
             for stored in found
         }
-        self._driver.update(part._replace(kind=Kind.RECORDS, space=""), told)
+        self._driver.update(part._replace(kind=Kind.RECORDS, space=""), listed)
         replaced = [(stored.record.ref, stored.windows.get(part.space)) for stored in found]
         self._driver.delete(part, [name for ref, own in replaced if own for name in window_ids(ref, own)])
 
@@ -188,52 +173,51 @@ class Spaces:
         except Conflict:
             self._driver.set_state(state)
             raise
-        self._put_away({changed["space"]})
+        self._drop_all_but({changed["space"]})
 
-    def _refuse_incomplete(self, space: Space, letters: str) -> None:
+    def _refuse_incomplete(self, space: Space, space_id: str) -> None:
         for collection in Collection:
-            missing = self._without(letters, collection)
+            missing = self._without(space_id, collection)
             if missing:
                 raise Conflict(
                     f"{len(missing)} records have no vectors of {space.model} yet, such as {missing[0].group}; "
                     "embed them first"
                 )
 
-    def _letters(self, space: Space) -> str:
-        """Return the letters of a space, in use or staged; none if it is neither."""
+    def _id_of(self, space: Space) -> str:
+        """Return the id of a space, in use or staged; empty if it is neither."""
         state = self.state()
         if _is(state, space):
             return state["space"]
         return state["staged_space"] if _is(state, space, "staged_") else ""
 
-    def _without(self, letters: str, collection: Collection) -> list[Ref]:
-        """Return the addresses of all records that have no vectors of a space."""
+    def _without(self, space_id: str, collection: Collection) -> list[Ref]:
+        """Return the refs of all records that have no vectors of a space."""
         there = [Condition("ended", "<=", LIVE)]
         found: list[Ref] = []
         for part in self._driver.parts():
             if part.kind is Kind.RECORDS and part.collection is collection:
                 ids = set(self._driver.ids(part, there))
-                if letters and ids:
-                    ids -= set(self._driver.ids(part, [*there, Condition("spaces", "has", letters)]))
+                if space_id and ids:
+                    ids -= set(self._driver.ids(part, [*there, Condition("spaces", "has", space_id)]))
                 found += [ref_of(part, name) for name in sorted(ids)]
         return found
 
     def _read(self, refs: Iterable[Ref]) -> list[Stored]:
         found: list[Stored] = []
         for part, own in by_part(refs).items():
-            points = self._driver.get(part, [record_id(ref) for ref in own])
-            found += [stored for stored in (decode(part, point) for point in points) if stored is not None]
+            found += decode(part, self._driver.get(part, [record_id(ref) for ref in own]))
         return found
 
-    def _put_away(self, kept: set[str]) -> None:
-        """Drop the vectors of all spaces but these, also what a switch that was cut short has left."""
+    def _drop_all_but(self, kept: set[str]) -> None:
+        """Drop the vectors of all spaces but these, including the remains of an interrupted switch."""
         for part in self._driver.parts():
             if part.kind is Kind.VECTORS and part.space not in kept:
                 self._driver.drop(part)
 
 
 def _named(space: Space, prefix: str = "") -> dict[str, str]:
-    """Return a space as the state names it, with new letters."""
+    """Return a space as the state names it, with a new id."""
     values = {"model": space.model, "dimension": str(space.dimension), "space": os.urandom(5).hex()}
     return {f"{prefix}{name}": value for name, value in values.items()}
 

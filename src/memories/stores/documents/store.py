@@ -1,4 +1,4 @@
-"""The store over a document server: whole records, transactions and searches by what a `Driver` offers."""
+"""The store on a document server: whole records, transactions and searches, built on a `Driver`."""
 
 import contextlib
 import hashlib
@@ -12,9 +12,9 @@ from memories.errors import StoreBusy, StoreError
 from memories.file_lock import tried
 from memories.stores.documents.changes import Changes, Flush, by_part, check_free, check_keys, unfinished
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
-from memories.stores.documents.pending import Turn
+from memories.stores.documents.pending import WriterLock
 from memories.stores.documents.query import View
-from memories.stores.documents.schema import LIVE, label_of, means, pair_of, record_id, window_ids
+from memories.stores.documents.schema import LIVE, label_of, pair_of, record_id, window_ids
 from memories.stores.documents.spaces import SCHEMA, Spaces
 from memories.stores.records import Candidate, Collection, Filter, Patch, Record, Ref, Space, StoreInfo
 
@@ -30,33 +30,33 @@ _PAGE = 1_000  # records in one request
 
 
 class RemoteStore:
-    """Implements `Store` on a server that keeps documents with payloads and vectors, and knows no transactions.
+    """Implements `Store` on a server that keeps documents with payloads and vectors, and has no transactions.
 
-    What it can't keep, and what heals it:
+    What it can't guarantee, and what repairs it:
 
-    - Transactions are buffered here, laid over what is read inside them, and written at their end. Writers of one user
-      on one machine take turns by a lock on a file. Those of different machines do not: of two that write one position
-      or one key at once, one gets `Conflict`, or both, and no acknowledged write is lost by it. But what a transaction
-      has read may be changed by another machine before it ends, and of two patches of one field the last one holds.
-      The service guards what it read by appending the next version, whose position only one can take.
-    - What a transaction changes comes true in one step as far as it lies in one namespace of one collection and fits
-      into one request (`Driver.max_batch`). Where it is more, readers may see a part of it for a moment, and a crash
-      between two requests may leave it so; `Memories` writes into one namespace at a time.
-    - What another machine has begun and died over is in the way for a minute after this one has first met it.
-    - `remove` takes records out of every read; the server may keep their bytes until it rewrites its files, which the
+    - Transactions are buffered here as an overlay on what is read inside them, and written when they end. Writers of
+      one user on one machine exclude each other by a lock on a file. Those of different machines do not: of two that
+      write one position or one key at once, one gets `Conflict`, or both, and no acknowledged write is lost by it. But
+      another machine may change what a transaction has read before it ends, and of two patches of one field the last
+      one wins. The service protects what it read by appending the next version, whose position only one can take.
+    - The changes of a transaction become visible in one step if they lie in one namespace of one collection and fit
+      into one request (`Driver.max_batch`). Otherwise readers may see a part of them for a moment, and a crash between
+      two requests may leave it so; `Memories` writes to one namespace at a time.
+    - What another machine was writing when it died is in the way for a minute after this one has first seen it.
+    - `remove` hides records from every read; the server may keep their bytes until it rewrites its files, which the
       result says.
-    - Words: how rare a term is, and how long a text, is taken from all records of the namespaces that are read, ended
-      ones included. Of very many records that have a term those with the rarest terms are ranked, and among more than
-      2,000 a word that a fifth of them has is not looked for beside rarer ones.
-    - `scan` and `groups` list the ids of all records that are meant before a page is read: some ms for a thousand.
+    - Words: how rare a term is, and how long a text, is computed from all records of the namespaces that are read,
+      including ended ones. Of very many records that have a term those with the rarest terms are ranked, and among more
+      than 2,000 a word that a fifth of them has is not searched for beside rarer ones.
+    - `scan` and `groups` list the ids of all matching records before a page is read: some ms for a thousand.
     """
 
     def __init__(self, driver: Driver, space: Space | None) -> None:
         """Prepare; nothing is asked of the server yet.
 
         Args:
-            driver: Speaks with the server.
-            space: The space of the vectors that will be written and searched; None in keyword-only mode.
+            driver: Talks to the server.
+            space: The space of the vectors to write and search; None in keyword-only mode.
         """
         self._driver = driver
         self._spaces = Spaces(driver, space)
@@ -67,7 +67,7 @@ class RemoteStore:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """See `Store.transaction`; the docstring of the class says what is not kept."""
+        """See `Store.transaction`; the class says what can't be guaranteed."""
         outer = self._changes
         if outer is not None:
             self._local.changes = outer.copy()
@@ -77,9 +77,9 @@ class RemoteStore:
                 self._local.changes = outer
                 raise
             return
-        with _turn(self._driver.url) as turn:
+        with _writer_lock(self._driver.url) as lock:
             self._local.changes = Changes()
-            self._local.turn = turn
+            self._local.lock = lock
             try:
                 yield
                 self._flush(self._local.changes)
@@ -89,12 +89,12 @@ class RemoteStore:
     def _flush(self, changes: Changes) -> None:
         if not changes:
             return
-        letters = None
+        space_id = None
         if any(record.vectors is not None for record in changes.new.values()):
-            letters = self._spaces.claim()
+            space_id = self._spaces.claim()
         elif changes.new:
             self._spaces.begin()
-        Flush(self._driver, changes, self._local.turn, letters).run()
+        Flush(self._driver, changes, self._local.lock, space_id).run()
 
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
@@ -104,7 +104,7 @@ class RemoteStore:
             changes: Changes = self._local.changes
             if any(record.vectors is not None for record in records):
                 self._spaces.check()
-            check_free(self._driver, records, changes, self._local.turn)
+            check_free(self._driver, records, changes, self._local.lock)
             changes.new |= {record.ref: record for record in records}
 
     def patch(self, patches: Sequence[Patch]) -> None:
@@ -120,10 +120,10 @@ class RemoteStore:
                     changes.patch(known[patch.ref], patch)
                     known[patch.ref] = changes.known(patch.ref) or known[patch.ref]
             revived = [known[ref] for ref in ended if known[ref].ended_at is None]
-            check_keys(self._driver, revived, changes, self._local.turn)
+            check_keys(self._driver, revived, changes, self._local.lock)
 
     def touch(self, refs: Sequence[Ref]) -> None:
-        """See `Store.touch`; accesses that two writers count at the same moment may count as one."""
+        """See `Store.touch`; two accesses at the same moment may count as one."""
         records = self.read(refs)
         if self._changes is not None:
             for record in records:
@@ -140,7 +140,7 @@ class RemoteStore:
         remains: list[str] = []
         with self.transaction():
             for part, own in by_part(refs).items():
-                dead, alive = unfinished(self._driver, part, own, self._local.turn)
+                dead, alive = unfinished(self._driver, part, own, self._local.lock)
                 remains += [
                     f"version {ref.position} of {ref.group}, which another machine is writing; remove it in a minute"
                     for ref in (stored.record.ref for stored in alive)
@@ -155,19 +155,19 @@ class RemoteStore:
                 self._forget_labels(part, {label_of(*pair) for each in found for pair in each.record.labels.items()})
         return (*self._driver.remains, *remains)
 
-    def _forget_labels(self, part: Part, labels: set[str]) -> None:
-        """Take labels out that no record has; a writer of another machine adds its own before and after its record."""
-        unused = self._unused(part, labels)
-        if not unused:
-            return
-        held = part._replace(kind=Kind.LABELS)
-        self._driver.delete(held, unused)
-        used = sorted(set(unused).difference(self._unused(part, unused)))
-        if used:  # somebody saw the label before it was taken out, and wrote the record after we had looked
-            self._driver.add(held, [Point(label, {}) for label in used])
+    def _forget_labels(self, part: Part, labels: Iterable[str]) -> None:
+        """Remove labels that no record has; a writer on another machine adds its own before and after its record."""
 
-    def _unused(self, part: Part, labels: Iterable[str]) -> list[str]:
-        return [name for name in labels if not self._driver.find(part, [Condition("labels", "has", name)], limit=1)]
+        def unused(names: Iterable[str]) -> list[str]:
+            return [name for name in names if not self._driver.find(part, [Condition("labels", "has", name)], limit=1)]
+
+        removed = unused(labels)
+        if removed:
+            part_of_labels = part._replace(kind=Kind.LABELS)
+            self._driver.delete(part_of_labels, removed)
+            used = sorted(set(removed).difference(unused(removed)))
+            if used:  # somebody saw the label before it was removed, and wrote the record after our check
+                self._driver.add(part_of_labels, [Point(label, {}) for label in used])
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -176,21 +176,24 @@ class RemoteStore:
     ) -> list[Record]:
         """See `Store.scan`."""
         view = self._view
-        if where.key is not None:  # so few that their ids need not be found out first
-            known = {stored.record.ref: stored.record for stored in view.meant(where)}
-            ordered = sorted(known, key=_order, reverse=newest_first)
-        else:
-            known = {}
-            ordered = sorted(view.around(where), key=_order, reverse=newest_first)
+        known: dict[Ref, Record] = {}
+        if where.key is not None:  # so few that they are read at once
+            known = {stored.record.ref: stored.record for stored in view.matching(where)}
+        ordered = sorted(
+            known if where.key is not None else view.around(where),
+            key=lambda ref: (ref.group, ref.position, ref.namespace),
+            reverse=newest_first,
+        )
         if after is not None:
-            ordered = [ref for ref in ordered if _is_behind(ref, after, newest_first=newest_first)]
+            places = ((ref, (ref.group, ref.position)) for ref in ordered)
+            ordered = [ref for ref, place in places if (place < after if newest_first else place > after)]
         records: list[Record] = []
         size = max(1, min(_PAGE, limit))
         for start in range(0, len(ordered), size):
             if len(records) >= limit:
                 break
             page = ordered[start : start + size]
-            found = known or {record.ref: record for record in view.records(page) if means(where, record)}
+            found = known or {record.ref: record for record in view.records(page) if where.fits(record)}
             records += [found[ref] for ref in page if ref in found]
         return records[:limit]
 
@@ -208,7 +211,7 @@ class RemoteStore:
         pairs: list[tuple[str, str]] = []
         for namespace in dict.fromkeys(namespaces):
             pairs += map(pair_of, self._driver.ids(Part(Kind.LABELS, collection, namespace), []))
-        for record in self._view.changes.meant(Filter(collection, tuple(namespaces), state="any")):
+        for record in self._view.changes.matching(Filter(collection, tuple(namespaces), state="any")):
             pairs += record.labels.items()
         return sorted({value for name, value in pairs if name == key})
 
@@ -220,7 +223,7 @@ class RemoteStore:
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
         counted: dict[str, int] = {}
-        for stored in self._view.meant(where):
+        for stored in self._view.matching(where):
             labels = stored.record.labels
             for found in labels if key is None else [labels[key]] if key in labels else []:
                 counted[found] = counted.get(found, 0) + 1
@@ -237,7 +240,7 @@ class RemoteStore:
         return self._search(where, query.vector).matches(query)
 
     def info(self, where: Filter) -> StoreInfo:
-        """See `Store.info`; what the server needs on its disk is not known."""
+        """See `Store.info`; the size on the server's disk is unknown."""
         view, state = self._view, self._spaces.state()
         without = view.refs(where)
         if without and "space" in state:
@@ -312,18 +315,9 @@ class RemoteStore:
             raise StoreError("vectors can't be staged in a transaction that has written records; end it first")
 
 
-def _order(ref: Ref) -> tuple[str, int, str]:
-    return ref.group, ref.position, ref.namespace
-
-
-def _is_behind(ref: Ref, after: tuple[str, int], *, newest_first: bool) -> bool:
-    place = ref.group, ref.position
-    return place < after if newest_first else place > after
-
-
 @contextlib.contextmanager
-def _turn(url: str) -> Iterator[Turn]:
-    """Keep other writers of this machine out."""
+def _writer_lock(url: str) -> Iterator[WriterLock]:
+    """Exclude other writers of this machine."""
     import platform
 
     path = _lock_file(url)
@@ -336,11 +330,11 @@ def _turn(url: str) -> Iterator[Turn]:
         if not held:
             raise StoreBusy(f"another process has been writing to {url} for {_BUSY_SECONDS} seconds; try again")
         machine = f"{platform.node()}:{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}"
-        yield Turn(machine, path.with_suffix(".seen"))
+        yield WriterLock(machine, path.with_suffix(".seen"))
 
 
 def _lock_file(url: str) -> Path:
-    """Return the file by which the writers of one user on this machine take turns."""
+    """Return the lock file that the writers of one user on this machine share."""
     import tempfile
 
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")

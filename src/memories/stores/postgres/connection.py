@@ -277,8 +277,11 @@ class Server:
     def _commit(self, connection: "Connection") -> None:
         import psycopg
 
-        warnings: list[psycopg.errors.Diagnostic] = []
-        note = warnings.append  # one object, which can be removed again
+        warnings: list[str] = []
+
+        def note(notice: psycopg.errors.Diagnostic) -> None:
+            warnings.append(notice.message_primary or "")  # it can be read now and never again
+
         connection.add_notice_handler(note)
         try:
             answer = connection.execute("COMMIT")
@@ -295,8 +298,7 @@ class Server:
             raise StoreError(f"{self.shown}: what failed inside a transaction undid all of it; nothing was written")
         if warnings:  # an administrator ended the wait for a replica: no error, but only half a commit
             raise StoreError(
-                f"{self.shown} stored it, but not on its replicas ({warnings[0].message_primary}); "
-                "it can be lost if the server is"
+                f"{self.shown} stored it, but not on its replicas ({warnings[0]}); it can be lost if the server is"
             )
 
     @contextlib.contextmanager

@@ -87,8 +87,11 @@ def erase(server: Server) -> tuple[str, ...]:
 
 def _rewrite(connection: "Connection", server: Server, table: str) -> None:
     """Copy what is left of a table into new files and remove the old ones, however long it takes."""
-    notices: list[psycopg.errors.Diagnostic] = []
-    note = notices.append  # one object, which can be removed again
+    details: list[str] = []
+
+    def note(notice: "psycopg.errors.Diagnostic") -> None:
+        details.append((notice.message_detail or "").partition("\n")[0])  # it can be read now and never again
+
     connection.add_notice_handler(note)
     patience, connection.patience = connection.patience, None
     try:
@@ -97,7 +100,6 @@ def _rewrite(connection: "Connection", server: Server, table: str) -> None:
         connection.patience = patience
         connection.remove_notice_handler(note)
     # The only number in the detail, in any language: how many rows an older transaction may still see.
-    details = [(notice.message_detail or "").partition("\n")[0] for notice in notices]
     if any(int(number) for detail in details for number in _NUMBER.findall(detail)):
         raise StoreBusy(
             f"an older transaction on {server.shown} can still see what was removed, so its bytes are still there; "
