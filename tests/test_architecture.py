@@ -1,6 +1,7 @@
 """What keeps the code readable and the command fast, checked on the sources themselves."""
 
 import ast
+import importlib
 import io
 import re
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import memories
+from memories import stores
 from memories.skins.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
@@ -38,6 +40,17 @@ LAYERS = (
     "skins.cli skins.mcp",
     "__main__",
 )
+# Inside a store a module imports only those further to the left.
+INSIDE = {
+    "sqlite": "schema quantize < connection query < vectors words < spaces turns < store",
+    "postgres": (
+        "schema errors driver < transaction < connection query < vectors words < spaces turns < erasure < store"
+    ),
+    "documents": "driver http < schema < pending < changes < query spaces < search < store",
+    "chroma": "driver < store",
+    "qdrant": "driver index < local rest < folder < store",
+}
+BUILT_ON = {"chroma": "documents", "qdrant": "documents", "files": "sqlite"}  # no other store imports a store
 HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp".split()
 MAX_CODE_LINES, MAX_FUNCTION_LINES, MAX_DEPTH = 400, 50, 3
 
@@ -106,6 +119,34 @@ def test_imports_point_inward(file: Path) -> None:
 
 def test_every_module_has_a_layer() -> None:
     assert [module for module in MODULES if module not in PACKAGES and not place(module)] == []
+
+
+def step(store: str, module: str) -> int:
+    return next(number for number, names in enumerate(INSIDE[store].split(" < ")) if module in names.split())
+
+
+@pytest.mark.parametrize("store", INSIDE)
+def test_inside_a_store_imports_point_down(store: str) -> None:
+    for file in sorted((SOURCE / "stores" / store).glob("[a-z]*.py")):
+        for imported in imports(ast.parse(file.read_text())):
+            if imported.startswith(f"memories.stores.{store}."):
+                name = imported.rpartition(".")[2]
+                assert step(store, name) < step(store, file.stem), f"{store}.{file.stem} imports {name}"
+
+
+def test_no_store_imports_another_but_those_that_are_built_on_one() -> None:
+    for file in sorted((SOURCE / "stores").glob("*/*.py")):
+        own = file.parent.name
+        for imported in imports(ast.parse(file.read_text())):
+            other = imported.removeprefix("memories.stores.").split(".")[0]
+            if imported.startswith("memories.stores.") and (SOURCE / "stores" / other).is_dir():
+                assert other in (own, BUILT_ON.get(own)), f"{own}.{file.stem} imports {imported}"
+
+
+def test_what_opens_a_store_is_there() -> None:
+    for name in stores._STORES.values():
+        module, _, attribute = name.rpartition(".")
+        assert callable(getattr(importlib.import_module(f"memories.stores.{module}"), attribute))
 
 
 def test_importing_memories_loads_nothing_heavy(empty: Path) -> None:
@@ -201,7 +242,7 @@ def test_nothing_else_touches_a_store_file() -> None:
     for file in FILES:
         text = file.read_text()
         assert not re.search(r"^\s*(import|from) (sqlite3|pysqlite3)\b", text, re.M), file
-        if "stores" in file.parts:
+        if "stores" in file.relative_to(SOURCE).parts:
             assert not re.search(r"(?<![.\w])open\(|\.(read_bytes|write_bytes|write_text)\(|copyfile|copy2", text), file
 
 

@@ -1,4 +1,4 @@
-"""A Chroma server as a document server, by its REST API; never its embedded client, which loses what several write."""
+"""A Chroma server as a document server, by its REST API; not by its embedded client, which loses concurrent writes."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from memories.batches import by_weight
+from memories.batches import by_count, by_weight
 from memories.errors import StoreDamaged, StoreError
 from memories.stores.documents.driver import FIELDS, Kind, Part, Point, Value, Where
 from memories.stores.documents.http import Address, Answer, JsonClient
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from memories.stores.words import Term
 
 _COLLECTIONS = "/api/v2/tenants/default_tenant/databases/default_database/collections"
-_MARK = "memories.store"  # in the metadata of every collection that is ours: the name of its store
-_READ = 1_000  # ids in one request: SQLite, in the server, takes 32,766 values in one
-# After a list of more than 5,461 texts the server refuses every later write to that collection, too.
+_MARK = "memories.store"  # in the metadata of each of our collections: the name of its store
+_READ = 1_000  # ids in one request: the SQLite in the server takes up to 32,766 values
+# After a list of more than 5,461 texts the server refuses every later write to the collection as well.
 _MOST_WORDS, _MOST_LABELS = 4_000, 1_000
 _WORDS, _LONG, _OF = "words", "long", "of"
-_ASKED = frozenset((*FIELDS, _WORDS, _LONG, _OF))  # what conditions are on
-_HEAD = 4  # letters of a word whose ending is left open
+_ASKED = frozenset((*FIELDS, _WORDS, _LONG, _OF))  # the fields in conditions
+_HEAD = 4  # letters that find a word by its beginning
 _BATCH_BYTES = 16_000_000  # the server takes 40 MB in one request
 
-# For a recall@10 of 0.99; Chroma's own settings, and even an ef of 128, stay below it on 100,000 sentences.
+# For a recall@10 of 0.99; Chroma's defaults, and even an ef of 128, stay below it on 100,000 sentences.
 _VECTORS = {"hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 300, "max_neighbors": 24}}
-# Records are found by what they say of themselves; the one number that the server demands as a vector is never asked.
+# Records are found by their metadata; the vector that the server requires is one number, which is never searched.
 _RECORDS = {"hnsw": {"space": "l2", "ef_construction": 4, "ef_search": 4, "max_neighbors": 4}}
 
 _RELATIONS = {"<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte", "has": "$contains", "in": "$in", "=": "$eq"}
@@ -41,15 +41,15 @@ _RELATIONS = {"<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte", "has": "$conta
 class ChromaDriver:
     """Implements `Driver` on one server: each part is a collection of its own, so that a search needs no filter.
 
-    A filter that most points fulfil costs the server 4 ms for a thousand of them, more than the search itself. The
-    collection that bears the store's name has the state as its metadata, and making it is one step, which only one
-    client can do first; its points list the parts. The words of a record are a list in a collection beside its own,
-    added before it: such lists make reading slow, and the server's own search of documents looks through those of all
+    A filter that most points match costs the server 4 ms for a thousand of them, more than the search itself. The
+    collection with the store's name has the state as its metadata, and creating it is one step, which only one client
+    can do first; its points list the parts. The words of a record are a list in a second collection, added before the
+    record: such lists make reading slow, and the server's own search of documents goes through those of all
     collections, 50 ms for 100,000.
 
-    The rules of the protocol hold: the server writes a request to its log wholly or not at all. What is removed stays
-    in its SQLite file until `chroma vacuum --path FOLDER`, with the server stopped, takes it out; so does what a write
-    that was cut short has left of its words and vectors until its record is written and removed.
+    The rules of the protocol hold: the server writes a request to its log completely or not at all. What is removed
+    stays in its SQLite file until `chroma vacuum --path FOLDER` is run with the server stopped; words and vectors of an
+    interrupted write stay until its record is written and removed.
     """
 
     def __init__(self, address: Address, name: str) -> None:
@@ -57,7 +57,7 @@ class ChromaDriver:
 
         Args:
             address: The server.
-            name: The name of the store, which the names of its collections begin with.
+            name: The name of the store, with which the names of its collections begin.
         """
         self._client = JsonClient(address)
         self._name = name
@@ -87,7 +87,7 @@ class ChromaDriver:
         """See `Driver.max_batch`."""
         with self._limits:
             if self._max_batch is None:
-                limits = self._done(self._client.ask("GET", "/api/v2/pre-flight-checks"), "saying how much it takes")
+                limits = self._done(self._client.ask("GET", "/api/v2/pre-flight-checks"), "telling its limits")
                 self._max_batch = int(limits["max_batch_size"])
             return self._max_batch
 
@@ -159,14 +159,14 @@ class ChromaDriver:
         self._listing("delete", {"ids": [json.dumps(part)]})
 
     def _listing(self, what: str, body: Any) -> None:
-        """Change the list of parts, which are the points of the collection that bears the store's name."""
+        """Change the list of parts, which are the points of the collection with the store's name."""
         found = self._collection(self._name)
         if found is not None:
             listed = self._client.ask("POST", f"{_COLLECTIONS}/{found['id']}/{what}", body, writes=True)
             self._done(listed, "listing a part")
 
     def _named(self, part: Part, beside: str = "") -> str:
-        """Return the name of the collection of a part: names of collections take few signs, those of namespaces any.
+        """Return the name of the collection of a part; it allows few characters, and the name of a namespace any.
 
         Args:
             part: The part.
@@ -175,7 +175,7 @@ class ChromaDriver:
         return f"{self._name}.{beside or part.kind}.{self._scope(part)}"
 
     def _scope(self, part: Part) -> str:
-        """Return what the names of a part's collections and of their fields end in."""
+        """Return the suffix of the names of a part's collections and of their fields."""
         told = json.dumps([self._name, part.collection, part.namespace, part.space])
         return hashlib.sha256(told.encode()).hexdigest()[:32]
 
@@ -183,11 +183,11 @@ class ChromaDriver:
         answer = self._client.ask("GET", f"{_COLLECTIONS}/{quote(name)}")
         if _is_missing(answer):
             return None
-        found: Mapping[str, Any] = self._done(answer, "saying what it holds")
+        found: Mapping[str, Any] = self._done(answer, "describing a collection")
         return found
 
     def _made(self, part: Part, beside: str) -> str:
-        """Return the id of a collection of a part; the part is listed, and the collection made, where it is missing."""
+        """Return the id of a collection of a part; if it is missing, list the part and create the collection."""
         name = self._named(part, beside)
         if name not in self._ids:
             found = self._collection(name)
@@ -208,7 +208,11 @@ class ChromaDriver:
     def add(self, part: Part, points: Sequence[Point]) -> None:
         """See `Driver.add`."""
         if part.kind is Kind.RECORDS:
-            _refuse_labels(points)
+            for point in points:
+                if sum(len(value) for value in point.payload.values() if isinstance(value, list)) > _MOST_LABELS:
+                    raise StoreError(
+                        f"a record has more labels than the {_MOST_LABELS} that ChromaDB takes; give it fewer"
+                    )
             self._add(part, [each for point in points for each in _words_of(point)], "words")
         self._add(part, points)
 
@@ -224,31 +228,29 @@ class ChromaDriver:
 
     def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
         """See `Driver.update`."""
-        names = list(changes)
-        for start in range(0, len(names), self._size(len(names))):
-            batch = names[start : start + self._size(len(names))]
-            self._write(
-                part, "update", {"ids": batch, "metadatas": [_own(self._scope(part), changes[name]) for name in batch]}
-            )
+        scope = self._scope(part)
+        for names in by_count(list(changes), self._size(len(changes))):
+            self._write(part, "update", {"ids": names, "metadatas": [_own(scope, changes[name]) for name in names]})
 
     def delete(self, part: Part, ids: Iterable[str]) -> None:
         """See `Driver.delete`."""
-        names = list(ids)
-        for start in range(0, len(names), _READ):
-            some = names[start : start + _READ]
-            self._read(part, "delete", {"ids": some})
+        for names in by_count(list(ids), _READ):
+            self._read(part, "delete", {"ids": names})
             if part.kind is Kind.RECORDS:
-                self._read(part, "delete", {"where": {_own_name(self._scope(part), _OF): {"$in": some}}}, "words")
+                self._read(part, "delete", {"where": {_own_name(self._scope(part), _OF): {"$in": names}}}, "words")
 
     def _write(self, part: Part, what: str, body: Any, beside: str = "") -> None:
-        answer = self._client.ask("POST", f"{_COLLECTIONS}/{self._made(part, beside)}/{what}", body, writes=True)
-        if _is_missing(answer):  # somebody removed the collection that we knew
+        answer = self._post(part, what, body, beside)
+        if _is_missing(answer):  # somebody removed the collection
             self._ids.pop(self._named(part, beside), None)
-            answer = self._client.ask("POST", f"{_COLLECTIONS}/{self._made(part, beside)}/{what}", body, writes=True)
+            answer = self._post(part, what, body, beside)
         self._done(answer, "a write")
 
+    def _post(self, part: Part, what: str, body: Any, beside: str) -> Answer:
+        return self._client.ask("POST", f"{_COLLECTIONS}/{self._made(part, beside)}/{what}", body, writes=True)
+
     def _size(self, count: int) -> int:
-        """Return how many points go into one request, without a question where they are few."""
+        """Return how many points go into one request, without asking the server if they are few."""
         return _READ if count <= _READ else self.max_batch
 
     # --- reading ---------------------------------------------------------------------------------------------------
@@ -256,9 +258,8 @@ class ChromaDriver:
     def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
         """See `Driver.get`."""
         found: list[Point] = []
-        for start in range(0, len(ids), _READ):
-            asked = {"ids": ids[start : start + _READ], "include": ["metadatas"]}
-            found += _points(self._scope(part), self._read(part, "get", asked))
+        for names in by_count(ids, _READ):
+            found += _points(self._scope(part), self._read(part, "get", {"ids": names, "include": ["metadatas"]}))
         return found
 
     def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
@@ -266,7 +267,7 @@ class ChromaDriver:
         first = _READ + 1 if limit is None else limit
         asked = {"include": ["metadatas"], "limit": first, **_where(self._scope(part), where)}
         found = _points(self._scope(part), self._read(part, "get", asked))
-        if limit is None and len(found) == first:  # its pages shift when somebody writes, so it is asked for by id
+        if limit is None and len(found) == first:  # pages shift when somebody writes, so the rest is read by id
             found = self.get(part, self.ids(part, where))
         return found
 
@@ -297,8 +298,8 @@ class ChromaDriver:
         import numpy as np
 
         found: dict[str, NDArray[np.float32]] = {}
-        for start in range(0, len(ids), _READ):
-            answer = self._read(part, "get", {"ids": ids[start : start + _READ], "include": ["embeddings"]})
+        for names in by_count(ids, _READ):
+            answer = self._read(part, "get", {"ids": names, "include": ["embeddings"]})
             if answer is not None:
                 given = zip(answer["ids"], answer["embeddings"], strict=True)
                 found |= {name: np.array(vector, dtype=np.float32) for name, vector in given}
@@ -309,7 +310,7 @@ class ChromaDriver:
         self._client.close()
 
     def _read(self, part: Part, what: str, body: Any, beside: str = "") -> Any:
-        """Return the answer to a request to a part's collection; None if there is none."""
+        """Return the answer to a request to a part's collection; None if the collection does not exist."""
         name = self._named(part, beside)
         for _ in range(2):
             if name not in self._ids:
@@ -321,7 +322,7 @@ class ChromaDriver:
             answer = self._client.ask("GET" if body is None else "POST", path, body, writes=what == "delete")
             if not _is_missing(answer):
                 return self._done(answer, "a question")
-            self._ids.pop(name, None)  # it was removed, and perhaps made anew
+            self._ids.pop(name, None)  # it was removed, and perhaps created again
         return None
 
     def _done(self, answer: Answer, doing: str) -> Any:
@@ -340,16 +341,16 @@ class ChromaDriver:
 
 
 def _is_missing(answer: Answer) -> bool:
-    """Return whether a server says that there is no such collection."""
-    said = answer.value if isinstance(answer.value, dict) else {}
-    return answer.status == 404 and said.get("error") == "NotFoundError"
+    """Return whether a server answers that there is no such collection."""
+    value = answer.value if isinstance(answer.value, dict) else {}
+    return answer.status == 404 and value.get("error") == "NotFoundError"
 
 
 def _own_name(scope: str, field: str) -> str:
     """Return the name of a field in one part.
 
-    The server finds who fulfils a condition in an index over all of its collections, by the field's name and then by
-    its value. Where each part has names of its own, it costs what the part holds and not what the server holds.
+    The server looks up conditions in an index over all of its collections, by the field's name and then by its value.
+    With different names in each part, the cost depends on the size of the part and not on that of the server.
     """
     return f"{field}.{scope}" if field in _ASKED else field
 
@@ -376,7 +377,7 @@ def _points(scope: str, answer: Any) -> list[Point]:
 
 
 def _having(scope: str, term: "Term") -> dict[str, Any]:
-    """Return the condition that a record has the words of a term; of one with many words, any of them."""
+    """Return the condition that a record has the words of a term, or any of them if the record has very many words."""
     *whole, last = term.tokens
     words = [*whole, *(_beginning(last) if term.open_ended else [last])]
     if not words:
@@ -388,18 +389,18 @@ def _having(scope: str, term: "Term") -> dict[str, Any]:
 
 
 def _beginning(word: str) -> list[str]:
-    """Return what stands among the words for all that begin as this one does.
+    """Return the entry among the words that stands for all words with the same beginning.
 
-    Queries leave open how a word ends in scripts other than Latin only; for others there is nothing to look up by.
+    Only in scripts other than Latin do queries search by the beginning of a word; for others there is no entry.
     """
     return [] if len(word) < _HEAD or is_latin(word) else [f"^{word[:_HEAD]}"]
 
 
 def _words_of(point: Point) -> list[Point]:
-    """Return points with the words to look a record up by, more than one where they are too many for a list.
+    """Return points with the words that find a record: several if there are too many words for one list.
 
-    What their ids begin with tells one writing of a record from another, so that the words of a write that came to
-    nothing do not stand in the way of the next.
+    Their ids begin with a hash of this write of the record, so that the words of a failed write are not in the way of
+    the next.
     """
     different = set(point.words or ())
     words = sorted(different | {head for word in different for head in _beginning(word)})
@@ -412,14 +413,8 @@ def _words_of(point: Point) -> list[Point]:
     ]
 
 
-def _refuse_labels(points: Sequence[Point]) -> None:
-    for point in points:
-        if sum(len(value) for value in point.payload.values() if isinstance(value, list)) > _MOST_LABELS:
-            raise StoreError(f"a record has more labels than the {_MOST_LABELS} that ChromaDB takes; give it fewer")
-
-
 def _packed(point: Point) -> Any:
-    """Return a vector as the server takes it in the fewest bytes; for what has none a number that spreads well."""
+    """Return a vector in the shortest form that the server takes; without one, a number that spreads well."""
     if point.vector is None:
         return [int.from_bytes(hashlib.sha256(point.id.encode()).digest()[:3]) / 1000]
     import base64
@@ -428,6 +423,6 @@ def _packed(point: Point) -> Any:
 
 
 def _weight(point: Point) -> int:
-    """Return about how many bytes a point takes in a request."""
+    """Return roughly how many bytes a point takes in a request."""
     texts = sum(len(value) for value in point.payload.values() if isinstance(value, str))
     return 500 + 2 * texts + (0 if point.vector is None else 6 * len(point.vector))

@@ -14,20 +14,20 @@ _COLLECTION = "memories"
 
 
 class ChromaStore(RemoteStore):
-    """Implements `Store` on a Chroma server, version 1.0 or newer; what it can't keep is said in `RemoteStore`."""
+    """Implements `Store` on a Chroma server, version 1.0 or newer; see `RemoteStore` for what it can't guarantee."""
 
     def __init__(self, url: str, space: Space | None, collection_name: str | None = None) -> None:
         """Prepare; nothing is asked of the server yet.
 
         Args:
-            url: `chroma://host:port`, with the name of a collection behind it if it is not the setting's. A key for a
-                proxy stands before the host, `chroma://:KEY@host:port`, and is sent as a bearer token; `?tls=1` or
-                `?ssl=true` speaks TLS.
-            space: The space of the vectors that will be written and searched; None in keyword-only mode.
-            collection_name: The collection where the URL names none.
+            url: `chroma://host:port`, followed by `/collection` if it is not the one of the settings. A key for a proxy
+                stands before the host, `chroma://:KEY@host:port`, and is sent as a bearer token; `?tls=1` or
+                `?ssl=true` turns TLS on.
+            space: The space of the vectors to write and search; None in keyword-only mode.
+            collection_name: The collection if the URL names none.
 
         Raises:
-            ConfigError: The URL is not acceptable.
+            ConfigError: The URL is not valid.
         """
         try:
             parts = urlsplit(url)

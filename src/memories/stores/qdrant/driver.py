@@ -1,4 +1,4 @@
-"""What is kept where in Qdrant, and which requests keep and find it; how they get there is the matter of a `Transport`.
+"""What is stored where in Qdrant, and the requests that store and find it; a `Transport` carries them.
 
 The requests are those of the REST API of Qdrant 1.17 and later.
 """
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 OLDEST = (1, 17)  # the first that can insert without overwriting
 _MARK = "memories"  # the key in a collection's metadata that says whose it is
-_SPACE_SIGN = "~"  # before the letters of a space in the name of a collection; no setting can have it
+_SPACE_SIGN = "~"  # before the id of a space in the name of a collection; not allowed in the settings
 _PAGE, _IDS_PAGE = 1_000, 10_000  # points in one answer
 _MAX_BYTES = 24_000_000  # of one request; the server takes 32 MiB
 _MAX_PARTS = 1_000_000
 _TRIES = 20
 
-# Ours beside the fields of a payload: the part, the name in it, a word that each change replaces, the tokens in order,
-# and what terms are looked up by. A token begins with a letter, a digit or a symbol, never with "^".
-PART, NAME, _TURN, _WORDS, _START = "_part", "_id", "_rev", "_words", "^"
+# Our own fields of a payload: the part, the name in it, a revision that each change replaces, and the tokens, which
+# include beginnings of words after a "^". No token begins with that.
+PART, NAME, _REVISION, _WORDS, _START = "_part", "_id", "_rev", "_words", "^"
 _STATE = "state"
 _LEAN = {"exclude": [_WORDS]}
 
 _TENANT = {"type": "keyword", "is_tenant": True}
 RECORD_INDEXES: Mapping[str, Mapping[str, Any]] = {
     PART: _TENANT,
-    _TURN: {"type": "keyword"},
+    _REVISION: {"type": "keyword"},
     _WORDS: {"type": "keyword"},
     **{field: {"type": "integer" if kind is int else "keyword"} for field, kind in FIELDS.items()},
 }
@@ -70,8 +70,8 @@ class Request(NamedTuple):
 
     Attributes:
         verb: What it asks for.
-        collection: Of which collection; empty where it is about all.
-        body: The JSON object that the REST API documents for it; None where it has none.
+        collection: The collection; empty if it is about all.
+        body: The JSON object that the REST API documents for it; None if it has none.
     """
 
     verb: Verb
@@ -93,44 +93,44 @@ class Transport(Protocol):
 
     @property
     def remains(self) -> tuple[str, ...]:
-        """What may still hold the bytes of points that were deleted, and until when."""
+        """Where the bytes of deleted points may remain, and until when."""
         ...
 
     def ask(self, request: Request) -> Any:
         """Return the `result` of the answer, as the REST API documents it.
 
-        What was written is safe and seen by every later request. A collection that is to be created and exists, or to
-        be removed and is gone, is no error.
+        What was written is durable, and every later request sees it. Creating a collection that exists, or removing one
+        that does not, is no error.
 
         Raises:
-            NoCollection: The collection does not exist; nothing was made.
-            StoreError: It could not be done.
+            NoCollection: The collection does not exist; nothing was created.
+            StoreError: The request failed.
         """
         ...
 
     def close(self) -> None:
-        """Release what is held."""
+        """Release all resources."""
         ...
 
 
 class QdrantDriver:
     """Implements `Driver` with two kinds of collections.
 
-    One, of the name that was given, has the records, the labels and the state as points without vectors; it is one
-    shard, so that each write is one entry of one log, done wholly or not at all. For every space of vectors there is
-    another one with its own dimension, sharded as the server does by default. Every request is narrowed by `_part`,
+    One, with the name that was given, has the records, the labels and the state as points without vectors; it is one
+    shard, so that each write is one entry of one log, done completely or not at all. For every space of vectors there
+    is another one with its own dimension, sharded as the server does by default. Every request is narrowed by `_part`,
     which the server indexes as its tenant.
 
-    Words: a keyword index over the tokens, so that they are those of every other store; the terms that are only the
-    beginning of a word look for their first signs.
+    Words: a keyword index over the tokens, the same as in every other store; terms that are only the beginning of a
+    word are looked up by its first characters.
 
-    What is left open:
+    What is not guaranteed:
 
-    - Points of more than some 24 MB in one call are cut into several requests; if that is cut short, some are written.
+    - Points of more than some 24 MB in one call are split into several requests; an interruption may leave only some.
     - Of two writers that change one point at the same moment, both changes are made, one after the other; then a call
-      of several points with different changes may be seen done in part.
-    - Vectors that several shards keep are not written in one step; nothing refers to them before all are there.
-    - Where the server keeps replicas, reads see every acknowledged write only if its `write_consistency_factor` asks
+      of several points with different changes may become visible in parts.
+    - Vectors on several shards are not written in one step; nothing refers to them before all are there.
+    - If the server keeps replicas, reads see every acknowledged write only if its `write_consistency_factor` includes
       all of them.
     """
 
@@ -145,7 +145,7 @@ class QdrantDriver:
         """
         self._transport = transport
         self._name = name
-        self._made: set[str] = set()  # collections that are known to be as they should
+        self._made: set[str] = set()  # collections that are known to be complete
 
     @property
     def url(self) -> str:
@@ -172,14 +172,14 @@ class QdrantDriver:
     def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
         """See `Driver.claim`; the server decides who is first."""
         for _ in range(_TRIES):
-            standing, turn = self._state()
-            merged = {**values, **standing}
-            if turn is not None and merged == standing:
-                return standing
-            if turn is None:
+            known, revision = self._state()
+            merged = {**values, **known}
+            if revision is not None and merged == known:
+                return known
+            if revision is None:
                 self._put_state(merged, {"update_mode": "insert_only"})
             else:
-                self._put_state(merged, {"update_mode": "update_only", "update_filter": _turns([turn])})
+                self._put_state(merged, {"update_mode": "update_only", "update_filter": _unchanged([revision])})
         raise self._busy()
 
     def set_state(self, values: Mapping[str, str]) -> None:
@@ -187,7 +187,7 @@ class QdrantDriver:
         self._put_state(values, {})
 
     def _state(self) -> tuple[Mapping[str, str], str | None]:
-        """Return the state, and the word that its next change replaces; None if there is no state yet."""
+        """Return the state and its revision; None if there is no state yet."""
         body = {"ids": [_point_id(_STATE, "")], "with_payload": True, "with_vector": False}
         try:
             found = self._transport.ask(Request(Verb.GET, self._name, body))
@@ -200,12 +200,12 @@ class QdrantDriver:
         payload = found[0].get("payload") or {}
         try:
             values: dict[str, str] = json.loads(payload["values"])
-            return values, payload[_TURN]
+            return values, payload[_REVISION]
         except (KeyError, TypeError, ValueError) as exc:
             raise StoreDamaged(f"the state of {self.url} can't be read; restore a snapshot of the collection") from exc
 
     def _put_state(self, values: Mapping[str, str], mode: Mapping[str, Any]) -> None:
-        payload = {PART: _STATE, NAME: "", _TURN: _word(), "values": json.dumps(dict(values))}
+        payload = {PART: _STATE, NAME: "", _REVISION: _new_revision(), "values": json.dumps(dict(values))}
         point = {"id": _point_id(_STATE, ""), "vector": {}, "payload": payload}
         self._write(Request(Verb.UPSERT, self._name, {"points": [point], **mode}))
 
@@ -245,39 +245,35 @@ class QdrantDriver:
 
     def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
         """See `Driver.update`."""
-        names = list(changes)
-        for start in range(0, len(names), self.max_batch):
-            some = {name: changes[name] for name in names[start : start + self.max_batch]}
+        for names in by_count(list(changes), self.max_batch):
+            some = {name: changes[name] for name in names}
             first = next(iter(some.values()))
             if all(change == first for change in some.values()):
                 ids = {"must": [{"has_id": [_point_id(_part_name(part), name) for name in some]}]}
-                body = {"payload": {**first, _TURN: _word()}, "filter": ids}
+                body = {"payload": {**first, _REVISION: _new_revision()}, "filter": ids}
                 self._read(Request(Verb.SET_PAYLOAD, self._collection(part), body))
             else:
                 self._replace(part, some)
 
     def _replace(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
-        """Write points anew that change in different ways, in one request; what others changed meanwhile, once more."""
+        """Overwrite points that change in different ways in one request; repeat those that others changed meanwhile."""
         collection, waiting = self._collection(part), dict(changes)
         for _ in range(_TRIES):
             found = {entry["payload"][NAME]: entry for entry in self._entries(part, list(waiting), True)}
             if not found:
                 return
-            turn = _word()
-            points = [
-                {
-                    "id": entry["id"],
-                    "vector": entry.get("vector") or {},
-                    "payload": _set({**entry["payload"], _TURN: turn}, waiting[name]),
-                }
-                for name, entry in found.items()
-            ]
-            seen = _turns([entry["payload"][_TURN] for entry in found.values()])
+            revision = _new_revision()
+            points: list[dict[str, Any]] = []
+            for name, entry in found.items():
+                payload = {**entry["payload"], _REVISION: revision, **waiting[name]}
+                kept = {key: value for key, value in payload.items() if value is not None}
+                points.append({"id": entry["id"], "vector": entry.get("vector") or {}, "payload": kept})
+            seen = _unchanged([entry["payload"][_REVISION] for entry in found.values()])
             for some in _in_requests(points, self.max_batch):
                 body = {"points": some, "update_mode": "update_only", "update_filter": seen}
                 self._read(Request(Verb.UPSERT, collection, body))
-            now = self._entries(part, list(found), {"include": [PART, NAME, _TURN]})
-            late = {entry["payload"][NAME] for entry in now if entry["payload"][_TURN] != turn}
+            now = self._entries(part, list(found), {"include": [PART, NAME, _REVISION]})
+            late = {entry["payload"][NAME] for entry in now if entry["payload"][_REVISION] != revision}
             waiting = {name: changes[name] for name in late}
             if not waiting:
                 return
@@ -285,10 +281,8 @@ class QdrantDriver:
 
     def delete(self, part: Part, ids: Iterable[str]) -> None:
         """See `Driver.delete`."""
-        points = [_point_id(_part_name(part), name) for name in ids]
-        for start in range(0, len(points), _PAGE):
-            body = {"points": points[start : start + _PAGE]}
-            self._read(Request(Verb.DELETE, self._collection(part), body))
+        for points in by_count([_point_id(_part_name(part), name) for name in ids], _PAGE):
+            self._read(Request(Verb.DELETE, self._collection(part), {"points": points}))
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -313,13 +307,13 @@ class QdrantDriver:
     def holders(self, part: Part, term: "Term") -> list[str]:
         """See `Driver.holders`."""
         *leading, last = term.tokens
-        keys = {*leading, _beginning(last) if term.open_ended else last}
+        keys = {*leading, _starts(last)[-1] if term.open_ended else last}
         body = _filter(part, [])
         body["must"] += [{"key": _WORDS, "match": {"value": key}} for key in sorted(keys)]
         return [_name(entry) for entry in self._scroll(part, body, {"include": [NAME]}, None)]
 
     def nearest(self, part: Part, vector: "NDArray[np.float32]", *, k: int) -> list[tuple[str, float]]:
-        """See `Driver.nearest`; codes of 8 bits find twice as many, and the vectors themselves score these."""
+        """See `Driver.nearest`; 8-bit codes find twice as many, which are rescored by the full vectors."""
         if k < 1:
             return []
         body = {
@@ -351,14 +345,14 @@ class QdrantDriver:
         return f"{self._name}{_SPACE_SIGN}{part.space}" if part.kind is Kind.VECTORS else self._name
 
     def _read(self, request: Request) -> Any:
-        """Ask for what makes nothing; None if the collection is not there."""
+        """Send a request that creates nothing; None if the collection does not exist."""
         try:
             return self._transport.ask(request)
         except NoCollection:
             return None
 
     def _write(self, request: Request, dimension: int = 0) -> None:
-        """Ask for what makes the collection where it is missing, also where somebody removed it meanwhile."""
+        """Send a request after creating the collection if it is missing, or was removed meanwhile."""
         self._make(request.collection, dimension)
         try:
             self._transport.ask(request)
@@ -395,7 +389,7 @@ class QdrantDriver:
             body["offset"] = answer["next_page_offset"]
 
     def _make(self, name: str, dimension: int) -> None:
-        """Make a collection as it should be, or what is missing of it after a crash, or of an older program's."""
+        """Create a collection, or what a crash or an older program has left out of it."""
         if name in self._made:
             return
         info = self._read(Request(Verb.INFO, name))
@@ -414,7 +408,7 @@ class QdrantDriver:
             raise StoreError(f"the collection {self.url} is not one of Memories; choose another name")
 
     def _check_version(self) -> None:
-        """Refuse a server that would ignore how points are to be written, and overwrite them."""
+        """Refuse a server that ignores `update_mode`, and would overwrite points."""
         version = str(self._transport.ask(Request(Verb.VERSION))["version"])
         major, minor, *_ = [int(number) if number.isdecimal() else 0 for number in (version + ".0.0").split(".")]
         if (major, minor) < OLDEST:
@@ -460,23 +454,18 @@ def _point_id(part_name: str, name: str) -> str:
 
 
 def _stored(part: Part, point: Point) -> dict[str, Any]:
-    payload: dict[str, Any] = {**point.payload, PART: _part_name(part), NAME: point.id, _TURN: _word()}
+    payload: dict[str, Any] = {**point.payload, PART: _part_name(part), NAME: point.id, _REVISION: _new_revision()}
     if point.words is not None:
         payload[_WORDS] = sorted({*point.words, *(start for word in point.words for start in _starts(word))})
     vector: Any = {}
     if point.vector is not None:
-        vector = point.vector.astype(float).round(8).tolist()  # half the digits, and far below what a float32 tells
+        vector = point.vector.astype(float).round(8).tolist()  # half the digits, and still finer than a float32
     return {"id": _point_id(_part_name(part), point.id), "vector": vector, "payload": payload}
 
 
 def _starts(word: str) -> list[str]:
-    """Return what a word is found by if only its beginning is known; few look for that in ASCII."""
+    """Return the entries that find a word by its beginning, the best one last; few search for that in ASCII."""
     return [_START + word[:1]] if word.isascii() or len(word) < 4 else [_START + word[:1], _START + word[:4]]
-
-
-def _beginning(start: str) -> str:
-    """Return one of the `_starts` that all words have that begin so."""
-    return _START + (start[:1] if start.isascii() or len(start) < 4 else start[:4])
 
 
 def _point(entry: Mapping[str, Any]) -> Point:
@@ -495,10 +484,6 @@ def _name(entry: Mapping[str, Any]) -> str:
         ) from exc
 
 
-def _set(payload: dict[str, Any], change: Mapping[str, Value | None]) -> dict[str, Any]:
-    return {key: value for key, value in {**payload, **change}.items() if value is not None}
-
-
 def _filter(part: Part, where: Where) -> dict[str, list[dict[str, Any]]]:
     return {"must": [{"key": PART, "match": {"value": _part_name(part)}}, *map(_condition, where)]}
 
@@ -506,24 +491,22 @@ def _filter(part: Part, where: Where) -> dict[str, list[dict[str, Any]]]:
 def _condition(condition: Condition) -> dict[str, Any]:
     if condition.relation in _RANGES:
         return {"key": condition.field, "range": {_RANGES[condition.relation]: condition.value}}
-    kind = "any" if condition.relation == "in" else "value"
-    return {"key": condition.field, "match": {kind: condition.value}}
+    return {"key": condition.field, "match": {"any" if condition.relation == "in" else "value": condition.value}}
 
 
-def _turns(turns: Sequence[str]) -> dict[str, Any]:
-    """Return the filter of points that nobody has changed since these words were read."""
-    return {"must": [{"key": _TURN, "match": {"any": list(turns)}}]}
+def _unchanged(revisions: Sequence[str]) -> dict[str, Any]:
+    """Return the filter of points that still have these revisions."""
+    return {"must": [{"key": _REVISION, "match": {"any": list(revisions)}}]}
 
 
-def _word() -> str:
+def _new_revision() -> str:
     return os.urandom(8).hex()
 
 
 def _in_requests(points: Sequence[dict[str, Any]], most: int) -> Iterator[list[dict[str, Any]]]:
     """Yield points in lists that fit into one request each."""
-    return by_weight(points, _size, most=most, heaviest=_MAX_BYTES)
 
+    def size(point: Mapping[str, Any]) -> int:  # in bytes, rather too many
+        return 13 * len(point["vector"]) + len(json.dumps(point["payload"]))
 
-def _size(point: Mapping[str, Any]) -> int:
-    """Return about how many bytes a point has in a request, rather too many."""
-    return 13 * len(point["vector"]) + len(json.dumps(point["payload"]))
+    return by_weight(points, size, most=most, heaviest=_MAX_BYTES)

@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS = 10.0  # that another process may keep the folder
 _META, _LOCK, _PENDING = "meta.json", ".memories.lock", ".memories.pending"
-_SEVERAL = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE)  # which may write more than one point
+_SEVERAL = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE)  # may write more than one point
 _WRITING = (*_SEVERAL, Verb.CREATE, Verb.INDEX)
 
 
 class FolderTransport:
-    """Implements `Transport` by the same requests that go to a server, carried out in this process.
+    """Implements `Transport` by carrying out the requests for a server in this process.
 
     - One process holds the folder from its first request until it closes the store; another one waits for
-      `BUSY_SECONDS` and then gets `StoreBusy`. Threads and stores of one process share it; a process that was forked
-      from it is another one.
-    - Local mode reads all collections into memory when it opens, and compares a query with every vector: it is for
-      some ten thousand records. It imports slowly, some 1.5 s.
-    - It writes each point by itself. So that a request is done wholly or not at all, it is noted in the folder before,
-      and what a crash has cut short is done when the folder is opened next.
-    - Its files hold pickled objects: a folder of somebody you don't trust can run code when it is opened.
+      `BUSY_SECONDS` and then gets `StoreBusy`. Threads and stores of one process share it; a forked process counts as
+      another one.
+    - Local mode reads all collections into memory when it opens, and compares a query with every vector: use it for up
+      to some ten thousand records. Importing it takes some 1.5 s.
+    - It writes each point separately. So that a request is done completely or not at all, it is noted in the folder
+      first, and one that a crash interrupted is repeated when the folder is opened next.
+    - Its files contain pickled objects: a folder from somebody you don't trust can run code when it is opened.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,7 +56,7 @@ class FolderTransport:
 
     @property
     def remains(self) -> tuple[str, ...]:
-        """See `Transport.remains`; where SQLite is built to overwrite what it deletes, nothing."""
+        """See `Transport.remains`; nowhere if SQLite is built to overwrite what it deletes."""
         return () if _overwrites() else (f"the files in {self._folder}",)
 
     def ask(self, request: Request) -> Any:
@@ -92,7 +92,7 @@ class _Held:
         self.users = 0
         self._opened: dict[str, LocalCollection] = {}
         self._lock = threading.RLock()
-        self._turn = contextlib.ExitStack()
+        self._unlock = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
             # Our lock comes first: the client reads everything before it looks whether it may.
             with _translated(folder):
@@ -105,7 +105,7 @@ class _Held:
             except BaseException:
                 self._client.close()
                 raise
-            self._turn = stack.pop_all()
+            self._unlock = stack.pop_all()
 
     def ask(self, request: Request) -> Any:
         with self._lock, _translated(self.folder):
@@ -127,15 +127,15 @@ class _Held:
             return result
 
     def close(self) -> None:
-        with self._lock, _translated(self.folder), self._turn:
+        with self._lock, _translated(self.folder), self._unlock:
             self._client.close()
 
     def leave_to_parent(self) -> None:
         """Let go of the lock in a forked process, so that the parent can free it; the client stays as it is."""
-        self._turn.close()
+        self._unlock.close()
 
     def _redo(self) -> None:
-        """Do what was cut short, by a crash or a full disk; doing it twice does no harm."""
+        """Repeat what a crash or a full disk interrupted; doing it twice does no harm."""
         pending = self.folder / _PENDING
         with _translated(self.folder):
             if pending.exists():

@@ -1,9 +1,7 @@
-"""What Qdrant's local mode lacks: an index over payloads, so that a filter need not look at every point. Pure."""
+"""An index over payloads, which Qdrant's local mode lacks, so that a filter need not check every point. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
-
-Condition = Mapping[str, Any]
 
 _HOLDS = {
     "lt": lambda value, bound: value < bound,
@@ -17,7 +15,7 @@ class PayloadIndex:
     """Which points of one collection have which values in some fields.
 
     Attributes:
-        names: What the points are called, by id.
+        names: The names of the points, by id.
     """
 
     def __init__(self, fields: Iterable[str], name: str) -> None:
@@ -36,7 +34,7 @@ class PayloadIndex:
         return len(self.names)
 
     def put(self, point_id: str, payload: Mapping[str, Any]) -> None:
-        """Set what a point has."""
+        """Set the payload of a point."""
         self.drop(point_id)
         self.names[point_id] = payload.get(self._name)
         values: dict[str, list[Any]] = {}
@@ -65,26 +63,24 @@ class PayloadIndex:
         return {value: len(holders) for value, holders in self._holders[field].items()}
 
     def find(self, where: Mapping[str, Any] | None) -> set[str]:
-        """Return the ids of the points that fulfil a filter of Qdrant's, of which `must` is understood."""
+        """Return the ids of the points that match a filter of Qdrant's, of which only `must` is supported."""
         conditions = list((where or {}).get("must", ()))
-        sets = [found for condition in conditions if (found := self._having(condition)) is not None]
-        ranges = [condition for condition in conditions if "range" in condition]
+        sets = [self._having(condition) for condition in conditions if "range" not in condition]
         ids = set.intersection(*sorted(sets, key=len)) if sets else set(self.names)
-        for condition in ranges:
-            ids = {point for point in ids if self._within(point, condition)}
+        for condition in conditions:
+            if "range" in condition:
+                ids = {point for point in ids if self._within(point, condition)}
         return ids
 
-    def _having(self, condition: Condition) -> set[str] | None:
-        """Return the points that have a value; None if the condition asks for a range."""
+    def _having(self, condition: Mapping[str, Any]) -> set[str]:
+        """Return the points that have a value or an id."""
         if "has_id" in condition:
             return {point for point in condition["has_id"] if point in self.names}
-        if "range" in condition:
-            return None
         match, holders = condition["match"], self._holders[condition["key"]]
         wanted = match["any"] if "any" in match else [match["value"]]
         return set().union(*(holders.get(value, ()) for value in wanted))
 
-    def _within(self, point_id: str, condition: Condition) -> bool:
+    def _within(self, point_id: str, condition: Mapping[str, Any]) -> bool:
         bounds = condition["range"].items()
         values = self._values[point_id].get(condition["key"], ())
         return any(all(_HOLDS[name](value, bound) for name, bound in bounds) for value in values)

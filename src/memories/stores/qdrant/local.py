@@ -9,16 +9,17 @@ from memories.stores.qdrant.index import PayloadIndex
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
 
-_FEW = 1_000  # of so few points that are meant the vectors are compared one by one
-_SURPLUS = 4  # so many times more is looked for each time that too few of the nearest are meant
+_FEW = 1_000  # up to this many matching points are compared one by one
+_SURPLUS = 4  # this many times more is searched each time that too few of the nearest match
+_DONE = {"status": "completed"}
 
 Body = Mapping[str, Any]
 
 
 class LocalCollection:
-    """A collection of local mode, which keeps points and vectors; which of them a filter means is found out here.
+    """A collection of local mode, which keeps points and vectors; filters are evaluated here.
 
-    Local mode checks a filter on each point, which takes 120 ms for ten thousand of them.
+    Local mode itself checks a filter on each point, which takes 120 ms for ten thousand of them.
     """
 
     def __init__(self, client: "QdrantClient", name: str) -> None:
@@ -33,16 +34,18 @@ class LocalCollection:
         self._fields = list(VECTOR_INDEXES if client.get_collection(name).config.params.vectors else RECORD_INDEXES)
         self._index = PayloadIndex(self._fields, NAME)
         self._doing: Mapping[Verb, Callable[[Body], Any]] = {
-            Verb.INFO: self._info,
-            Verb.INDEX: self._make_index,
+            Verb.INFO: lambda _: client.get_collection(name).model_dump(mode="json"),
+            Verb.INDEX: lambda _: _DONE,  # all that the driver needs are always there
             Verb.UPSERT: self._upsert,
             Verb.SET_PAYLOAD: self._set_payload,
             Verb.DELETE: self._delete,
-            Verb.GET: self._get,
+            Verb.GET: lambda body: self._entries(body["ids"], body),
             Verb.SCROLL: self._scroll,
-            Verb.COUNT: self._count,
+            Verb.COUNT: lambda body: {"count": len(self._index.find(body.get("filter")))},
             Verb.QUERY: self._query,
-            Verb.FACET: self._facet,
+            Verb.FACET: lambda body: {
+                "hits": [{"value": value, "count": count} for value, count in self._index.counts(body["key"]).items()]
+            },
         }
         there = max(1, client.count(name).count)
         found, _ = client.scroll(name, limit=there, with_payload=[NAME, *self._fields])
@@ -65,7 +68,7 @@ class LocalCollection:
             )
         finally:
             self._look_again(str(point.id) for point in asked.points)
-        return {"status": "completed"}
+        return _DONE
 
     def _set_payload(self, body: Body) -> Any:
         from qdrant_client import models
@@ -76,7 +79,7 @@ class LocalCollection:
             self._client.set_payload(self._name, asked.payload, points=models.PointIdsList(points=list(ids)))
         finally:
             self._look_again(ids)
-        return {"status": "completed"}
+        return _DONE
 
     def _delete(self, body: Body) -> Any:
         from qdrant_client import models
@@ -86,10 +89,10 @@ class LocalCollection:
             self._client.delete(self._name, models.PointIdsList(points=ids))
         finally:
             self._look_again(ids)
-        return {"status": "completed"}
+        return _DONE
 
     def _look_again(self, ids: Iterable[str]) -> None:
-        """Bring the index up to what the collection has, also after a failure."""
+        """Bring the index up to date with the collection, also after a failure."""
         ids = list(ids)
         found = self._client.retrieve(self._name, ids, with_payload=[NAME, *self._fields])
         there = {str(entry.id): entry.payload or {} for entry in found}
@@ -99,18 +102,7 @@ class LocalCollection:
             else:
                 self._index.drop(point)
 
-    def _make_index(self, body: Body) -> Any:
-        if body["field_name"] not in self._fields:
-            raise ValueError(f"no index over {body['field_name']}")
-        return {"status": "completed"}  # it is always there
-
     # --- reading -----------------------------------------------------------------------------------------------------
-
-    def _info(self, _: Body) -> Any:
-        return self._client.get_collection(self._name).model_dump(mode="json")
-
-    def _get(self, body: Body) -> Any:
-        return self._entries(body["ids"], body)
 
     def _scroll(self, body: Body) -> Any:
         ids = sorted(self._index.find(body["filter"]))
@@ -131,27 +123,20 @@ class LocalCollection:
         )
         return [{"id": entry.id, "payload": entry.payload, "vector": entry.vector} for entry in found]
 
-    def _count(self, body: Body) -> Any:
-        return {"count": len(self._index.find(body.get("filter")))}
-
-    def _facet(self, body: Body) -> Any:
-        counts = self._index.counts(body["key"])
-        return {"hits": [{"value": value, "count": count} for value, count in counts.items()]}
-
     def _query(self, body: Body) -> Any:
         import numpy as np
 
-        meant, vector = self._index.find(body["filter"]), np.array(body["query"], dtype=np.float32)
-        if len(meant) == len(self._index):
+        matching, vector = self._index.find(body["filter"]), np.array(body["query"], dtype=np.float32)
+        if len(matching) == len(self._index):
             scores = self._nearest(vector, body["limit"])
-        elif len(meant) <= _FEW:
-            found = self._client.retrieve(self._name, sorted(meant), with_payload=False, with_vectors=True)
+        elif len(matching) <= _FEW:
+            found = self._client.retrieve(self._name, sorted(matching), with_payload=False, with_vectors=True)
             scores = {str(entry.id): float(np.array(entry.vector) @ vector) for entry in found}
         else:
             looked, scores = body["limit"], {}
             while len(scores) < body["limit"] and looked < len(self._index) * _SURPLUS:
                 looked *= _SURPLUS
-                scores = {point: score for point, score in self._nearest(vector, looked).items() if point in meant}
+                scores = {point: score for point, score in self._nearest(vector, looked).items() if point in matching}
         best = sorted(scores, key=scores.__getitem__, reverse=True)[: body["limit"]]
         names = self._index.names
         return {"points": [{"id": point, "score": scores[point], "payload": {NAME: names[point]}} for point in best]}

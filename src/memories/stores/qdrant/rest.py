@@ -9,7 +9,7 @@ from memories.stores.documents.http import Address, Answer, JsonClient
 from memories.stores.qdrant.driver import NoCollection, Request, Verb
 from memories.validate import shown
 
-_DONE = "wait=true&ordering=strong"  # flushed to the log, applied, and by the leader of the shard
+_DONE = "wait=true&ordering=strong"  # flushed to the log and applied, by the leader of the shard
 _ROUTES: Mapping[Verb, tuple[str, str]] = {
     Verb.VERSION: ("GET", "/"),
     Verb.COLLECTIONS: ("GET", "/collections"),
@@ -31,7 +31,7 @@ _WRITING = (*_WRITING_POINTS, Verb.CREATE, Verb.REMOVE)
 
 
 class RestTransport:
-    """Implements `Transport`; nothing is opened before it is needed."""
+    """Implements `Transport` over HTTP; connects when needed."""
 
     def __init__(self, host: str, port: int, *, key: str = "", tls: bool = False) -> None:
         """Prepare.
@@ -40,7 +40,7 @@ class RestTransport:
             host: The name or number of the server.
             port: Its REST port.
             key: The API key, or nothing.
-            tls: Whether it is spoken to by https.
+            tls: Whether to use https.
         """
         headers = {"api-key": key} if key else {}
         self._client = JsonClient(Address("Qdrant", host, port, tls, headers, "Is it running?"))
@@ -59,14 +59,17 @@ class RestTransport:
         answer = self._client.ask(method, path, request.body, writes=request.verb in _WRITING)
         if answer.status == 200:
             return self._result(request, answer)
-        said = _said(answer)
-        if request.verb is Verb.CREATE and "already exists" in said:
+        try:
+            reason = shown(answer.value["status"]["error"])
+        except (LookupError, TypeError):  # not in Qdrant's form
+            reason = ""
+        if request.verb is Verb.CREATE and "already exists" in reason:
             return True  # somebody else was faster
-        if answer.status == 404 and said.startswith("Not found: Collection"):
+        if answer.status == 404 and reason.startswith("Not found: Collection"):
             if request.verb is Verb.REMOVE:
                 return False
             raise NoCollection(f"{self.url} has no collection {request.collection}")
-        raise self._refusal(request, answer, said)
+        raise self._refusal(request, answer, reason)
 
     @property
     def remains(self) -> tuple[str, ...]:
@@ -91,24 +94,16 @@ class RestTransport:
             raise StoreBusy(f"{self._client.address} did not finish a write in time; look whether it is there")
         return result
 
-    def _refusal(self, request: Request, answer: Answer, said: str) -> StoreError:
-        name, because = self._client.address, f": {said}" if said else ""
+    def _refusal(self, request: Request, answer: Answer, reason: str) -> StoreError:
+        name, because = self._client.address, f": {reason}" if reason else ""
         if answer.status in (401, 403):
             what = "refused the key" if self._has_key else "wants a key"
             return StoreError(f"{name} {what} (status {answer.status}); set QDRANT_API_KEY")
         if answer.status in (408, 429, 502, 503, 504):
             return StoreBusy(f"{name} has too much to do (status {answer.status}){because}; try again later")
-        if not said:
+        if not reason:
             return self._stranger()
         return StoreError(f"{name} refused a request ({request.verb}) with status {answer.status}{because}")
 
     def _stranger(self) -> StoreError:
         return StoreError(f"what answers as {self._client.address} is not Qdrant; check the address")
-
-
-def _said(answer: Answer) -> str:
-    """Return what a server says of its refusal, short; nothing if it is not in Qdrant's form."""
-    try:
-        return shown(answer.value["status"]["error"])
-    except (LookupError, TypeError):
-        return ""

@@ -1,4 +1,4 @@
-"""The Qdrant store: which server or folder a URL means, and the store over it."""
+"""The Qdrant store: the server or folder that a URL names, and the store on it."""
 
 import os
 from pathlib import Path
@@ -17,16 +17,16 @@ class QdrantStore(RemoteStore):
     """Implements `Store` on a Qdrant server, or on a folder by the local mode of its client.
 
     - `qdrant://host:port/collection`: a server, by REST. A key stands in `QDRANT_API_KEY`, or in the URL as a
-      password (`qdrant://:KEY@host`). With a key, a host that is not this machine is spoken to by https; `?tls=1` and
-      `?tls=0` (or `?ssl=true`, `?ssl=false`) say so otherwise.
-    - `qdrant:///folder`: a folder that one process at a time can have open; see `FolderTransport`.
+      password (`qdrant://:KEY@host`). With a key, https is used for any host but this machine; `?tls=1` and `?tls=0`
+      (or `?ssl=true`, `?ssl=false`) override that.
+    - `qdrant:///folder`: a folder that one process at a time can open; see `FolderTransport`.
 
-    What has run: the contract in a folder, and over REST against the client's local mode as the server, which reads
-    every request by the models of the API. Against a real server it runs where `QDRANT_URL` names one to the tests.
+    Tested: the contract in a folder, and over REST against the client's local mode as the server, which parses every
+    request by the models of the API. It runs against a real server if `QDRANT_URL` names one to the tests.
 
-    Both carry out the same requests; see `QdrantDriver` for what is kept where. What a store on documents can't keep,
-    `RemoteStore` says. Of two machines that write one position at once, the server takes the first: points are inserted
-    with `update_mode: insert_only`, and read back.
+    Both carry out the same requests; see `QdrantDriver` for what is stored where, and `RemoteStore` for what can't be
+    guaranteed. Of two machines that write one position at once, the server takes the first: points are inserted with
+    `update_mode: insert_only`, and read back.
     """
 
     def __init__(self, url: str, space: Space | None, collection_name: str | None = None) -> None:
@@ -34,18 +34,18 @@ class QdrantStore(RemoteStore):
 
         Args:
             url: See above; the folder has three slashes before a relative path and four before an absolute one.
-            space: The space of the vectors that will be written and searched; None in keyword-only mode.
-            collection_name: The collection, where the URL names none.
+            space: The space of the vectors to write and search; None in keyword-only mode.
+            collection_name: The collection if the URL names none.
 
         Raises:
-            ConfigError: The URL is not acceptable.
+            ConfigError: The URL is not valid.
         """
         transport, named = _transport(url)
         super().__init__(QdrantDriver(transport, named or collection_name or _DEFAULT_COLLECTION), space)
 
 
 def _transport(url: str) -> tuple[Transport, str]:
-    """Return what carries requests to where a URL points, and the collection that it names, if any."""
+    """Return the transport for a URL, and the collection that the URL names, if any."""
     rest = url.partition("://")[2]
     if rest.startswith("/"):
         if len(rest) == 1:
@@ -68,8 +68,6 @@ def _transport(url: str) -> tuple[Transport, str]:
         raise ConfigError("the address of the Qdrant store is not acceptable; use qdrant://host:port/collection")
     given = unquote(parts.password or "") or os.environ.get("QDRANT_API_KEY", "").strip()
     key, tls = checked(given, "Qdrant", "QDRANT_API_KEY"), tls_of(parts.query, "Qdrant")
-    return RestTransport(host, port, key=key, tls=bool(key) and not _is_here(host) if tls is None else tls), collection
-
-
-def _is_here(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+    if tls is None:
+        tls = bool(key) and host not in ("localhost", "::1") and not host.startswith("127.")
+    return RestTransport(host, port, key=key, tls=tls), collection
