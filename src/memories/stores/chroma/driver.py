@@ -53,7 +53,7 @@ class ChromaDriver:
     """
 
     def __init__(self, address: Address, name: str) -> None:
-        """Prepare; nothing is asked of the server yet.
+        """Prepare; no request is sent yet.
 
         Args:
             address: The server.
@@ -176,8 +176,8 @@ class ChromaDriver:
 
     def _scope(self, part: Part) -> str:
         """Return the suffix of the names of a part's collections and of their fields."""
-        told = json.dumps([self._name, part.collection, part.namespace, part.space])
-        return hashlib.sha256(told.encode()).hexdigest()[:32]
+        scope = json.dumps([self._name, part.collection, part.namespace, part.space])
+        return hashlib.sha256(scope.encode()).hexdigest()[:32]
 
     def _collection(self, name: str) -> Mapping[str, Any] | None:
         answer = self._client.ask("GET", f"{_COLLECTIONS}/{quote(name)}")

@@ -17,7 +17,7 @@ class ChromaStore(RemoteStore):
     """Implements `Store` on a Chroma server, version 1.0 or newer; see `RemoteStore` for what it can't guarantee."""
 
     def __init__(self, url: str, space: Space | None, collection_name: str | None = None) -> None:
-        """Prepare; nothing is asked of the server yet.
+        """Prepare; no request is sent yet.
 
         Args:
             url: `chroma://host:port`, followed by `/collection` if it is not the one of the settings. A key for a proxy

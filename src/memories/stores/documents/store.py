@@ -52,7 +52,7 @@ class RemoteStore:
     """
 
     def __init__(self, driver: Driver, space: Space | None) -> None:
-        """Prepare; nothing is asked of the server yet.
+        """Prepare; no request is sent yet.
 
         Args:
             driver: Talks to the server.

@@ -9,35 +9,28 @@ from memories.errors import ConfigError, Conflict, StoreBusy, StoreDamaged, Stor
 if TYPE_CHECKING:
     import psycopg
 
-# The messages of libpq when it gets no connection: there is no code, only text.
+# The messages of libpq when it gets no connection, and what they mean: there is no code, only text.
 _REFUSED = (
     ("could not translate host name", "its host is not known; check the name"),
     ("name or service not known", "its host is not known; check the name"),
     ("failed to resolve host", "its host is not known; check the name"),
-    ("connection refused", "nothing listens at that address; start the server, or check host and port"),
-    ("no such file or directory", "nothing listens at that address; start the server, or check host and port"),
     ("password authentication failed", "the server refused the user or the password; check both"),
     ("no password supplied", "the server wants a password and the URL has none; add it, or use ~/.pgpass"),
     ("no pg_hba.conf entry", "the server lets no one in from here; ask its administrator for an entry in pg_hba.conf"),
     ("does not support ssl", "it does not speak TLS, which the URL demands; change sslmode"),
     ("certificate", "its certificate can't be trusted; check sslmode and sslrootcert"),
+    ("session is read-only", "it is a read-only replica and the URL demands one that can be written"),
+    ("server is in hot standby", "it is a read-only replica and the URL demands one that can be written"),
+)
+_UNREACHABLE = (  # trying again may help
+    ("connection refused", "nothing listens at that address; start the server, or check host and port"),
+    ("no such file or directory", "nothing listens at that address; start the server, or check host and port"),
     ("too many clients", "it has no connection left; try again, or raise max_connections"),
     ("remaining connection slots", "it has no connection left; try again, or raise max_connections"),
     ("starting up", "it is just starting; try again"),
     ("shutting down", "it is shutting down; try again when it is back"),
     ("timeout expired", "it does not answer; check host, port and firewall"),
-    ("session is read-only", "it is a read-only replica and the URL demands one that can be written"),
-    ("server is in hot standby", "it is a read-only replica and the URL demands one that can be written"),
 )
-_NOBODY_THERE = {
-    meaning
-    for sign, meaning in _REFUSED
-    if sign
-    in {
-        *("connection refused", "no such file or directory", "starting up", "shutting down", "timeout expired"),
-        *("too many clients", "remaining connection slots"),
-    }
-}  # trying again may help
 INSTALL = "run: pip install 'psycopg[binary]'"
 _MISSING = (
     ("database", "has no such database; create it, or check its name in the URL"),
@@ -74,49 +67,50 @@ def translated(shown: str) -> Iterator[None]:
         raise StoreError(f"{shown} can't hold this text, which is not valid Unicode; nothing was written") from exc
 
 
+# By the name of the driver's class: loading the driver takes time, and not every command needs it.
+_TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
+    ("LockNotAvailable", StoreBusy, "{shown} was kept busy by another writer; nothing was written; try again"),
+    ("DeadlockDetected", StoreBusy, "{shown}: two writers waited for each other; nothing was written; try again"),
+    ("SerializationFailure", StoreBusy, "{shown}: two writers waited for each other; nothing was written; try again"),
+    ("QueryCanceled", StoreBusy, "{shown}: the server stopped a statement ({detail}); try again"),
+    (
+        *("ReadOnlySqlTransaction", StoreError),
+        "{shown} is a read-only replica; name the primary, or add target_session_attrs=read-write",
+    ),
+    (
+        *("InsufficientPrivilege", StoreError),
+        "{shown}: the user may not do this ({detail}); ask the database's owner for the right",
+    ),
+    ("DiskFull", StoreError, "{shown}: the server has no room left ({detail})"),
+    ("OutOfMemory", StoreError, "{shown}: the server has no room left ({detail})"),
+    ("DataCorrupted", StoreDamaged, "{shown} is damaged ({detail}); stop writing to it and restore a backup"),
+    ("IndexCorrupted", StoreDamaged, "{shown} is damaged ({detail}); stop writing to it and restore a backup"),
+    (
+        "UndefinedTable",
+        Interrupted,
+        "{shown}: a table of the store is missing or was just replaced ({detail}); try again",
+    ),
+    (
+        "UndefinedColumn",
+        Interrupted,
+        "{shown}: a table of the store is missing or was just replaced ({detail}); try again",
+    ),
+    ("DataError", StoreError, "{shown} can't hold a value ({detail}); nothing was written"),
+)
+
+
 def translation(exc: "psycopg.Error", shown: str) -> StoreError | Conflict:
     """Return our error for one of the driver's."""
     import psycopg
     from psycopg import errors
 
     detail = _first_line(exc)
-    taken = "the key" if (exc.diag.constraint_name or "").endswith("_key") else "the position"
-    known: tuple[tuple[type[psycopg.Error] | tuple[type[psycopg.Error], ...], StoreError | Conflict], ...] = (
-        (
-            errors.UniqueViolation,
-            Conflict(f"{taken} of a record was written by somebody else first; read it again"),
-        ),
-        (
-            errors.LockNotAvailable,
-            StoreBusy(f"{shown} was kept busy by another writer; nothing was written; try again"),
-        ),
-        (
-            (errors.DeadlockDetected, errors.SerializationFailure),
-            StoreBusy(f"{shown}: two writers waited for each other; nothing was written; try again"),
-        ),
-        (errors.QueryCanceled, StoreBusy(f"{shown}: the server stopped a statement ({detail}); try again")),
-        (
-            errors.ReadOnlySqlTransaction,
-            StoreError(f"{shown} is a read-only replica; name the primary, or add target_session_attrs=read-write"),
-        ),
-        (
-            errors.InsufficientPrivilege,
-            StoreError(f"{shown}: the user may not do this ({detail}); ask the database's owner for the right"),
-        ),
-        ((errors.DiskFull, errors.OutOfMemory), StoreError(f"{shown}: the server has no room left ({detail})")),
-        (
-            (errors.DataCorrupted, errors.IndexCorrupted),
-            StoreDamaged(f"{shown} is damaged ({detail}); stop writing to it and restore a backup"),
-        ),
-        (
-            (errors.UndefinedTable, errors.UndefinedColumn),
-            Interrupted(f"{shown}: a table of the store is missing or was just replaced ({detail}); try again"),
-        ),
-        (psycopg.DataError, StoreError(f"{shown} can't hold a value ({detail}); nothing was written")),
-    )
-    for kind, ours in known:
-        if isinstance(exc, kind):
-            return ours
+    if isinstance(exc, errors.UniqueViolation):
+        taken = "the key" if (exc.diag.constraint_name or "").endswith("_key") else "the position"
+        return Conflict(f"{taken} of a record was written by somebody else first; read it again")
+    for name, kind, message in _TRANSLATIONS:
+        if isinstance(exc, getattr(errors, name)):
+            return kind(message.format(shown=shown, detail=detail))
     if isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError) and exc.sqlstate in _LOST:
         return Interrupted(f"the connection to {shown} was lost; nothing was written; try again")
     return StoreError(f"{shown} could not do it ({detail}); nothing was written")
@@ -129,10 +123,10 @@ _LOST = (None, "57P01", "57P02", "57P03", "08000", "08003", "08006")
 def refusal(exc: "psycopg.Error", shown: str, password: str | None) -> StoreError:
     """Return our error for a connection that could not be made."""
     lower = str(exc).lower()
-    for sign, meaning in _REFUSED:
-        if sign in lower:
-            kind = StoreUnreachable if meaning in _NOBODY_THERE else StoreError
-            return kind(f"cannot connect to {shown}: {meaning}")
+    for kind, table in ((StoreError, _REFUSED), (StoreUnreachable, _UNREACHABLE)):
+        for sign, meaning in table:
+            if sign in lower:
+                return kind(f"cannot connect to {shown}: {meaning}")
     if "does not exist" in lower:
         for what, meaning in _MISSING:
             if f'{what} "' in lower:

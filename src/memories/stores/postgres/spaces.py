@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _OLDEST = (0, 8)  # of pgvector: the first that continues a scan until enough rows match a filter
-_TABLES = ("vector_a", "vector_b")  # in turns one is used and one is staged
+_TABLES = ("vector_a", "vector_b")  # one is in use, the other is staged; a switch swaps them
 _EXTENSION = "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
 _ABROAD = """
 SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'f'

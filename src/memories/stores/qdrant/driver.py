@@ -137,7 +137,7 @@ class QdrantDriver:
     max_batch = 256
 
     def __init__(self, transport: Transport, name: str) -> None:
-        """Prepare; nothing is asked yet.
+        """Prepare; no request is sent yet.
 
         Args:
             transport: Carries the requests.

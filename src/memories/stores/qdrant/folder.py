@@ -178,20 +178,15 @@ _holding = threading.Lock()
 def _hold(folder: Path) -> _Held:
     key = os.getpid(), folder
     with _holding:
-        _leave_parents()
+        for (process, _), parents in _held.items():
+            if process != os.getpid():
+                parents.leave_to_parent()  # the client is kept, since closing it would unlock the folder
         if key not in _held:
             _held[key] = _Held(folder)
             atexit.unregister(_close_all)  # so that it is registered once
             atexit.register(_close_all)
         _held[key].users += 1
         return _held[key]
-
-
-def _leave_parents() -> None:
-    """Leave to the parent what it held when this process was forked; its clients are kept, since closing unlocks."""
-    for (process, _), held in _held.items():
-        if process != os.getpid():
-            held.leave_to_parent()
 
 
 def _release(held: _Held) -> None:

@@ -30,7 +30,7 @@ class QdrantStore(RemoteStore):
     """
 
     def __init__(self, url: str, space: Space | None, collection_name: str | None = None) -> None:
-        """Prepare; nothing is opened or asked yet.
+        """Prepare; nothing is opened yet.
 
         Args:
             url: See above; the folder has three slashes before a relative path and four before an absolute one.

@@ -329,7 +329,10 @@ class SQLiteFile:
         flush_folder(target.parent)
 
     def _refuse_network_filesystem(self) -> None:
-        kind = _filesystem(self.path.parent)
+        if not sys.platform.startswith("linux"):
+            return
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+        kind = filesystem_of(str(self.path.parent.resolve()), mounts)
         if kind in _NETWORK_FILESYSTEMS:
             raise StoreError(
                 f"{self.path.parent} is on a network filesystem ({kind}), where SQLite's log does not work; "
@@ -468,14 +471,6 @@ def _try_lock(fd: int) -> bool:
 def _unlock(fd: int) -> None:
     if fcntl is not None:
         fcntl.flock(fd, fcntl.LOCK_UN)
-
-
-def _filesystem(folder: Path) -> str:
-    """Return the kind of filesystem of a folder, as Linux names it; empty if unknown."""
-    if not sys.platform.startswith("linux"):
-        return ""
-    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
-    return filesystem_of(str(folder.resolve()), mounts)
 
 
 def filesystem_of(resolved: str, mounts: str) -> str:
