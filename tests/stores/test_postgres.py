@@ -48,7 +48,7 @@ from memories.errors import (  # noqa: E402
     StoreError,
     StoreUnreachable,
 )
-from memories.stores import words as bm25  # noqa: E402
+from memories.stores import words as store_words  # noqa: E402
 from memories.stores.postgres import connection as postgres_server  # noqa: E402
 from memories.stores.postgres import erasure as postgres_erasure  # noqa: E402
 from memories.stores.postgres import errors as postgres_errors  # noqa: E402
@@ -966,7 +966,7 @@ def texts(store: PostgresStore) -> list[str]:
 
 @pytest.mark.parametrize("terms", [["apple"], ["apple", "kiwi"], ["mango lemon", "app*", "fig"], ["nothing", "*"]])
 def test_word_scores_are_those_of_bm25(store: PostgresStore, texts: list[str], terms: list[str]) -> None:
-    expected = bm25.score([bm25.tokens(text) for text in texts], terms).scores
+    expected = store_words.score([store_words.tokens(text) for text in texts], terms).scores
     found = by_words(store, terms, k=400)
     assert found == pytest.approx({f"m{number:03}": score for number, score in enumerate(expected) if score > 0})
 
