@@ -205,7 +205,7 @@ def _statements(store: Any, where: Filter) -> list[tuple[str, tuple[Any, ...]]]:
             return ask(sql, values, **named)
 
         db.rows = noted
-        postgres_vectors.best(db, db.meta.used, selected, there, (vector, K))
+        postgres_vectors.best(db, db.meta.used, selected, there, vector, K)
     written = _written(vector)
     return [
         (sql, tuple(None if value == written else value for value in values)) for sql, values in sent if "<=>" in sql

@@ -219,7 +219,7 @@ class PostgresStore:
             if vector is not None and used is not None:
                 from memories.stores.postgres import vectors
 
-                similar = vectors.best(db, used, selected, there, (vector, k))
+                similar = vectors.best(db, used, selected, there, vector, k)
             words = best_by_words(db, selected, there, terms, k, list(similar))
             if vector is not None and used is not None:
                 lacking = [seq for seq in words if seq not in similar]

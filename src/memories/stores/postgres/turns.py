@@ -35,7 +35,7 @@ def find(db: Transaction, selected: Selection, used: Vectors | None, query: Turn
     few = there.matching <= _FEW
     rows = db.rows(f"{_PLACE} WHERE {selected.sql}", selected.values) if few else []
     if used is not None and query.vector is not None:
-        similar = vectors.best(db, used, selected, there, (query.vector, max(1, len(rows)) if few else query.k))
+        similar = vectors.best(db, used, selected, there, query.vector, max(1, len(rows)) if few else query.k)
     if not few:
         wanted = sorted(_best(db, selected, query, words, similar))
         rows = db.rows(f"{_PLACE} WHERE {selected.sql} AND r.seq = ANY(%s::bigint[])", (*selected.values, wanted))

@@ -32,7 +32,7 @@ def insert(db: Transaction, vectors: Vectors, new: Iterable[NewVectors]) -> None
 
 
 def best(
-    db: Transaction, vectors: Vectors, selected: Selection, there: Extent, asked: "tuple[NDArray[np.float32], int]"
+    db: Transaction, vectors: Vectors, selected: Selection, there: Extent, query: "NDArray[np.float32]", k: int
 ) -> Scores:
     """Return the `k` best records, by the cosine of their best window with the query.
 
@@ -41,18 +41,19 @@ def best(
         vectors: The vectors to search.
         selected: Which records.
         there: How much there is in their namespaces.
-        asked: The query, shape (dimension,), unit length, and `k`.
+        query: Shape (dimension,), unit length.
+        k: How many.
     """
     if selected.states != (False,) or there.matching <= EXACT_ROWS:
-        return _scored(db, vectors, selected, selected.namespaces, asked)
+        return _scored(db, vectors, selected, selected.namespaces, query, k)
     found: Scores = {}
     for namespace in selected.namespaces:
         nearest: Scores = {}
         if there.live.get(namespace, 0) > EXACT_ROWS:
-            nearest = _nearest(db, vectors, selected, namespace, asked)
+            nearest = _nearest(db, vectors, selected, namespace, query, k)
         # Of very many equal vectors the index finds only some; if it finds too few, all are scored.
-        found |= nearest if len(nearest) >= asked[1] else _scored(db, vectors, selected, (namespace,), asked)
-    return highest(found, asked[1])
+        found |= nearest if len(nearest) >= k else _scored(db, vectors, selected, (namespace,), query, k)
+    return highest(found, k)
 
 
 def exact(
@@ -93,10 +94,10 @@ def _scored(
     vectors: Vectors,
     selected: Selection,
     namespaces: Sequence[str],
-    asked: "tuple[NDArray[np.float32], int]",
+    query: "NDArray[np.float32]",
+    k: int,
 ) -> Scores:
     """Score all selected records of some namespaces."""
-    query, k = asked
     among, values = one_of("v.namespace", namespaces)
     where = f"{among} AND v.collection = '{selected.collection}'"
     if selected.broad:
@@ -111,10 +112,9 @@ def _scored(
 
 
 def _nearest(
-    db: Transaction, vectors: Vectors, selected: Selection, namespace: str, asked: "tuple[NDArray[np.float32], int]"
+    db: Transaction, vectors: Vectors, selected: Selection, namespace: str, query: "NDArray[np.float32]", k: int
 ) -> Scores:
     """Return the best of a namespace by the index, in which a record has a row for each window."""
-    query, k = asked
     text, wanted = _text(query), k + k // 2
     sql = (
         f"SELECT v.seq, 1 - (v.embedding <=> %s::halfvec) FROM {vectors.table} v "
