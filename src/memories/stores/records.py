@@ -218,14 +218,14 @@ class Space(NamedTuple):
     Attributes:
         model: Names the model, its revision and its quantization; vectors of two models are never compared.
         dimension: The length of a vector.
-        noise_mean: With `noise_spread`, how similar the best of many memories is to a query that means nothing: see
+        noise_mean: With `noise_spread`, how similar the best of many memories is to a meaningless query: see
             `ranking.noise_floor`. Models differ in how far apart they hold strangers.
         noise_spread: See `noise_mean`.
         weight: How much similarity counts beside words in a score; it makes up for how narrow the model's range is.
         calibration: Slope and middle of the curve that turns a cosine into a similarity that means the same for every
             embedder: see `ranking.calibrated`.
         duplicate: The similarity from which two statements may say the same; measured for each model too.
-        latin_only: Its model knows languages in Latin letters only; what it makes of other scripts says little.
+        latin_only: Its model knows only languages in Latin script; its vectors for other scripts mean little.
     """
 
     model: str

@@ -93,7 +93,7 @@ def parse_url(url: str) -> StoreURL:
         raise ConfigError("the URL of the PostgreSQL store is not one; write postgresql://user@host/database") from exc
     name, partitions = given.pop("schema", "memories"), given.pop("partitions", "4")
     if not _SCHEMA.fullmatch(name) or name.startswith("pg_"):
-        raise ConfigError(f'schema "{name[:80]}" in {shown} is not a name of small letters, digits and _')
+        raise ConfigError(f'schema "{name[:80]}" in {shown} must consist of lower-case letters, digits and _')
     if not partitions.isdecimal() or not 1 <= int(partitions) <= 64:
         raise ConfigError(f"partitions={partitions[:20]} in {shown} must be a number from 1 to 64")
     query = urlencode({name: given.get(name, value) for name, value in {**_DEFAULTS, **given}.items()})
