@@ -26,7 +26,7 @@ MODULES = [
 # A module may import those of its own layer and of the layers before, by the longest of these names that fits it.
 PACKAGES = ("memories", "memories.skins")  # they only hold others
 LAYERS = (
-    "errors models batches disk file_lock text",
+    "errors models batches disk text",
     "validate times ids config decay logs stores.records",
     "versions embedders.protocol stores.words",
     "stores.protocol stores.columns stores.copies turns lookup",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from memories import MCPError, load_config
-from memories.file_lock import locked
+from memories.disk import locked
 from memories.write.queue import RetryQueue, files_of
 
 Step = Callable[[], object]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from memories.agent.payloads import Document, HistoryTurn, InvalidPayload, MemoryItem, moment, timestamp
+from memories.disk import locked
 from memories.errors import InvalidInput, MemoriesError, StoreUnreachable, SystemFault
-from memories.file_lock import locked
 from memories.logs import event
 from memories.models import Memory
 from memories.search.results import Hit

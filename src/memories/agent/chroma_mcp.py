@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from memories.agent.backend import MCPError, UnsupportedEndpoint
 from memories.agent.payloads import Document, HistoryTurn, InvalidPayload, MemoryItem
-from memories.file_lock import locked
+from memories.disk import locked
 from memories.ids import digest
 from memories.stores.records import Collection
 from memories.validate import MAX_QUERY_CHARACTERS, shown

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
 from memories.config import Config
-from memories.disk import flush_folder, write_all
+from memories.disk import CREATING, flush_folder, locked, replacing, tried, write_all
 from memories.errors import SystemFault
-from memories.file_lock import CREATING, locked, tried
 
 MAX_BYTES = 256 * 1_048_576
 MAX_FAILED = 3  # groups; if so many fail, it is not for what is in them
@@ -97,7 +96,7 @@ class RetryQueue:
             OSError: The disk refused it; nothing was added.
         """
         with locked(self._file_lock):
-            self._add(entry)
+            _append(self.path, json.dumps(entry), MAX_BYTES)
 
     def entries(self, group: str | None = None) -> list[Entry]:
         """Return what waits, oldest first; of one group, if it is named."""
@@ -139,7 +138,7 @@ class RetryQueue:
                 kept = [entry for entry in entries if self._group_of(entry) != group]
                 unread = [line for line in damaged if json.dumps(group) not in line]
                 if len(kept) + len(unread) < len(entries) + len(damaged) or not _is_whole(path):
-                    _replace(path, [*map(json.dumps, kept), *unread])
+                    _rewrite(path, [*map(json.dumps, kept), *unread])
                 gone += len(entries) - len(kept)
         return gone
 
@@ -152,7 +151,7 @@ class RetryQueue:
         waiting, damaged = _read(self.path)
         for line in damaged:
             _log.error("a damaged line of the queue %s was put aside", self.path)
-            self._put_aside(line)
+            _append(self.refused, line)
         order = sorted(range(len(waiting)), key=lambda at: self._group_of(waiting[at]) != before)
         began = time.monotonic()
         done: set[int] = set()
@@ -179,38 +178,14 @@ class RetryQueue:
             return False
         except ValueError as exc:
             _log.error("a queued entry was refused for good: %s", exc)
-            self._put_aside(json.dumps(entry))
+            _append(self.refused, json.dumps(entry))
         return True
 
     def _take_out(self, done: set[int]) -> None:
         """Write the queue without these, the places of entries, and without damaged lines; what was added stays."""
         with locked(self._file_lock):
             now, _ = _read(self.path)
-            _replace(self.path, [json.dumps(entry) for at, entry in enumerate(now) if at not in done])
-
-    def _add(self, entry: Entry) -> None:
-        line = json.dumps(entry).encode() + b"\n"
-        new = not self.path.exists()
-        fd = os.open(self.path, CREATING | os.O_RDWR, 0o600)
-        try:
-            whole = _end_of_last_line(fd, os.fstat(fd).st_size)
-            if whole + len(line) > MAX_BYTES:
-                raise QueueFull(f"the queue {self.path} is full ({MAX_BYTES} bytes); mend the store first")
-            os.lseek(fd, whole, os.SEEK_SET)  # over what a crash left half-written
-            write_all(fd, line)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        if new:
-            flush_folder(self.path.parent)
-
-    def _put_aside(self, text: str) -> None:
-        fd = os.open(self.refused, CREATING | os.O_APPEND | os.O_WRONLY, 0o600)
-        try:
-            write_all(fd, text.encode("utf-8", "backslashreplace") + b"\n")
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+            _rewrite(self.path, [json.dumps(entry) for at, entry in enumerate(now) if at not in done])
 
 
 def _read(path: Path) -> tuple[list[Entry], list[str]]:
@@ -242,20 +217,36 @@ def _is_whole(path: Path) -> bool:
     return not path.exists() or path.read_bytes()[-1:] in {b"", b"\n"}
 
 
-def _replace(path: Path, lines: Sequence[str]) -> None:
-    """Put a file with these lines in the place of the old one, in one step; none if there are no lines."""
-    if not lines:
-        path.unlink(missing_ok=True)
+def _append(path: Path, line: str, most: int | None = None) -> None:
+    """Add a line to a file, over what a crash left half-written; it is on the disk when this returns.
+
+    Raises:
+        QueueFull: The file would be larger than `most` bytes.
+    """
+    data = line.encode("utf-8", "backslashreplace") + b"\n"
+    new = not path.exists()
+    fd = os.open(path, CREATING | os.O_RDWR, 0o600)
+    try:
+        whole = _end_of_last_line(fd, os.fstat(fd).st_size)
+        if most is not None and whole + len(data) > most:
+            raise QueueFull(f"the queue {path} is full ({most} bytes); mend the store first")
+        os.lseek(fd, whole, os.SEEK_SET)
+        write_all(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    if new:
+        flush_folder(path.parent)
+
+
+def _rewrite(path: Path, lines: Sequence[str]) -> None:
+    """Replace a file by one with these lines, in one step; remove it if there are none."""
+    if lines:
+        with replacing(path, _scratch(path)) as file:
+            file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
     else:
-        scratch = _scratch(path)
-        fd = os.open(scratch, CREATING | os.O_TRUNC | os.O_WRONLY, 0o600)
-        try:
-            write_all(fd, "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        scratch.replace(path)
-    flush_folder(path.parent)
+        path.unlink(missing_ok=True)
+        flush_folder(path.parent)
 
 
 def _end_of_last_line(fd: int, size: int) -> int:

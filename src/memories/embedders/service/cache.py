@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from memories.disk import make_folder
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -60,7 +62,7 @@ class VectorCache:
         if not self._rows or not vectors:
             return
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             with self._open(os.O_RDWR | os.O_CREAT) as file:
                 for text, vector in vectors.items():
                     at, mask = self._place(text)

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from memories.disk import replacing
 from memories.errors import InvalidInput
 from memories.skins import shapes
 from memories.skins.cli.options import (
@@ -78,7 +79,7 @@ def export(
             while piece := spool.read(1 << 20):
                 sys.stdout.buffer.write(piece)
         return
-    with _replacing(Path(file)) as stream:
+    with replacing(Path(file)) as stream:
         count = write_to(stream)
     emit({"exported": count, "output": file}, lambda: f"Exported {count} records to {file}.")
 
@@ -188,23 +189,6 @@ def _opened(url: str, embedder: "Embedder | None", config: "Config") -> "Iterato
         yield store
     finally:
         store.close()
-
-
-@contextlib.contextmanager
-def _replacing(file: Path) -> Iterator[IO[bytes]]:
-    """Give a scratch file beside a file, and put it in that file's place at the end, if all went well."""
-    import tempfile
-
-    fd, scratch = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-    try:
-        with open(fd, "wb") as stream:  # noqa: PTH123 - a descriptor
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(scratch).replace(file)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
 
 
 @contextlib.contextmanager

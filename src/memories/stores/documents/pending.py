@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from memories.disk import replacing
 from memories.errors import StoreError
 from memories.stores.documents.driver import Point, Value
 from memories.stores.documents.schema import PENDING, write_id_of
@@ -64,11 +65,9 @@ class WriterLock:
             raise self._failed(exc) from exc
 
     def _write(self, seen: Mapping[str, float]) -> None:
-        part = self._file.with_suffix(".part")
         try:
-            with part.open("w") as file:
-                json.dump(seen, file)
-            part.replace(self._file)
+            with replacing(self._file, self._file.with_suffix(".part")) as file:
+                file.write(json.dumps(seen).encode())
         except OSError as exc:
             raise self._failed(exc) from exc
 

@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import importlib.util
 import logging
-import os
 import re
 import threading
 from collections.abc import Iterable, Iterator
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from memories.config import without_password
+from memories.disk import ForkGuard
 from memories.errors import ConfigError, SchemaTooNew, StoreBusy, StoreError, StoreUnreachable
 from memories.stores.postgres import schema
 from memories.stores.postgres.errors import INSTALL, refusal, translated
@@ -123,7 +123,7 @@ class Server:
         self._reset()
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
+        self._guard = ForkGuard()
         self._local = threading.local()
         self._idle: list[Connection] = []
         self._idle_lock = threading.Lock()
@@ -219,8 +219,8 @@ class Server:
                     connection.execute("SELECT pg_advisory_unlock(%s)", (self._lock_key(),))
 
     def close(self) -> None:
-        """Close the connections of this process; those in use are closed when they are returned."""
-        if self._pid != os.getpid():
+        """Close the connections of this process; those that are in use when they are given back."""
+        if self._guard.forked:
             return  # they are the parent's
         self._closed = True
         self._close_idle()
@@ -358,8 +358,8 @@ class Server:
             self._idle.append(connection)
 
     def _forget_if_forked(self) -> None:
-        if self._pid != os.getpid():
-            self._inherited += self._idle  # never closed here: the parent uses the same sockets
+        if self._guard.forked:
+            self._inherited += self._idle  # never closed here: the parent talks through the same sockets
             self._reset()
 
     def _connect(self) -> "Connection":

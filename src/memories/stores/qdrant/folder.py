@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import json
-import os
 import pickle
 import sys
 import threading
@@ -11,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memories.disk import flush_folder
+from memories.disk import ForkGuard, replacing, tried
 from memories.errors import ConfigError, StoreBusy, StoreDamaged, StoreError
-from memories.file_lock import tried
 from memories.stores.qdrant.driver import NoCollection, Request, Verb
 from memories.stores.qdrant.local import LocalCollection
 
@@ -64,7 +62,7 @@ class FolderTransport:
         if request.verb is Verb.VERSION:
             return {"title": "qdrant", "version": "1.17.0"}  # what local mode can do
         with self._lock:
-            if self._shared is not None and self._shared.process != os.getpid():
+            if self._shared is not None and self._shared.guard.forked:
                 self._shared = None  # the parent's
             if self._shared is None:
                 if request.verb not in _WRITING and not (self._folder / _META).exists():
@@ -79,7 +77,7 @@ class FolderTransport:
         """See `Transport.close`; the last store of a process that closes a folder leaves it to others."""
         with self._lock:
             shared, self._shared = self._shared, None
-        if shared is not None and shared.process == os.getpid():
+        if shared is not None and not shared.guard.forked:
             _release(shared)
 
 
@@ -88,7 +86,7 @@ class _Held:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.process = os.getpid()
+        self.guard = ForkGuard()
         self.users = 0
         self._opened: dict[str, LocalCollection] = {}
         self._lock = threading.RLock()
@@ -117,7 +115,8 @@ class _Held:
                 return self._do(request)
             self._redo()
             pending = self.folder / _PENDING
-            _write(pending, json.dumps([request.verb, request.collection, request.body]))
+            with replacing(pending, pending.with_suffix(".part")) as file:
+                file.write(json.dumps([request.verb, request.collection, request.body]).encode())
             try:
                 result = self._do(request)
             except ValueError:  # the client has refused it, and written nothing
@@ -171,36 +170,36 @@ class _Held:
 
 # --- one holder for all stores of a process ---------------------------------------------------------------------------
 
-_held: dict[tuple[int, Path], _Held] = {}  # by process too: a forked one must not use what its parent holds
+_held: dict[Path, _Held] = {}
+_inherited: list[_Held] = []  # of the parent, in a forked process; kept, since closing a client unlocks its folder
 _holding = threading.Lock()
 
 
 def _hold(folder: Path) -> _Held:
-    key = os.getpid(), folder
     with _holding:
-        for (process, _), parents in _held.items():
-            if process != os.getpid():
-                parents.leave_to_parent()  # the client is kept, since closing it would unlock the folder
-        if key not in _held:
-            _held[key] = _Held(folder)
+        for held in [held for held in _held.values() if held.guard.forked]:
+            held.leave_to_parent()
+            _inherited.append(_held.pop(held.folder))
+        if folder not in _held:
+            _held[folder] = _Held(folder)
             atexit.unregister(_close_all)  # so that it is registered once
             atexit.register(_close_all)
-        _held[key].users += 1
-        return _held[key]
+        _held[folder].users += 1
+        return _held[folder]
 
 
 def _release(held: _Held) -> None:
     with _holding:
         held.users -= 1
         if held.users == 0:
-            _held.pop((os.getpid(), held.folder), None)
+            _held.pop(held.folder, None)
             held.close()
 
 
 def _close_all() -> None:
     """Close what stores have left open; the client complains when it is taken apart at the end of the program."""
-    for (process, _), held in list(_held.items()):
-        if process == os.getpid():
+    for held in list(_held.values()):
+        if not held.guard.forked:
             held.close()
 
 
@@ -254,14 +253,3 @@ def _database_error(name: str) -> tuple[type[Exception], ...]:
 
 def _damaged(folder: Path) -> StoreDamaged:
     return StoreDamaged(f"what is in {folder} can't be read; restore a copy of the folder")
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file that is whole or not there, whatever happens."""
-    part = path.with_suffix(".part")
-    with part.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    flush_folder(path.parent)

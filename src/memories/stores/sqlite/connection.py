@@ -15,14 +15,9 @@ from pathlib import Path
 
 import apsw
 
-from memories.disk import flush_folder
+from memories.disk import ForkGuard, holder, put_in_place, tried
 from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError
 from memories.stores.sqlite import schema
-
-try:
-    import fcntl
-except ImportError:  # Windows: SQLite's own locks suffice, but are less fair
-    fcntl = None  # type: ignore[assignment]
 
 BUSY_SECONDS = 30.0
 _NETWORK_FILESYSTEMS = frozenset(
@@ -51,12 +46,11 @@ class SQLiteFile:
         _FILES.add(self)
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
+        self._guard = ForkGuard()
         self._local = threading.local()
         self._opened: list[tuple[threading.Thread, apsw.Connection]] = []
         self._opened_lock = threading.Lock()
         self._writing = threading.Lock()
-        self._lock_fd: int | None = None
         self._identity: tuple[int, int] | None = None
         self._version: int | None = None
 
@@ -135,7 +129,7 @@ class SQLiteFile:
     @property
     def in_write(self) -> bool:
         """Whether this thread is inside `write`."""
-        return self._pid == os.getpid() and bool(getattr(self._local, "depth", 0))
+        return not self._guard.forked and bool(getattr(self._local, "depth", 0))
 
     def erase_free_pages(self) -> None:
         """Rewrite the file without its free space and empty the log, so that removed bytes are gone from the disk."""
@@ -151,7 +145,7 @@ class SQLiteFile:
 
     def close(self) -> None:
         """Close every connection of this process."""
-        if self._pid != os.getpid():
+        if self._guard.forked:
             return  # they are the parent's
         with self._opened_lock:
             try:
@@ -160,8 +154,6 @@ class SQLiteFile:
             except apsw.ThreadingViolationError as exc:
                 raise StoreError(f"{self.path} is in use by another thread; close it when its calls are done") from exc
             self._opened.clear()
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
         self._reset()
 
     def size_bytes(self) -> int:
@@ -255,13 +247,13 @@ class SQLiteFile:
             )
 
     def _forget_if_forked(self) -> None:
-        if self._pid != os.getpid():
+        if self._guard.forked:
             self._disinherit()
 
     def _disinherit(self) -> None:
         """Drop the parent's connections, of every store: SQLite would take the parent's locks for ours."""
         for file in list(_FILES):
-            if file._pid != os.getpid() and not file._drop_inherited() and file.path == self.path:
+            if file._guard.forked and not file._drop_inherited() and file.path == self.path:
                 raise StoreError(
                     f"{self.path} was in use when this process was forked; start processes before, or by spawn"
                 )
@@ -273,8 +265,6 @@ class SQLiteFile:
         for _, connection in self._opened:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.close()
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)  # else the parent's lock would outlive it here
         self._reset()
         return True
 
@@ -298,8 +288,7 @@ class SQLiteFile:
             connection.execute("COMMIT")
         finally:
             connection.close()
-        scratch.rename(self.path)
-        flush_folder(self.path.parent)
+        put_in_place(scratch, self.path)
 
     def _migrate(self, connection: apsw.Connection) -> None:
         """Bring an older schema up to date, under the side-file lock, after a snapshot of the whole file."""
@@ -325,8 +314,7 @@ class SQLiteFile:
         scratch.unlink(missing_ok=True)
         os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # VACUUM INTO alone would make it 0644
         connection.execute("VACUUM INTO ?", (str(scratch),))
-        scratch.rename(target)
-        flush_folder(target.parent)
+        put_in_place(scratch, target)
 
     def _refuse_network_filesystem(self) -> None:
         if not sys.platform.startswith("linux"):
@@ -348,37 +336,24 @@ class SQLiteFile:
         if not self._writing.acquire(timeout=wait_seconds):
             raise self._busy(wait_seconds)
         try:
-            fd = self._open_lock()
-            try:
-                while not _try_lock(fd):
-                    if time.monotonic() >= deadline:
-                        raise self._busy(wait_seconds)
-                    import random  # 2 ms that only waiting pays
-
-                    time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 - only to keep waiters out of step
+            with contextlib.ExitStack() as stack:
+                with _filesystem_errors(self.path):
+                    _refuse_unsafe(self.path)
+                    left = max(0.0, deadline - time.monotonic())
+                    held = stack.enter_context(tried(self._lock_file, left, signed=True))
+                if not held:
+                    raise self._busy(wait_seconds)
                 yield
-            finally:
-                _unlock(fd)
         finally:
             self._writing.release()
 
-    def _open_lock(self) -> int:
-        """Return the open side file; the first call makes it, and its folder."""
-        if self._lock_fd is None:
-            with _filesystem_errors(self.path):
-                missing = [folder for folder in self.path.parents if not folder.exists()]
-                for folder in reversed(missing):
-                    folder.mkdir(mode=0o700, exist_ok=True)  # `parents=True` would leave those above open to all
-                _refuse_unsafe(self.path)
-                flags = os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-                self._lock_fd = os.open(f"{self.path}.lock", flags, 0o600)
-        return self._lock_fd
+    @property
+    def _lock_file(self) -> Path:
+        return Path(f"{self.path}.lock")
 
     def _busy(self, wait_seconds: float) -> StoreBusy:
-        holder = ""
-        if self._lock_fd is not None and fcntl is not None:
-            holder = os.pread(self._lock_fd, 20, 0).decode("ascii", "replace").strip()
-        by = f" by process {holder}" if holder else ""
+        process = holder(self._lock_file)
+        by = f" by process {process}" if process else ""
         return StoreBusy(f"{self.path} was kept busy{by} for {wait_seconds:.0f} s; nothing was written; try again")
 
 
@@ -455,22 +430,12 @@ def _refuse_unsafe(path: Path) -> None:
             raise StoreError(f"{part} belongs to another user; set MEMORY_HOME to a folder of your own")
 
 
-def _try_lock(fd: int) -> bool:
-    """Take the lock if it is free, and write down who has it."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    with contextlib.suppress(OSError):  # a full disk; it is only for the message of those who wait in vain
-        os.pwrite(fd, f"{os.getpid():<20}".encode(), 0)
-    return True
-
-
-def _unlock(fd: int) -> None:
-    if fcntl is not None:
-        fcntl.flock(fd, fcntl.LOCK_UN)
+def _filesystem(folder: Path) -> str:
+    """Return the kind of filesystem that a folder is on, as Linux names it; empty where that can't be told."""
+    if not sys.platform.startswith("linux"):
+        return ""
+    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+    return filesystem_of(str(folder.resolve()), mounts)
 
 
 def filesystem_of(resolved: str, mounts: str) -> str:
