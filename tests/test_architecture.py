@@ -28,7 +28,7 @@ PACKAGES = ("memories", "memories.skins")  # they only hold others
 LAYERS = (
     "errors models batches disk text",
     "validate times ids config decay logs stores.records",
-    "versions embedders.protocol stores.words",
+    "versions http_client embedders.protocol stores.words",
     "stores.protocol stores.columns stores.copies turns lookup",
     "stores.documents",
     "stores stores.sqlite stores.postgres stores.chroma stores.qdrant stores.files",

@@ -296,6 +296,16 @@ def _first(setting: Setting, layers: list[tuple[str, Mapping[str, Any]]]) -> tup
     return setting.default, "default"
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, whatever the network does."""
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def without_password(url: str) -> str:
     """Return a URL as it may be shown: with *** in place of a password, also in its options."""
     shown = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)

@@ -34,11 +34,13 @@ from memories.embedders import (
 from memories.embedders.fake import FakeEmbedder
 from memories.embedders.minilm import MiniLM
 from memories.embedders.service import providers
+from memories.embedders.service.client import MAX_ANSWER_BYTES, MAX_REFUSED_TRIES, MAX_TRIES, ServiceClient
 from memories.embedders.service.embedder import MAX_REQUEST_BYTES, MAX_WINDOWS, RESTS_SECONDS, HTTPEmbedder
 from memories.embedders.service.models import MODELS, known, windows
-from memories.embedders.service.transport import FIRST_PAUSE_SECONDS, MAX_ANSWER_BYTES, MAX_KNOCKS, MAX_TRIES, Transport
 from memories.errors import ConfigError, EmbedderError, EmbedderMismatch
+from memories.http_client import Retry
 
+FIRST_PAUSE_SECONDS = Retry().first_pause
 KEY = "sk-very-secret-0123456789"
 FAKE = FakeEmbedder()
 PATHS = {
@@ -210,8 +212,8 @@ def opened(server: Server, name: str = "openai", time: Time | None = None, **giv
     config = settings(**known)
     chosen = providers.choose(f"{name}:tiny", config)
     time = time or Time()
-    transport = Transport(chosen.service, pause=time.pause, clock=lambda: time.now, draw=lambda: 1.0)
-    return HTTPEmbedder(chosen, config, transport=transport, clock=lambda: time.now)
+    client = ServiceClient(chosen.service, Retry(pause=time.pause, clock=lambda: time.now, draw=lambda: 1.0))
+    return HTTPEmbedder(chosen, config, client=client, clock=lambda: time.now)
 
 
 # --- the four languages --------------------------------------------------------------------------------------------
@@ -446,7 +448,7 @@ def test_nobody_listens(server: Server) -> None:
         EmbedderUnavailable, match=r"^Ollama \(http://127.0.0.1:9/api/embed\) can't be reached: .*refused"
     ):
         embedder.embed("text")
-    assert len(time.pauses) == MAX_KNOCKS - 1
+    assert len(time.pauses) == MAX_REFUSED_TRIES - 1
 
 
 def test_a_host_that_is_not_there(server: Server) -> None:

@@ -47,12 +47,12 @@ from memories.errors import (  # noqa: E402
     StoreError,
     StoreUnreachable,
 )
-from memories.stores.documents import http as remote_http  # noqa: E402
+from memories.stores.documents import client as client_module  # noqa: E402
 from memories.stores.documents import pending as remote_pending  # noqa: E402
 from memories.stores.documents import search as remote_search  # noqa: E402
 from memories.stores.documents import store as remote  # noqa: E402
+from memories.stores.documents.client import Address, StoreClient, tls_of  # noqa: E402
 from memories.stores.documents.driver import Condition, Kind, Part, Point, Value, Where  # noqa: E402
-from memories.stores.documents.http import Address, JsonClient, tls_of  # noqa: E402
 from memories.stores.documents.schema import PENDING  # noqa: E402
 from memories.stores.documents.store import RemoteStore  # noqa: E402
 from memories.stores.records import (  # noqa: E402
@@ -818,29 +818,29 @@ class Told(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def client() -> Iterator[JsonClient]:
+def client() -> Iterator[StoreClient]:
     """A client of a server that answers."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Told) as http:
         http.daemon_threads = True
         threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True).start()
-        client = JsonClient(Address("Product", "127.0.0.1", http.server_port, False, {}, "Is it running?"))
+        client = StoreClient(Address("Product", "127.0.0.1", http.server_port, False, {}, "Is it running?"))
         yield client
         client.close()
         http.shutdown()
 
 
 @pytest.fixture
-def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[JsonClient]:
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreClient]:
     """A client of a server that accepts and never answers."""
-    monkeypatch.setattr(remote_http, "_ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(remote_http, "_WRITE_SECONDS", 0.6)
+    monkeypatch.setattr(client_module, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(client_module, "_WRITE_SECONDS", 0.6)
     with socket.create_server(("127.0.0.1", 0), backlog=50) as listening:
-        client = JsonClient(Address("Product", "127.0.0.1", listening.getsockname()[1], False, {}, "Is it running?"))
+        client = StoreClient(Address("Product", "127.0.0.1", listening.getsockname()[1], False, {}, "Is it running?"))
         yield client
         client.close()
 
 
-def test_threads_that_end_leave_no_connection_behind(client: JsonClient) -> None:
+def test_threads_that_end_leave_no_connection_behind(client: StoreClient) -> None:
     def descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -851,7 +851,7 @@ def test_threads_that_end_leave_no_connection_behind(client: JsonClient) -> None
     assert descriptors() <= before + 2
 
 
-def test_many_threads_ask_at_once(client: JsonClient) -> None:
+def test_many_threads_ask_at_once(client: StoreClient) -> None:
     wrong: list[BaseException] = []
 
     def ask() -> None:
@@ -869,19 +869,20 @@ def test_many_threads_ask_at_once(client: JsonClient) -> None:
     assert wrong == []
 
 
-def test_a_forked_process_has_a_connection_of_its_own(client: JsonClient) -> None:
+def test_a_forked_process_has_a_connection_of_its_own(client: StoreClient) -> None:
     client.ask("GET", "/")
-    (parents,) = client._free
+    idle = client._client._idle
+    (parents,) = idle
     child = os.fork()
     if child == 0:
-        own = client.ask("GET", "/").status == 200 and client._free != [parents]
+        own = client.ask("GET", "/").status == 200 and client._client._idle != [parents]
         os._exit(0 if own else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert client.ask("GET", "/").status == 200
-    assert client._free == [parents]
+    assert idle == [parents]
 
 
-def test_a_server_that_never_answers_is_waited_for_once(silent: JsonClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_never_answers_is_waited_for_once(silent: StoreClient, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = time.monotonic()
     with pytest.raises(StoreUnreachable, match=r"Product at .* did not answer within 0\.2 seconds; see whether"):
         silent.ask("GET", "/")
@@ -892,12 +893,12 @@ def test_a_server_that_never_answers_is_waited_for_once(silent: JsonClient, monk
             silent.ask("GET", "/", writes=writes)
     assert time.monotonic() - begun < 0.2
     later = time.monotonic() + 11
-    monkeypatch.setattr(remote_http.time, "monotonic", lambda: later)
+    monkeypatch.setattr(client_module.time, "monotonic", lambda: later)
     with pytest.raises(StoreUnreachable, match="did not answer within"):
         silent.ask("GET", "/")
 
 
-def test_a_write_may_take_longer_and_may_be_stored(silent: JsonClient) -> None:
+def test_a_write_may_take_longer_and_may_be_stored(silent: StoreClient) -> None:
     begun = time.monotonic()
     with pytest.raises(StoreUnreachable, match=r"within 0\.6 seconds; what was written may be stored or not: read it"):
         silent.ask("POST", "/", {}, writes=True)
@@ -905,11 +906,11 @@ def test_a_write_may_take_longer_and_may_be_stored(silent: JsonClient) -> None:
 
 
 def test_how_long_a_server_is_waited_for() -> None:
-    assert (remote_http._ANSWER_SECONDS, remote_http._WRITE_SECONDS) == (10, 120)
+    assert (client_module._ANSWER_SECONDS, client_module._WRITE_SECONDS) == (10, 120)
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_only_a_write_whose_connection_breaks_may_be_stored(client: JsonClient, kept: bool) -> None:
+def test_only_a_write_whose_connection_breaks_may_be_stored(client: StoreClient, kept: bool) -> None:
     for writes, said in ((False, "see whether it runs, and try again"), (True, "may be stored or not: read it before")):
         if kept:
             client.ask("GET", "/")
@@ -917,7 +918,7 @@ def test_only_a_write_whose_connection_breaks_may_be_stored(client: JsonClient, 
             client.ask("GET", "/cut", writes=writes)
 
 
-def test_a_write_that_a_proxy_gave_up_on_may_be_stored(client: JsonClient) -> None:
+def test_a_write_that_a_proxy_gave_up_on_may_be_stored(client: StoreClient) -> None:
     assert client.ask("GET", "/?status=504").status == 504
     with pytest.raises(StoreUnreachable, match=r"status 504.*may be stored or not"):
         client.ask("GET", "/?status=504", writes=True)
@@ -925,7 +926,7 @@ def test_a_write_that_a_proxy_gave_up_on_may_be_stored(client: JsonClient) -> No
 
 def test_a_write_whose_server_goes_away_before_it_is_sent_again_may_be_stored() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        client = JsonClient(Address("Product", "127.0.0.1", listening.getsockname()[1], False, {}, "Is it running?"))
+        client = StoreClient(Address("Product", "127.0.0.1", listening.getsockname()[1], False, {}, "Is it running?"))
 
         def serve() -> None:
             accepted, _ = listening.accept()

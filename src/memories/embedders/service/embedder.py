@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from memories.embedders.service.transport import Transport
+    from memories.embedders.service.client import ServiceClient
 
 MAX_WINDOWS = 32  # of one text; the words of a longer one are all indexed
 MAX_REQUEST_BYTES = 200_000  # about half of what the services take at once
@@ -39,7 +39,7 @@ class HTTPEmbedder:
         chosen: Chosen,
         config: Config,
         *,
-        transport: "Transport | None" = None,
+        client: "ServiceClient | None" = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare it; nothing is asked yet.
@@ -47,11 +47,11 @@ class HTTPEmbedder:
         Args:
             chosen: The model and its service.
             config: The settings of how long to wait, what to keep and what to do without the service.
-            transport: Speaks to the service; by default over the network.
+            client: Asks the service; by default over the network.
             clock: Returns seconds that only ever grow.
         """
         self._chosen = chosen
-        self._transport = transport
+        self._client = client
         self._clock = clock
         self._timeout = config.embedder_timeout
         self._words_instead = config.embedder_fallback == "local"
@@ -124,7 +124,7 @@ class HTTPEmbedder:
             raise EmbedderUnavailable(self._failed[1], words_instead=True)
         patience = Patience(units.request * self._timeout, units.total * self._timeout)
         try:
-            given = self._network().post(body, patience, self._chosen.provider.vectors)
+            given = self._opened().post(body, patience, self._chosen.provider.vectors)
         except EmbedderUnavailable as exc:
             if self._words_instead:  # others need not wait as long to hear the same
                 self._failed = (self._clock() + RESTS_SECONDS, str(exc))
@@ -132,12 +132,12 @@ class HTTPEmbedder:
         self._failed = None
         return self._checked(given, len(texts))
 
-    def _network(self) -> "Transport":
-        if self._transport is None:
-            from memories.embedders.service.transport import Transport  # 25 ms that only those who ask pay
+    def _opened(self) -> "ServiceClient":
+        if self._client is None:
+            from memories.embedders.service.client import ServiceClient  # 25 ms that only those who ask pay
 
-            self._transport = Transport(self._chosen.service)
-        return self._transport
+            self._client = ServiceClient(self._chosen.service)
+        return self._client
 
     def _checked(self, given: list[Any], count: int) -> "NDArray[np.float32]":
         """Return the vectors of an answer, of unit length.

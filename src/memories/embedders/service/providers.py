@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from memories.config import Config, Secret
+from memories.config import Config, Secret, is_loopback
 from memories.embedders.service.models import UNKNOWN_TOKENS, Known, known
 from memories.errors import ConfigError, EmbedderError
 from memories.stores.records import Space
@@ -329,13 +329,3 @@ def ask(chosen: Chosen, texts: Sequence[str], *, question: bool) -> dict[str, An
         raise EmbedderError(chosen.key_missing)
     request = Request(chosen.service.model, texts, question, chosen.shorter)
     return chosen.provider.body(request)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine, whatever the network does."""
-    import ipaddress
-
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

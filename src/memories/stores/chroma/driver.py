@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from memories.batches import by_count, by_weight
 from memories.errors import StoreDamaged, StoreError
+from memories.stores.documents.client import Address, Reply, StoreClient
 from memories.stores.documents.driver import FIELDS, Kind, Part, Point, Value, Where
-from memories.stores.documents.http import Address, Answer, JsonClient
 from memories.stores.records import Collection
 from memories.text import is_latin
 
@@ -59,7 +59,7 @@ class ChromaDriver:
             address: The server.
             name: The name of the store, with which the names of its collections begin.
         """
-        self._client = JsonClient(address)
+        self._client = StoreClient(address)
         self._name = name
         self._ids: dict[str, str] = {}  # of collections, by name
         self._limits = threading.Lock()
@@ -246,7 +246,7 @@ class ChromaDriver:
             answer = self._post(part, what, body, beside)
         self._done(answer, "a write")
 
-    def _post(self, part: Part, what: str, body: Any, beside: str) -> Answer:
+    def _post(self, part: Part, what: str, body: Any, beside: str) -> Reply:
         return self._client.ask("POST", f"{_COLLECTIONS}/{self._made(part, beside)}/{what}", body, writes=True)
 
     def _size(self, count: int) -> int:
@@ -325,7 +325,7 @@ class ChromaDriver:
             self._ids.pop(name, None)  # it was removed, and perhaps created again
         return None
 
-    def _done(self, answer: Answer, doing: str) -> Any:
+    def _done(self, answer: Reply, doing: str) -> Any:
         if 200 <= answer.status < 300 and not isinstance(answer.value, str):
             return answer.value
         if answer.status in (404, 405, 410) and not _is_missing(answer):
@@ -340,7 +340,7 @@ class ChromaDriver:
         raise self._client.refusal(answer, doing)
 
 
-def _is_missing(answer: Answer) -> bool:
+def _is_missing(answer: Reply) -> bool:
     """Return whether a server answers that there is no such collection."""
     value = answer.value if isinstance(answer.value, dict) else {}
     return answer.status == 404 and value.get("error") == "NotFoundError"

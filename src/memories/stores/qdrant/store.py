@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from memories.config import is_loopback
 from memories.errors import ConfigError
 from memories.stores.documents.store import RemoteStore
 from memories.stores.qdrant.driver import QdrantDriver, Transport
@@ -53,7 +54,7 @@ def _transport(url: str) -> tuple[Transport, str]:
         from memories.stores.qdrant.folder import FolderTransport
 
         return FolderTransport(Path(rest[1:]).expanduser().absolute()), ""
-    from memories.stores.documents.http import checked, tls_of
+    from memories.stores.documents.client import checked, tls_of
     from memories.stores.qdrant.rest import RestTransport
 
     try:
@@ -69,5 +70,5 @@ def _transport(url: str) -> tuple[Transport, str]:
     given = unquote(parts.password or "") or os.environ.get("QDRANT_API_KEY", "").strip()
     key, tls = checked(given, "Qdrant", "QDRANT_API_KEY"), tls_of(parts.query, "Qdrant")
     if tls is None:
-        tls = bool(key) and host not in ("localhost", "::1") and not host.startswith("127.")
+        tls = bool(key) and not is_loopback(host)
     return RestTransport(host, port, key=key, tls=tls), collection

@@ -1,0 +1,114 @@
+"""Requests for vectors to a service, tried again where that may help, and what its answers mean."""
+
+import json
+import socket
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from memories.embedders.protocol import EmbedderUnavailable
+from memories.embedders.service.providers import Patience, Service
+from memories.errors import EmbedderError
+from memories.http_client import Answer, Failed, JsonClient, NoAnswer, Retry, Server, Timeouts, Unusable, quoted
+from memories.validate import shown
+
+MAX_ANSWER_BYTES = 64 * 1_048_576
+MAX_TRIES = 8
+MAX_REFUSED_TRIES = 3  # where nobody listens
+
+Value = TypeVar("Value")
+
+
+class ServiceClient:
+    """Asks one service; threads and forked processes may share it. Nothing is opened before the first request."""
+
+    def __init__(self, service: Service, retry: Retry | None = None) -> None:
+        """Prepare.
+
+        Args:
+            service: Where the requests go.
+            retry: When they are sent again.
+        """
+        self.service = service
+        self._retry = retry or Retry()
+        self._key = service.key.reveal() if service.key else ""
+        url = urlsplit(service.url)
+        self._path = f"{url.path}?{url.query}" if url.query else url.path
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        port = url.port or (443 if url.scheme == "https" else 80)
+        server = Server(url.scheme == "https", url.hostname or "", port, headers, proxies=True)
+        self._client = JsonClient(server, max_bytes=MAX_ANSWER_BYTES)
+
+    def post(self, body: Mapping[str, Any], patience: Patience, read: Callable[[Any], Value]) -> Value:
+        """Post a request and return what its answer holds.
+
+        Args:
+            body: The request.
+            patience: How long to wait; `total` bounds the whole call.
+            read: Takes what is wanted out of the answer; raises LookupError, TypeError or ValueError if it isn't there.
+
+        Raises:
+            EmbedderUnavailable: The service can't be used now.
+            EmbedderError: It refused the request, or answered with something else.
+        """
+        try:
+            answer = self._retry.run(lambda seconds: self._try(body, seconds), patience.request, patience.total)
+        except Failed as exc:
+            raise EmbedderUnavailable(str(exc)) from exc
+        try:
+            return read(json.loads(answer.body))
+        except (LookupError, TypeError, ValueError, RecursionError):
+            kind = answer.headers.get("content-type", "").partition(";")[0] or "something"
+            said = self._said(answer)
+            because = f" ({said})" if said else ""
+            raise EmbedderError(
+                f"{self.service.shown} answered with {shown(kind)} that holds no vectors{because}; check EMBEDDER_URL"
+            ) from None
+
+    def _try(self, body: Mapping[str, Any], seconds: float) -> Answer:
+        name = self.service.shown
+        try:
+            answer = self._client.ask("POST", self._path, body, timeouts=Timeouts(seconds, seconds, whole=True))
+        except Unusable as exc:
+            raise EmbedderError(f"{name} {exc}") from exc
+        except NoAnswer as exc:
+            if isinstance(exc.__cause__, TimeoutError):
+                raise Failed(f"{name} {exc}", tries=MAX_TRIES) from exc
+            nobody = isinstance(exc.__cause__, ConnectionRefusedError | socket.gaierror)
+            tries = MAX_REFUSED_TRIES if nobody else MAX_TRIES
+            raise Failed(f"{name} can't be reached: {quoted(str(exc), self._key)}", tries=tries) from exc
+        if answer.status != HTTPStatus.OK:
+            raise self._refusal(answer)
+        return answer
+
+    def _refusal(self, answer: Answer) -> Failed | EmbedderError:
+        """Return what an answer without vectors means: that the service can't be used now, or that nothing helps."""
+        name, status, said = self.service.shown, answer.status, self._said(answer)
+        because = f" ({status})" + (f": {said}" if said else "")
+        if status in (401, 403):
+            what = "refused the key" if self._key else "wants a key"
+            return Failed(f"{name} {what}{because}; set {self.service.key_from}")
+        if status == 404:
+            model = self.service.model
+            return EmbedderError(
+                f"{name} does not know the address or the model {model}{because}; check EMBEDDER and EMBEDDER_URL"
+            )
+        if status == 429 and b"insufficient_quota" in answer.body:
+            return Failed(f"{name} says that the account has no credit left{because}")
+        if status in (408, 425, 429) or status >= 500:
+            what = "is asked too often" if status == 429 else "is unwell"
+            return Failed(f"{name} {what}{because}", tries=MAX_TRIES, after_seconds=answer.retry_after)
+        if 300 <= status < 400:
+            to = shown(answer.headers.get("location", "elsewhere"))
+            return EmbedderError(f"{name} points to {to}, and a key is never sent on; set EMBEDDER_URL to where it is")
+        return EmbedderError(f"{name} refused the request{because}")
+
+    def _said(self, answer: Answer) -> str:
+        """Return what a service says of its refusal, short, in one line."""
+        found = answer.value
+        if not isinstance(found, dict):
+            return ""
+        said = next((found[name] for name in ("error", "message", "detail") if found.get(name)), "")
+        said = said.get("message", "") if isinstance(said, dict) else said
+        return quoted(said, self._key) if isinstance(said, str) else ""

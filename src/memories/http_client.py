@@ -1,0 +1,416 @@
+"""JSON over HTTP: pooled connections, deadlines, proxies, and another try where it may help.
+
+It stands on the standard library: other HTTP libraries, and the servers' own clients, take 0.3 to 2 s to import. What a
+server's answers mean is for those who ask it.
+"""
+
+import http.client
+import io
+import json
+import random
+import socket
+import ssl
+import threading
+import time
+import weakref
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from memories.config import is_loopback
+from memories.disk import ForkGuard
+
+_IDLE = 16  # connections that are kept for the next request
+_QUOTED = 200  # characters of what a server said, in a message
+_LEAST_SECRET = 8  # characters; a shorter one is no key, and would be found in any sentence
+_HEADERS = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "memories"}
+_STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError, http.client.CannotSendRequest)
+
+Value = TypeVar("Value")
+
+
+class Server(NamedTuple):
+    """Where requests go.
+
+    Attributes:
+        tls: Whether it speaks TLS.
+        host: Its name or number.
+        port: Its port.
+        headers: Sent with each request, such as a key; never shown.
+        proxies: Whether the proxies that the environment names are used.
+    """
+
+    tls: bool
+    host: str
+    port: int
+    headers: Mapping[str, str] = MappingProxyType({})
+    proxies: bool = False
+
+    @property
+    def netloc(self) -> str:
+        """Host and port as they stand in a URL."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Timeouts(NamedTuple):
+    """How many seconds to wait.
+
+    Attributes:
+        connect: For a connection.
+        answer: For each piece of the answer.
+        whole: Whether `answer` is instead for the whole answer, connecting included.
+    """
+
+    connect: float
+    answer: float
+    whole: bool = False
+
+
+class Answer(NamedTuple):
+    """What a server answered, whatever its status is. Names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def value(self) -> Any:
+        """The JSON of the body; its text if it is something else."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            return self.body.decode("utf-8", "replace")
+
+    @property
+    def retry_after(self) -> float:
+        """How many seconds the server asks to wait; 0 if it does not say."""
+        given = self.headers.get("retry-after", "").strip()
+        if given.replace(".", "", 1).isdigit() and given.isascii():
+            return float(given)
+        try:
+            return max(0.0, parsedate_to_datetime(given).timestamp() - time.time())
+        except (ValueError, OverflowError):
+            return 0.0
+
+
+class NoAnswer(ConnectionError):
+    """A server did not answer; the message says why, as what it did, and the cause is the original error.
+
+    Attributes:
+        sent: Whether the request may have arrived and been carried out.
+        sent_before: Whether that holds for an earlier try, on a connection that was kept.
+    """
+
+    sent_before = False
+
+    def __init__(self, reason: str, *, sent: bool = False) -> None:
+        super().__init__(reason)
+        self.sent = sent
+
+
+class TimedOut(NoAnswer):
+    """The time was over."""
+
+
+class Unusable(NoAnswer):
+    """What is there can't be used, such as a certificate, a proxy, an endless answer; trying again does not help."""
+
+
+class JsonClient:
+    """Sends requests to one server. Threads and forked processes may share it; nothing is opened before a request."""
+
+    def __init__(self, server: Server, *, max_bytes: int | None = None) -> None:
+        """Prepare.
+
+        Args:
+            server: Where requests go.
+            max_bytes: How large an answer may be.
+        """
+        self.server = server
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._guard = ForkGuard()
+        self._idle: list[_Line] = []
+        self._closed = False
+        weakref.finalize(self, _hang_up, self._idle)
+
+    def ask(self, method: str, path: str, body: Any = None, *, timeouts: Timeouts) -> Answer:
+        """Send a request and return the answer.
+
+        It is sent a second time if a connection that was kept turns out to be dead, as after a restart of the server.
+        So send only what does no harm when it is done twice.
+
+        Args:
+            method: As in HTTP.
+            path: With the query.
+            body: What is sent as JSON; None for nothing.
+            timeouts: How long to wait.
+
+        Raises:
+            NoAnswer: There is none.
+        """
+        data = None if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        until = time.monotonic() + timeouts.answer if timeouts.whole else None
+        line = self._take()
+        kept = line.connection.sock is not None
+        try:
+            try:
+                answer = self._exchange(line, (method, path, data), timeouts, until)
+            except NoAnswer as exc:
+                if not kept or not isinstance(exc.__cause__, _STALE):
+                    raise
+                line.connection.close()
+                self._drop_idle()  # they are as old
+                try:
+                    answer = self._exchange(line, (method, path, data), timeouts, until)
+                except NoAnswer as again:
+                    again.sent_before = True
+                    raise
+        except BaseException:
+            line.connection.close()
+            raise
+        self._give_back(line)
+        return answer
+
+    def close(self) -> None:
+        """Close the connections; one in use is closed after its answer."""
+        self._closed = True
+        self._drop_idle()
+
+    def _take(self) -> "_Line":
+        """Return a connection that nobody else uses; a forked process never uses its parent's."""
+        with self._lock:
+            if self._guard.forked:
+                self._guard = ForkGuard()
+                _hang_up(self._idle)  # this process's hold on them; the parent goes on using them
+            if self._idle:
+                return self._idle.pop()
+        return _line(self.server)
+
+    def _give_back(self, line: "_Line") -> None:
+        with self._lock:
+            if not self._closed and line.connection.sock is not None and len(self._idle) < _IDLE:
+                self._idle.append(line)
+                return
+        line.connection.close()
+
+    def _drop_idle(self) -> None:
+        with self._lock:
+            _hang_up(self._idle)
+
+    def _exchange(
+        self, line: "_Line", request: tuple[str, str, bytes | None], timeouts: Timeouts, until: float | None
+    ) -> Answer:
+        connection, sent = line.connection, False
+        method, path, data = request
+        left = timeouts.answer if until is None else max(0.001, until - time.monotonic())
+        try:
+            if connection.sock is None:
+                _connect(connection, min(timeouts.connect, left))
+            sent = True
+            connection.sock.settimeout(left)
+            kind = http.client.HTTPResponse if until is None else partial(_Timed, until)
+            connection.response_class = kind  # type: ignore[assignment] # any callable serves
+            headers = {**_HEADERS, **self.server.headers, **line.headers}
+            connection.request(method, line.prefix + path, data, headers)
+            response = connection.getresponse()
+            body = response.read(None if self._max_bytes is None else self._max_bytes + 1)
+            if self._max_bytes is not None and len(body) > self._max_bytes:
+                raise Unusable(f"answered with more than {self._max_bytes} bytes", sent=True)
+            if response.length:
+                raise http.client.IncompleteRead(body, response.length)
+        except NoAnswer:
+            raise
+        except TimeoutError as exc:
+            raise TimedOut(f"did not answer within {timeouts.answer:.3g} seconds", sent=sent) from exc
+        except ssl.SSLCertVerificationError as exc:
+            raise Unusable(f"can't be trusted: {exc.verify_message}") from exc
+        except (OSError, http.client.HTTPException, ValueError) as exc:
+            raise NoAnswer(getattr(exc, "strerror", None) or str(exc) or type(exc).__name__, sent=sent) from exc
+        if response.will_close:
+            connection.close()
+        return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, body)
+
+
+class _Line(NamedTuple):
+    """A connection, open or not, and what requests on it need if a proxy passes them on.
+
+    Attributes:
+        connection: To the server or the proxy.
+        prefix: Stands before the path.
+        headers: For the proxy.
+    """
+
+    connection: http.client.HTTPConnection
+    prefix: str = ""
+    headers: Mapping[str, str] = MappingProxyType({})
+
+
+def _line(server: Server) -> _Line:
+    """Return a connection that is not open yet: to the server, or to the proxy that the environment names."""
+    kind = http.client.HTTPSConnection if server.tls else http.client.HTTPConnection
+    proxy = _proxy(server) if server.proxies else None
+    if proxy is None:
+        return _Line(kind(server.host, server.port))
+    connection = kind(proxy.hostname or "", proxy.port or 80)
+    credentials = {}
+    if proxy.username is not None:
+        pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
+        credentials["Proxy-Authorization"] = f"Basic {b64encode(pair).decode()}"
+    if not server.tls:
+        return _Line(connection, f"http://{server.netloc.removesuffix(':80')}", credentials)
+    connection.set_tunnel(server.host, server.port, credentials)
+    return _Line(connection)
+
+
+def _proxy(server: Server) -> SplitResult | None:
+    from urllib.request import getproxies, proxy_bypass
+
+    scheme = "https" if server.tls else "http"
+    given = getproxies().get(scheme)
+    if not given or is_loopback(server.host) or proxy_bypass(server.host):
+        return None
+    proxy = urlsplit(given if "://" in given else f"http://{given}")
+    if proxy.scheme != "http" or not proxy.hostname:
+        raise Unusable(f"can't be reached: {scheme}_proxy must be http://host:port, the only kind that is supported")
+    return proxy
+
+
+def _connect(connection: http.client.HTTPConnection, seconds: float) -> None:
+    """Connect within a time.
+
+    The timeout of a socket bounds neither name servers nor what a server sends byte by byte. So this is done in a
+    thread, which is left behind when the time is over.
+    """
+    failed: list[Exception] = []
+    left_behind = threading.Event()
+
+    def connect() -> None:
+        try:
+            connection.connect()
+        except Exception as exc:  # noqa: BLE001 - raised below
+            failed.append(exc)
+        if left_behind.is_set():
+            connection.close()
+
+    connection.timeout = seconds
+    thread = threading.Thread(target=connect, daemon=True, name="memories-connect")
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        left_behind.set()
+        raise TimeoutError
+    if failed:
+        raise failed[0]
+
+
+class _Timed(http.client.HTTPResponse):
+    """An answer that is read until a point in time, however little of it comes at once."""
+
+    def __init__(self, until: float, sock: socket.socket, **options: Any) -> None:
+        super().__init__(sock, **options)
+        self.fp = io.BufferedReader(_TimedReader(self.fp.detach(), sock, until))
+
+
+class _TimedReader(io.RawIOBase):
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, until: float) -> None:
+        self._raw, self._sock, self._until = raw, sock, until
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _hang_up(lines: list[_Line]) -> None:
+    while lines:
+        lines.pop().connection.close()
+
+
+# --- trying again -----------------------------------------------------------------------------------------------------
+
+
+class Failed(Exception):
+    """A try failed, and another one may help.
+
+    Attributes:
+        tries: How often it is worth trying, in all.
+        after_seconds: How long the server asks to wait before.
+    """
+
+    def __init__(self, reason: str, *, tries: int = 1, after_seconds: float = 0.0) -> None:
+        super().__init__(reason)
+        self.tries, self.after_seconds = tries, after_seconds
+
+
+class Retry(NamedTuple):
+    """Tries again with pauses that double.
+
+    Attributes:
+        first_pause: Seconds.
+        max_pause: Seconds.
+        pause: Waits for that many seconds.
+        clock: Returns seconds that only ever grow.
+        draw: Returns a number from 0 to 1, so that those who were refused together don't come back together.
+    """
+
+    first_pause: float = 0.5
+    max_pause: float = 20.0
+    pause: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    draw: Callable[[], float] = random.random
+
+    def run(self, attempt: Callable[[float], Value], seconds: float, total_seconds: float) -> Value:
+        """Return what an attempt returns, which is told how many seconds it has.
+
+        Args:
+            attempt: Raises `Failed` if it may be made again.
+            seconds: For one attempt.
+            total_seconds: For all of them, and the pauses between them.
+
+        Raises:
+            Failed: The last one failed; the message says how often it was tried, and when to try again.
+        """
+        until = self.clock() + total_seconds
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return attempt(min(seconds, max(0.01, until - self.clock())))
+            except Failed as exc:
+                doubled = min(self.max_pause, self.first_pause * 2 ** (tries - 1))
+                wait = max(exc.after_seconds, doubled * (1 + self.draw()) / 2)
+                if tries >= exc.tries or self.clock() + wait >= until:
+                    raise Failed(f"{exc}{_then(tries, wait, exc)}") from exc
+            self.pause(wait)
+
+
+def _then(tries: int, wait: float, failed: Failed) -> str:
+    if failed.tries == 1:
+        return ""
+    if 0 < failed.after_seconds == wait:
+        return f"; it asks to wait {wait:.0f} seconds"
+    return f"; tried {tries} times, try again later" if tries > 1 else "; try again later"
+
+
+# --- what a server said -----------------------------------------------------------------------------------------------
+
+
+def quoted(said: str, secret: str = "") -> str:
+    """Return what a server said for a message: on one line, short, without the secret, without a full stop."""
+    line = " ".join((said.replace(secret, "***") if len(secret) >= _LEAST_SECRET else said).split())
+    line = "".join(sign for sign in line if sign.isprintable()).rstrip(".")
+    return line if len(line) <= _QUOTED else f"{line[:_QUOTED]}…"

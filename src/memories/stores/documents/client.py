@@ -1,0 +1,144 @@
+"""Requests to a document server, and what the answers and the silence of one mean."""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
+
+from memories.errors import ConfigError, StoreError, StoreUnreachable
+from memories.http_client import JsonClient, NoAnswer, Server, TimedOut, Timeouts, quoted
+
+_ANSWER_SECONDS = 10  # to connect, and to begin the answer to a question
+_WRITE_SECONDS = 120  # a large write on a busy server
+_SILENT_SECONDS = 10  # a server that did not answer is not asked again for this long
+_MAYBE_DONE = (408, 502, 504)  # whoever says so does not know what became of the request
+_UNSURE = "what was written may be stored or not: read it before you write it again"
+_SWITCH: Mapping[str, bool] = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+class Address(NamedTuple):
+    """Where a server is.
+
+    Attributes:
+        product: Its name, for messages.
+        host: Its name or number.
+        port: Its port.
+        tls: Whether it is spoken to by TLS.
+        headers: Sent with each request, such as a key; never shown.
+        hint: What may be wrong if it can't be reached: a sentence.
+    """
+
+    product: str
+    host: str
+    port: int
+    tls: bool
+    headers: Mapping[str, str]
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.product} at {Server(self.tls, self.host, self.port).netloc}"
+
+
+class Reply(NamedTuple):
+    """What a server said: the status, and the value if it was JSON, else the text."""
+
+    status: int
+    value: Any
+
+
+class StoreClient:
+    """Asks one server; many threads and forked processes may share it."""
+
+    def __init__(self, address: Address) -> None:
+        """Prepare; nothing is connected yet."""
+        self.address = address
+        self._client = JsonClient(Server(address.tls, address.host, address.port, address.headers))
+        self._silent_until = 0.0
+
+    def ask(self, method: str, path: str, body: Any = None, *, writes: bool = False) -> Reply:
+        """Send a request, and return the answer, whatever its status is.
+
+        It may be sent twice: see `JsonClient.ask`.
+
+        Args:
+            method: As in HTTP.
+            path: With the query.
+            body: What is sent as JSON; None for nothing.
+            writes: Whether it changes something: then it may take longer, and one that is not answered may be done.
+
+        Raises:
+            StoreUnreachable: There is no answer.
+        """
+        if time.monotonic() < self._silent_until:
+            raise StoreUnreachable(
+                f"{self.address} did not answer a moment ago; see whether it is overloaded, and try again in "
+                f"{_SILENT_SECONDS} seconds"
+            )
+        try:
+            timeouts = Timeouts(_ANSWER_SECONDS, _WRITE_SECONDS if writes else _ANSWER_SECONDS)
+            answer = self._client.ask(method, path, body, timeouts=timeouts)
+        except NoAnswer as exc:
+            if isinstance(exc, TimedOut):
+                self._silent_until = time.monotonic() + _SILENT_SECONDS  # the next ones need not wait for it
+            raise StoreUnreachable(self._why(exc, writes=writes)) from exc
+        self._silent_until = 0.0
+        if writes and answer.status in _MAYBE_DONE:
+            raise StoreUnreachable(f"{self.address} did not finish a write (status {answer.status}); {_UNSURE}")
+        return Reply(answer.status, answer.value)
+
+    def refusal(self, reply: Reply, doing: str) -> StoreError:
+        """Return the error for an answer that is none.
+
+        Args:
+            reply: What the server said.
+            doing: What it was asked for, as in "adding records".
+        """
+        said = reply.value if isinstance(reply.value, str) else json.dumps(reply.value, ensure_ascii=False)
+        because = quoted(said) or "no reason given"
+        return StoreError(f"{self.address} refused {doing} with status {reply.status}: {because}")
+
+    def close(self) -> None:
+        """Close the connections; one that is in use is closed after its answer."""
+        self._client.close()
+
+    def _why(self, exc: NoAnswer, *, writes: bool) -> str:
+        if not exc.sent and not (writes and exc.sent_before):
+            return f"Cannot connect to {self.address}. {self.address.hint}"
+        if isinstance(exc, TimedOut):
+            return f"{self.address} {exc}; {_UNSURE if writes else 'see whether it is overloaded'}"
+        then = _UNSURE if writes else "see whether it runs, and try again"
+        return f"the connection to {self.address} broke off ({exc}); {then}"
+
+
+def tls_of(query: str, product: str) -> bool | None:
+    """Return whether the query of a store's URL asks for TLS; None if it says nothing.
+
+    Args:
+        query: What stands after the `?`: `ssl` or `tls`.
+        product: The name of the server, for the message.
+
+    Raises:
+        ConfigError: Something else stands there.
+    """
+    options = parse_qsl(query, keep_blank_values=True)
+    wanted = {_SWITCH.get(value.lower()) if name in ("ssl", "tls") else None for name, value in options}
+    if None in wanted or len(wanted) > 1 or (query and not options):
+        raise ConfigError(f"after the ? of a {product} store only tls=1 or tls=0 may stand, or ssl=true or ssl=false")
+    return next(iter(wanted), None)
+
+
+def checked(key: str, product: str, where: str) -> str:
+    """Return a key that can be sent.
+
+    Args:
+        key: The key, or nothing.
+        product: The name of the server, for the message.
+        where: Where the key stands, for the message.
+
+    Raises:
+        ConfigError: It has characters that no key has.
+    """
+    if not key.isascii() or not key.isprintable():
+        raise ConfigError(f"the key of {product} has characters that no key has; check {where}")
+    return key
