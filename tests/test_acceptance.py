@@ -23,7 +23,7 @@ from memories import (
     MemoryPolicy,
     load_config,
 )
-from memories.agent import backend, context, gateway, payloads, policy
+from memories.agent import backend, context, engine, gateway, payloads, policy
 from memories.agent import memory as agent_memory
 from memories.config import SETTINGS
 
@@ -121,7 +121,7 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 INTERFACES = dict(
-    pair for module in (gateway, context, policy, agent_memory, payloads, backend) for pair in public(module)
+    pair for module in (gateway, context, policy, agent_memory, payloads, backend, engine) for pair in public(module)
 )
 
 

@@ -99,7 +99,7 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
 def _unit(text: str) -> float:
     try:
         return validate.unit(float(text), "it")
-    except (ValueError, InvalidInput):
+    except ValueError:
         raise ValueError("must be a number from 0 to 1") from None
 
 

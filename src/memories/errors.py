@@ -2,7 +2,7 @@
 
 MemoriesError
 ├── RequestError             your request was wrong; nothing was changed
-│   ├── InvalidInput         a value is not acceptable
+│   ├── InvalidInput         a value is not acceptable; a ValueError
 │   │   └── AmbiguousId      an id prefix fits several memories
 │   ├── ConfigError          a setting is not acceptable
 │   ├── NotFound             no such memory in the namespaces that you read
@@ -10,7 +10,7 @@ MemoriesError
 │   └── Conflict             somebody else wrote the same version first
 └── SystemFault              the system is unwell
     ├── StoreError           the store could not do it
-    │   ├── StoreUnreachable the store's server does not answer
+    │   ├── StoreUnreachable the store's server does not answer; a ConnectionError
     │   ├── StoreBusy        another process kept the write lock too long
     │   ├── StoreDamaged     what the store holds can't be trusted or read
     │   └── SchemaTooNew     a newer program wrote this store
@@ -27,7 +27,7 @@ class RequestError(MemoriesError):
     """The request was wrong; nothing was changed."""
 
 
-class InvalidInput(RequestError):
+class InvalidInput(RequestError, ValueError):
     """A value is not acceptable."""
 
 
@@ -67,7 +67,7 @@ class StoreError(SystemFault):
     """The store could not do it."""
 
 
-class StoreUnreachable(StoreError):
+class StoreUnreachable(StoreError, ConnectionError):
     """The store's server does not answer; whether a write arrived is then not known."""
 
 

@@ -130,14 +130,18 @@ def one_line(text: str, name: str) -> str:
     return _one_line(unicodedata.normalize("NFC", _typed(text, name).strip()), name, MAX_KEY)
 
 
-def limit(number: int) -> int:
+def limit(number: int, name: str = "limit") -> int:
     """Return how many results are wanted.
+
+    Args:
+        number: How many.
+        name: What the number is called, for the message.
 
     Raises:
         InvalidInput: It is not a whole number from 1 to `MAX_LIMIT`.
     """
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_LIMIT:
-        raise InvalidInput(f"limit must be a whole number from 1 to {MAX_LIMIT}")
+        raise InvalidInput(f"{name} must be a whole number from 1 to {MAX_LIMIT}")
     return number
 
 

@@ -17,7 +17,8 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
 from memories import AgentMemory, MCPError, MemoryGateway, load_config
-from memories.agent.chroma_mcp import PAGE, ChromaMcpBackend, NotInstalled, Patience, Unreachable, _environment
+from memories.agent.chroma_mcp import PAGE, ChromaMcpBackend
+from memories.agent.chroma_process import NotInstalled, Patience, Unreachable, environment
 from memories.agent.memory import ATTEMPTS
 
 TS = "2026-05-31T10:00:00+02:00"
@@ -440,6 +441,6 @@ def test_each_server_has_files_of_its_own(home: Path) -> None:
 
 def test_the_process_is_told_where_the_server_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHROMA_SSL", "true")
-    told = _environment("h", 1)
+    told = environment("h", 1)
     assert told["CHROMA_HTTP_HOST"] == told["CHROMA_HOST"] == "h"
     assert (told["CHROMA_PORT"], told["CHROMA_CLIENT_TYPE"], told["CHROMA_SSL"]) == ("1", "http", "true")

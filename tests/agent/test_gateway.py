@@ -18,10 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memories import AgentMemory, ContextBuilder, MCPError, Memories, MemoryGateway, MemoryPolicy, load_config, logs
-from memories.agent.backend import EngineBackend, UnsupportedEndpoint
+from memories.agent.backend import UnsupportedEndpoint
 from memories.agent.context import HISTORY, MEMORIES
+from memories.agent.engine import EngineBackend
 from memories.agent.fence import MAX_SHOWN, read_block
-from memories.agent.payloads import ROLES, HistoryTurn, InvalidPayload
+from memories.agent.payloads import ROLES, HistoryTurn
+from memories.errors import InvalidInput
 from memories.stores.records import MAX_INDEX
 from memories.validate import content
 
@@ -479,7 +481,7 @@ def test_a_turn_is_refused_at_once_or_never(flaky: Flaky, turn: dict[str, Any]) 
     flaky.error = MCPError("full")
     try:
         accepted = HistoryTurn(**turn)
-    except InvalidPayload:
+    except InvalidInput:
         with pytest.raises(ValueError, match=r"\w"):
             gateway.append_history(**turn)
         assert not gateway.queue
@@ -610,7 +612,7 @@ def test_writers_whose_store_fails_at_random_lose_nothing(store: str, clean_envi
     script = """
 import random, sys
 from memories import MCPError, Memories, MemoryGateway
-from memories.agent.backend import EngineBackend
+from memories.agent.engine import EngineBackend
 store, who = sys.argv[1:]
 chance = random.Random(who)
 class Failing(EngineBackend):
@@ -714,7 +716,7 @@ for number in itertools.count():
     drain = """
 import sys
 from memories import MemoryGateway
-from memories.agent.backend import EngineBackend
+from memories.agent.engine import EngineBackend
 append = EngineBackend.append
 def slow(self, turn):
     done = append(self, turn)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memories import AgentMemory, ContextBuilder, MCPError, Memories, MemoryGateway, MemoryPolicy
-from memories.agent.backend import EngineBackend
+from memories.agent.engine import EngineBackend
 
 JUNK = [
     None, b"bytes", b"", 3, 0, -1.5, True, float("nan"), [], ["c"], {}, {"a": 1}, object(), "", " ", "\n", "\0",
@@ -70,7 +70,7 @@ def test_no_junk_makes_appending_raise(
     failures = logged(caplog, "turn not stored")
     assert (made is None) == bool(failures)
     for level, fields in failures:
-        assert (level, fields["queued"], fields["kind"]) == ("ERROR", False, "InvalidPayload")
+        assert (level, fields["queued"], fields["kind"]) == ("ERROR", False, "InvalidInput")
         assert fields["error"].isprintable()
         assert len(fields["error"]) < 700
     assert not memory.gateway.queue
@@ -91,7 +91,7 @@ def test_no_junk_makes_remembering_raise(
     assert (made is None) == bool(failures or logged(caplog, "memory rejected"))
     for level, fields in failures:
         assert (level, fields["type"]) == ("ERROR", "fact")
-        assert fields["kind"] in {"InvalidPayload", "InvalidInput"}
+        assert fields["kind"] == "InvalidInput"
         assert len(fields["error"]) < 700
     assert memory.remember("Bob plays chess", "fact", 0.9) is not None
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memories import AgentMemory, ContextBuilder, MCPError, Memories, MemoryGateway, MemoryPolicy
-from memories.agent.backend import EngineBackend
+from memories.agent.engine import EngineBackend
 
 
 @pytest.fixture(autouse=True)

@@ -1,96 +1,45 @@
-"""The second backend of a `MemoryGateway`: a `chroma-mcp` process, spoken to by MCP, before a Chroma server.
+"""The second backend of a `MemoryGateway`: turns and memories on a Chroma server, through a `chroma-mcp` process."""
 
-Nothing of the MCP SDK is loaded before the process is started.
-"""
-
-import asyncio
-import atexit
-import concurrent.futures
 import contextlib
 import hashlib
 import json
-import logging
 import os
-import re
-import shlex
-import shutil
-import sys
-import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from memories.agent.backend import MCPError, UnsupportedEndpoint
-from memories.agent.payloads import Document, HistoryTurn, InvalidPayload, MemoryItem
+from memories.agent.backend import MCPError
+from memories.agent.chroma_process import NAME, Connect, Patience, Session, Unreachable, process
+from memories.agent.payloads import Document, HistoryTurn, MemoryItem, document
 from memories.disk import locked
+from memories.errors import InvalidInput
 from memories.ids import digest
 from memories.stores.records import Collection
 from memories.validate import MAX_QUERY_CHARACTERS, shown
 
-if TYPE_CHECKING:
-    from mcp import Client
-    from mcp_types import CallToolResult
-
-NAME = "chroma-mcp"
-COMMAND = "CHROMA_MCP_COMMAND"  # the environment variable with the command that starts it
 PAGE = 256  # numbers of turns that are read at once
 KNOWN_CONVERSATIONS = 10_000
-MAX_SAID = 500  # characters of what a program said, in an error
 
 _WINDOW = "window"
-_NOBODY_ANSWERS = re.compile(
-    r"(?:'|collections): (could not connect|connect|timed out|server disconnected|all connection|\[errno)"
-)
-# chroma-mcp 0.2.6 goes on when its standard input ends: the kernel is told to end it with the thread that started it.
-_DIES_WITH_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
-_CLOSED = {-32000, -32001}  # MCP's codes: connection closed, request timed out
 
-Connect = Callable[[], AbstractAsyncContextManager["Client"]]
 Value = TypeVar("Value")
-
-
-class NotInstalled(UnsupportedEndpoint):
-    """The program can't be started here; trying again does not help."""
-
-
-class Unreachable(ConnectionError):
-    """The process ended or does not answer."""
-
-    timed_out = False
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How many seconds are waited.
-
-    Attributes:
-        start: For the process to start and shake hands.
-        call: For an answer.
-        stop: For the process to end.
-    """
-
-    start: float = 60.0
-    call: float = 30.0
-    stop: float = 10.0
 
 
 class ChromaMcpBackend:
     """Turns in the collection `history`, memories in the collection `memory`, of a Chroma server.
 
-    The process is started by the first call, and again when it has died; a call that was lost with it is made a second
-    time, which does no harm: the id of a document follows from what it is. Threads may share one.
+    The first call starts the process, and a later one starts it again if it has died. A call that was lost with it is
+    repeated, which does no harm: the id of a document is a hash of its content. Threads may share a backend.
 
-    Chroma knows no transaction. What holds nevertheless, and what does not:
+    Chroma has no transactions. What holds nevertheless, and what does not:
 
-    - A turn is stored once for each `message_id` of its conversation, whoever stores it, from wherever.
-    - Turns of a conversation are numbered one after the other, without two that have one number, among threads and
-      among processes that share one home (a lock there). Writers with other homes, as on other machines, can give one
-      number to two turns: both are kept, and ordered by their times.
-    - `hold_windows` keeps those out who share the home, and nobody else.
+    - A turn is stored once for each `message_id` of its conversation, whoever stores it.
+    - Threads, and processes that share a home (and so its lock), never give two turns of a conversation the same
+      number. Writers with other homes, as on other machines, may: both turns are kept, ordered by time.
+    - `hold_windows` works among processes that share the home only.
     """
 
     def __init__(
@@ -105,14 +54,14 @@ class ChromaMcpBackend:
 
         Args:
             connect: Starts a process and yields the client that speaks to it; called in a thread of its own.
-            folder: Where locks, and the gateway's queue, are kept.
-            name: How their names begin.
-            patience: How long is waited.
+            folder: Where locks and the gateway's queue are kept.
+            name: The prefix of their names.
+            patience: How long to wait.
         """
         self._connect, self._files = connect, (folder, name)
         self._patience = patience or Patience()
         self._opening, self._turns = threading.Lock(), threading.Lock()
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._known: dict[str, int] = {}  # the least that the last number of a conversation can be
 
     @classmethod
@@ -126,12 +75,12 @@ class ChromaMcpBackend:
             home: The folder for files.
 
         Raises:
-            InvalidPayload: The endpoint is not acceptable.
+            InvalidInput: The endpoint is not acceptable.
         """
         if endpoint != NAME:
             host, port = _address(endpoint, port)
-        digest = hashlib.blake2b(f"{host}:{port}".encode(), digest_size=8).hexdigest()
-        return cls(lambda: _process(host, port), home, f"{NAME}.{digest}")
+        server = hashlib.blake2b(f"{host}:{port}".encode(), digest_size=8).hexdigest()
+        return cls(lambda: process(host, port), home, f"{NAME}.{server}")
 
     @property
     def folder_name(self) -> tuple[Path, str]:
@@ -161,7 +110,7 @@ class ChromaMcpBackend:
         return named
 
     def tail(self, conversation_id: str, n: int) -> list[Document]:
-        """Return the last turns. Chroma sorts nothing: the highest numbers are asked for, and sorted here."""
+        """Return the last turns. Chroma does not sort: the highest numbers are asked for, and sorted here."""
         last, wide = self._last(conversation_id), n
         while last >= 0:
             first = last - wide + 1
@@ -172,7 +121,7 @@ class ChromaMcpBackend:
         return []
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory; the same one is stored once, which is all that is compared."""
+        """Store a memory, unless exactly the same one is stored; similar ones are not compared."""
         metadata: dict[str, Any] = {
             "type": item.memory_type,
             "confidence": float(item.confidence),  # a whole number would not be found by a fraction
@@ -188,7 +137,7 @@ class ChromaMcpBackend:
         return named
 
     def recall(self, query_text: str, k: int, min_confidence: float, conversation_id: str | None) -> list[Document]:
-        """Search by meaning alone; of a long text only the beginning is looked for."""
+        """Search by meaning alone; only the beginning of a long text is looked for."""
         where: dict[str, Any] = {"confidence": {"$gte": float(min_confidence)}}
         if conversation_id is not None:
             where = {"$and": [where, {"conversation_id": conversation_id}]}
@@ -197,9 +146,9 @@ class ChromaMcpBackend:
         with _understood():
             columns = {name: found[name][0] for name in ("ids", "documents", "metadatas", "distances")}
             documents = _rows(columns)
-            for document, distance in zip(documents, columns["distances"], strict=True):
-                document["metadata"].pop(_WINDOW, None)
-                document["similarity"] = document["score"] = round(min(1.0, max(0.0, 1.0 - distance)), 4)
+            for found_one, distance in zip(documents, columns["distances"], strict=True):
+                found_one["metadata"].pop(_WINDOW, None)
+                found_one["similarity"] = found_one["score"] = round(min(1.0, max(0.0, 1.0 - distance)), 4)
         return documents
 
     def count_window(self, window: str) -> int:
@@ -224,14 +173,14 @@ class ChromaMcpBackend:
 
     @contextlib.contextmanager
     def _numbering(self) -> Iterator[None]:
-        """Keep other threads, and processes with this home, from giving a number."""
+        """Keep other threads, and processes with this home, from numbering turns."""
         folder, name = self._files
         shared = contextlib.nullcontext() if os.name == "nt" else locked(folder / f"{name}.history.lock")
         with self._turns, shared:
             yield
 
     def _last(self, conversation_id: str) -> int:
-        """Return the highest number of a conversation, or -1: one question if it is nearly known, else a search."""
+        """Return the highest number of a conversation, or -1; one question will do if it is nearly known."""
         known = self._known.get(conversation_id, -1)
         found = self._numbers(conversation_id, known + 1)
         if known >= 0 and conversation_id not in self._known:
@@ -292,8 +241,8 @@ class ChromaMcpBackend:
     def _call(self, tool: str, arguments: Mapping[str, Any]) -> list[str]:
         return self._call_with(lambda session: session.call(tool, arguments))
 
-    def _call_with(self, work: Callable[["_Session"], Value]) -> Value:
-        """Do something with the process, a second time if it had died meanwhile."""
+    def _call_with(self, work: Callable[[Session], Value]) -> Value:
+        """Do something with the process, and again if it had died."""
         session = self._opened()
         try:
             return work(session)
@@ -308,11 +257,11 @@ class ChromaMcpBackend:
             self._drop(session)
             raise
 
-    def _opened(self) -> "_Session":
+    def _opened(self) -> Session:
         """Return the process, started if it is not running, once its collections are there."""
         with self._opening:
             if self._session is None:
-                session = _Session(self._connect, self._patience)
+                session = Session(self._connect, self._patience)
                 try:
                     self._create(session, tuple(Collection))
                 except BaseException:
@@ -322,14 +271,14 @@ class ChromaMcpBackend:
                 self._session = session
             return self._session
 
-    def _drop(self, session: "_Session") -> None:
+    def _drop(self, session: Session) -> None:
         with self._opening:
             if self._session is session:
                 self._session = None
         session.close()
 
     @staticmethod
-    def _create(session: "_Session", names: Sequence[str]) -> None:
+    def _create(session: Session, names: Sequence[str]) -> None:
         there = session.call("list_collections", {})
         for name in names:
             if name not in there:
@@ -341,116 +290,6 @@ class ChromaMcpBackend:
                         raise
 
 
-class _Session:
-    """A running process, in a thread with an event loop of its own; it can be asked from every thread."""
-
-    def __init__(self, connect: Connect, patience: Patience) -> None:
-        self._patience = patience
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=NAME, daemon=True)
-        self._thread.start()
-        self._ready: concurrent.futures.Future[Client] = concurrent.futures.Future()
-        self._stop = asyncio.Event()
-        self._life = asyncio.run_coroutine_threadsafe(self._live(connect), self._loop)
-        atexit.register(self.close)
-        either: tuple[concurrent.futures.Future[Any], ...] = (self._ready, self._life)
-        concurrent.futures.wait(either, patience.start, concurrent.futures.FIRST_COMPLETED)
-        if not self._ready.done():
-            error = self._life.exception() if self._life.done() else None
-            self.close()
-            if isinstance(error, NotInstalled):
-                raise error
-            reason = error or f"it did not answer in {patience.start:g} seconds"
-            raise Unreachable(f"{NAME} could not be started: {reason}") from error
-
-    async def _live(self, connect: Connect) -> None:
-        async with connect() as client:
-            self._ready.set_result(client)
-            await self._stop.wait()
-
-    def call(self, tool: str, arguments: Mapping[str, Any]) -> list[str]:
-        """Call a tool; return its texts.
-
-        Raises:
-            Unreachable: The process or the server does not answer.
-            MCPError: It failed.
-        """
-        client, seconds = self._ready.result(), self._patience.call
-        try:
-            asked = asyncio.run_coroutine_threadsafe(client.call_tool(f"chroma_{tool}", dict(arguments)), self._loop)
-            answer = asked.result(seconds)
-        except concurrent.futures.TimeoutError as exc:
-            asked.cancel()
-            error = Unreachable(f"{NAME} did not answer in {seconds:g} seconds")
-            error.timed_out = True
-            raise error from exc
-        except Exception as exc:
-            if getattr(exc, "code", None) not in {None, *_CLOSED}:
-                raise MCPError(f"{NAME} refused: {exc}") from exc
-            raise Unreachable(f"{NAME} ended: {exc or type(exc).__name__}") from exc
-        return _texts(answer)
-
-    def close(self) -> None:
-        """End the process, and the thread."""
-        atexit.unregister(self.close)
-        if self._loop.is_closed():
-            return
-        if self._ready.done():
-            self._loop.call_soon_threadsafe(self._stop.set)
-        else:
-            self._life.cancel()
-        concurrent.futures.wait((self._life,), self._patience.stop)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(self._patience.stop)
-        if not self._thread.is_alive():
-            self._loop.close()
-
-
-@contextlib.asynccontextmanager
-async def _process(host: str, port: int) -> AsyncIterator["Client"]:
-    """Start the process, and yield the client that speaks to it."""
-    command, *arguments = shlex.split(os.environ.get(COMMAND, "")) or [NAME]
-    try:
-        from mcp import Client, StdioServerParameters
-        from mcp.client.stdio import stdio_client
-    except ImportError as exc:
-        raise NotInstalled("the MCP SDK is missing; install memories[server]") from exc
-    logging.getLogger("mcp.client.stdio").addFilter(_is_no_print)
-    program = shutil.which(command)
-    if program is None:
-        hint = f"put it on the PATH, or set {COMMAND} to the command that starts it"
-        raise NotInstalled(f"{shown(command)} can't be started: there is no such program; {hint}")
-    if sys.platform == "linux" and sys.executable:
-        program, arguments = sys.executable, ["-I", "-S", "-c", _DIES_WITH_US, program, *arguments]
-    parameters = StdioServerParameters(command=program, args=arguments, env=_environment(host, port))
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
-        try:
-            async with Client(stdio_client(parameters, errlog=said), mode="legacy") as client:
-                yield client
-        except Exception as exc:
-            said.seek(0)
-            lines = [line.strip() for line in said if line.strip()]
-            raise Unreachable(_plain(lines[-1]) if lines else f"it ended at once: {_innermost(exc)}") from exc
-
-
-def _innermost(exc: BaseException) -> BaseException:
-    """Return what a group of errors comes down to."""
-    return _innermost(exc.exceptions[0]) if isinstance(exc, BaseExceptionGroup) else exc
-
-
-def _is_no_print(record: logging.LogRecord) -> bool:
-    """Keep the SDK from logging, with a trace, each sentence that chroma-mcp prints among its answers."""
-    return not str(record.msg).startswith("Failed to parse JSONRPC")
-
-
-def _environment(host: str, port: int) -> dict[str, str]:
-    """Return what the process is told; version 0.2.6 reads CHROMA_HOST and not the documented CHROMA_HTTP_HOST."""
-    quiet = {"CHROMA_SSL": "false", "CHROMA_DOTENV_PATH": os.devnull, "ANONYMIZED_TELEMETRY": "FALSE"}
-    given = {name: value for name, value in os.environ.items() if name.startswith("CHROMA_")}
-    where = {"CHROMA_HTTP_HOST": host, "CHROMA_HTTP_PORT": str(port), "CHROMA_HOST": host, "CHROMA_PORT": str(port)}
-    return {**quiet, "FASTMCP_LOG_LEVEL": "ERROR", **given, "CHROMA_CLIENT_TYPE": "http", **where}
-
-
 def _address(endpoint: str, port: int) -> tuple[str, int]:
     try:
         parts = urlsplit(endpoint)
@@ -458,24 +297,13 @@ def _address(endpoint: str, port: int) -> tuple[str, int]:
     except ValueError:
         found = None, port
     if found[0] is None or "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise InvalidPayload(f'endpoint "{shown(endpoint)}" is not acceptable; use {NAME}://host:port')
+        raise InvalidInput(f'endpoint "{shown(endpoint)}" is not acceptable; use {NAME}://host:port')
     return found[0], found[1]
-
-
-def _texts(answer: "CallToolResult") -> list[str]:
-    """Return the texts of an answer; one that says that it failed is raised."""
-    texts = [text for text in (getattr(part, "text", None) for part in answer.content) if text is not None]
-    if not answer.is_error:
-        return texts
-    reason = _plain(" ".join(texts))
-    if _NOBODY_ANSWERS.search(reason.lower()):
-        raise ConnectionError(f"the Chroma server does not answer: {reason}")
-    raise MCPError(f"{NAME} failed: {reason}")
 
 
 @contextlib.contextmanager
 def _understood() -> Iterator[None]:
-    """Raise MCPError for an answer that looks otherwise than expected."""
+    """Raise MCPError for an answer that does not have the expected form."""
     try:
         yield
     except (ValueError, TypeError, KeyError, IndexError) as exc:
@@ -483,14 +311,9 @@ def _understood() -> Iterator[None]:
 
 
 def _rows(columns: Mapping[str, Any]) -> list[Document]:
-    """Return what Chroma answers in columns as documents."""
+    """Return documents from the columns of Chroma's answer."""
     rows = zip(columns["ids"], columns["documents"] or (), columns["metadatas"] or (), strict=True)
-    return [{"id": named, "text": text, "metadata": dict(metadata)} for named, text, metadata in rows]
-
-
-def _plain(text: str) -> str:
-    """Return what a program said on one line, without what could act on a terminal."""
-    return "".join(character if character.isprintable() else " " for character in text[:MAX_SAID])
+    return [document(named, text, metadata) for named, text, metadata in rows]
 
 
 def _turns_from(conversation_id: str, first: int) -> dict[str, Any]:

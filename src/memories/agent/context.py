@@ -1,4 +1,4 @@
-"""`ContextBuilder`: what a model is given before it answers: the last turns, what is remembered, the latest message."""
+"""`ContextBuilder`: what a model reads before it answers: the last turns, relevant memories, the latest message."""
 
 import copy
 import logging
@@ -9,23 +9,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memories.agent import fence
-from memories.agent.payloads import (
-    ContextPackage,
-    Document,
-    HistoryTurn,
-    InvalidPayload,
-    MemoryItem,
-    count,
-    item_of,
-    line,
-    share,
-    timestamp,
-    turn_of,
-)
+from memories.agent.payloads import ContextPackage, Document, HistoryTurn, MemoryItem, item_of, turn_of
 from memories.errors import InvalidInput
 from memories.logs import event
 from memories.models import MAX_TURN_CHARACTERS
-from memories.validate import MAX_LIMIT
+from memories.times import to_iso
+from memories.validate import MAX_LIMIT, limit, one_line, unit
 
 if TYPE_CHECKING:
     from memories.agent.gateway import MemoryGateway
@@ -41,21 +30,21 @@ _Pair = tuple[MemoryItem, float]
 
 
 class ContextBuildError(InvalidInput):
-    """What was given can make no context: the conversation has no name, or the message is no text."""
+    """No context can be made of this input: the conversation has no name, or the message is not text."""
 
 
 def estimate_tokens(text: str) -> int:
     """Return roughly how many tokens a text has: one for every 4 ASCII characters, one for every other character.
 
-    English prose has somewhat fewer, code and JSON somewhat more, Chinese and emoji about as many. Where it must be
-    exact, give `ContextBuilder` the counter of your model.
+    English prose has somewhat fewer, code and JSON somewhat more, Chinese and emoji about as many. If it must be exact,
+    pass the counter of your model to `ContextBuilder`.
     """
     others = 0 if text.isascii() else sum(sign > "\x7f" for sign in text)
     return -(-(len(text) - others) // 4) + others
 
 
 class ContextBuilder:
-    """Puts together what a model is given, within a budget, and never lets a failing memory stop an answer."""
+    """Puts together what a model reads, within a budget; a failing memory never stops an answer."""
 
     def __init__(
         self,
@@ -67,25 +56,25 @@ class ContextBuilder:
         *,
         count_tokens: Callable[[str], int] = estimate_tokens,
     ) -> None:
-        """Set what a context consists of.
+        """Set what a context contains.
 
         Args:
-            gateway: Where turns and memories come from.
+            gateway: The source of turns and memories.
             history_tail_n: How many of the last turns, 1 to 1,000.
             memory_top_k: How many memories at most, 1 to 1,000.
-            min_confidence: Memories are at least so sure, 0 to 1.
-            token_budget: So many tokens the formatted context has at most; None for no limit.
+            min_confidence: The lowest confidence of a memory, 0 to 1.
+            token_budget: How many tokens the formatted context may have; None for no limit.
             count_tokens: Returns how many tokens a text has for the model that reads it.
 
         Raises:
             ValueError: A number is not acceptable.
         """
         self.gateway = gateway
-        self.history_tail_n = count(history_tail_n, "history_tail_n")
-        self.memory_top_k = count(memory_top_k, "memory_top_k")
-        self.min_confidence = share(min_confidence, "min_confidence")
+        self.history_tail_n = limit(history_tail_n, "history_tail_n")
+        self.memory_top_k = limit(memory_top_k, "memory_top_k")
+        self.min_confidence = unit(min_confidence, "min_confidence")
         if token_budget is not None and (type(token_budget) is not int or token_budget < 1):
-            raise InvalidPayload("token_budget must be a whole number, 1 or more, or None")
+            raise InvalidInput("token_budget must be a whole number, 1 or more, or None")
         self.token_budget = token_budget
         self._count_tokens = count_tokens
 
@@ -93,7 +82,7 @@ class ContextBuilder:
     def from_config(
         cls, gateway: "MemoryGateway", config: "Config", token_budget: int | None = None
     ) -> "ContextBuilder":
-        """Return a builder with the numbers of the settings, and with another budget if one is given."""
+        """Return a builder with the settings, and with another budget if one is given."""
         return cls(
             gateway,
             config.history_tail_n,
@@ -105,13 +94,12 @@ class ContextBuilder:
     def build_context(self, conversation_id: str, latest_user_text: str) -> dict[str, Any]:
         """Gather what a model needs to answer a message.
 
-        A gateway that fails costs what it would have given and nothing else: the context then has less, down to the
-        message alone, and its metadata says why.
+        If the gateway fails, the context has less, down to the message alone, and its metadata says why.
 
         Args:
             conversation_id: The conversation.
-            latest_user_text: The message that is to be answered. If it is also the last turn of the history, because
-                it was stored already, it is left out there.
+            latest_user_text: The message to be answered. If it was stored already, so that it is also the last turn
+                of the history, it is left out there.
 
         Returns:
             The fields of a `ContextPackage`: `history`, a list of `HistoryTurn`, oldest first; `memories`, a list of
@@ -122,21 +110,21 @@ class ContextBuilder:
             `boundary`, the number of the blocks' marks.
 
         Raises:
-            ContextBuildError: The conversation has no acceptable name, or the message is no text.
+            ContextBuildError: The id of the conversation is not acceptable, or the message is not text.
         """
         if not isinstance(latest_user_text, str):
             raise ContextBuildError(f"the latest message is of type {type(latest_user_text).__name__}; give text")
         return self._build(_name(conversation_id), latest_user_text, latest_user_text)
 
     def build_recall(self, query: str, conversation_id: str | None = None) -> dict[str, Any]:
-        """Gather what is to be known before a task: as `build_context` does, but without a message in it.
+        """Gather what is known about a task, as `build_context` does, but without a message.
 
         Args:
             query: The task.
-            conversation_id: The conversation whose last turns belong to it.
+            conversation_id: The conversation whose last turns are included.
 
         Raises:
-            ContextBuildError: The conversation has no acceptable name.
+            ContextBuildError: The id of the conversation is not acceptable.
         """
         return self._build(None if conversation_id is None else _name(conversation_id), query, "")
 
@@ -159,10 +147,10 @@ class ContextBuilder:
         return "\n\n".join([fence.rule(), *blocks, f"{opening}\n{message}"])
 
     def _truncate_to_budget(self, context: dict[str, Any]) -> dict[str, Any]:
-        """Return a context that fits the budget: the message goes before the newest turns, these before memories.
+        """Return a context that fits the budget: first the message, then the newest turns, then memories.
 
-        Turns are left out from the oldest on, memories from the least relevant on where they don't fit. A message that
-        is too long by itself is cut at its end, and so is the newest turn.
+        The oldest turns are left out first, and the least relevant memories. A message that is too long by itself is
+        cut at its end, and so is the newest turn.
         """
         history, memories = list(context["history"]), list(context["memories"])
         kept: dict[str, Any] = {**context, "history": history, "memories": memories}
@@ -200,7 +188,7 @@ class ContextBuilder:
             memories = self._attempt(errors, "memories", lambda: self._memories(query))
         metadata = {
             "conversation_id": conversation,
-            "built_at": timestamp(datetime.now(UTC)),
+            "built_at": to_iso(datetime.now(UTC)),
             "query_latency_ms": round((time.perf_counter() - began) * 1000, 2),
             "degraded": bool(errors),
             "errors": errors,
@@ -239,7 +227,7 @@ class ContextBuilder:
         return self.token_budget is None or self._total(context) <= self.token_budget
 
     def _newest(self, history: list[HistoryTurn], kept: dict[str, Any]) -> list[HistoryTurn]:
-        """Return the newest turns that fit beside what is kept; of the very last one what fits, if it is too long."""
+        """Return the newest turns that fit beside what is kept; if not even the last one fits, the beginning of it."""
         room = (self.token_budget or 0) - self._total(kept)
         number = 0
         for turn in reversed(history):
@@ -256,7 +244,7 @@ class ContextBuilder:
         return [_beginning(last, size)] if size >= MIN_SHOWN else []
 
     def _relevant(self, memories: list[_Pair], kept: dict[str, Any]) -> list[_Pair]:
-        """Return the memories that fit beside what is kept, a more relevant one before others."""
+        """Return the memories that fit beside what is kept, the most relevant first."""
         room = (self.token_budget or 0) - self._total(kept)
         chosen: list[_Pair] = []
         for pair in memories:
@@ -291,7 +279,7 @@ _CUT = ("dropped_turns", "dropped_memories", "shortened_turns", "latest_message_
 
 
 def _said(text: str) -> list[str]:
-    """Return a message as it is compared with a stored one."""
+    """Return the words of a message, to compare it with a stored one."""
     return unicodedata.normalize("NFC", text)[:MAX_TURN_CHARACTERS].split()
 
 
@@ -302,7 +290,7 @@ def _beginning(turn: HistoryTurn, size: int) -> HistoryTurn:
 
 
 def _most(limit: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number below a limit that fits, if all below it do; 0 if none does."""
+    """Return the largest number below a limit that fits, given that all smaller ones fit; 0 if none does."""
     least, beyond = 0, limit
     while beyond - least > 1:
         middle = (least + beyond) // 2
@@ -311,7 +299,7 @@ def _most(limit: int, fits: Callable[[int], bool]) -> int:
 
 
 def _each(read: Callable[[Document], _Part], documents: Sequence[Document]) -> list[_Part]:
-    """Return what each document holds; one that holds nothing usable is left out, and logged."""
+    """Return what each document holds; one that can't be read is left out and logged."""
     found = []
     for document in documents:
         try:
@@ -323,8 +311,8 @@ def _each(read: Callable[[Document], _Part], documents: Sequence[Document]) -> l
 
 def _name(conversation_id: str) -> str:
     try:
-        return line(conversation_id, "conversation_id")
-    except InvalidPayload as exc:
+        return one_line(conversation_id, "conversation_id")
+    except InvalidInput as exc:
         raise ContextBuildError(str(exc)) from exc
 
 

@@ -1,4 +1,4 @@
-"""How recalled text is put before a model: as data, one line for each item, which nothing in the item can leave. Pure.
+"""Recalled text as a model is shown it: as data, one line an item, which nothing in the item can break out of. Pure.
 
 An item is one JSON object on one line between two marks. Its text can't end the line, since JSON writes a line break
 as `\\n`; it can't hold a tag or a template's token, since `<`, `>`, `&` and the bracket of `[INST]` and its like are
@@ -51,7 +51,7 @@ def line(item: Mapping[str, Any]) -> str:
     if len(text) > MAX_SHOWN:
         shown |= {"text": text[:MAX_SHOWN], "cut": len(text) - MAX_SHOWN}
     written = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
-    written = _MARKUP.sub(_escape_match, written)
+    written = _MARKUP.sub(lambda found: _escape(found[0]), written)
     if written.isascii() and written.isprintable():
         return written
     return "".join(_escape(sign) if is_unseen(sign) else sign for sign in written)
@@ -80,10 +80,6 @@ def read_block(text: str, title: str, boundary: str) -> list[dict[str, Any]]:
 def is_unseen(sign: str) -> bool:
     """Return whether a character shows nothing by itself, reorders others, or commands a terminal."""
     return sign in _UNSEEN or unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-
-
-def _escape_match(found: re.Match[str]) -> str:
-    return _escape(found[0])
 
 
 def _escape(sign: str) -> str:

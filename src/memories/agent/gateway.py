@@ -1,4 +1,4 @@
-"""`MemoryGateway`: the one door to turns and memories for an agent, whatever stands behind it."""
+"""`MemoryGateway`: how an agent stores and finds turns and memories, whatever the backend."""
 
 import logging
 import os
@@ -9,28 +9,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from memories.agent.backend import Backend, EngineBackend, MCPError, UnsupportedEndpoint
-from memories.agent.payloads import Document, HistoryTurn, InvalidPayload, MemoryItem, aware, count, line, share
+from memories.agent.backend import Backend, MCPError, UnsupportedEndpoint
+from memories.agent.engine import EngineBackend
+from memories.agent.payloads import Document, HistoryTurn, MemoryItem, aware, document
 from memories.config import load_config
-from memories.errors import ConfigError
+from memories.errors import ConfigError, InvalidInput
 from memories.ids import digest
 from memories.logs import event
 from memories.service import Memories
 from memories.stores.records import MAX_INDEX
-from memories.validate import MAX_LIMIT, shown
+from memories.validate import MAX_LIMIT, limit, one_line, shown, unit
 from memories.write.queue import Drained, Entry, RetryQueue
 
-ENGINE = "memories"  # the endpoint that means our own engine with the store of the settings
-CHROMA_MCP = "chroma-mcp"  # the endpoint that means a Chroma server, spoken to through that program
-_OWN_ID = "gateway:"  # begins the message ids that are given here, and shown to nobody
+ENGINE = "memories"  # the endpoint of our own engine with the store of the settings
+CHROMA_MCP = "chroma-mcp"  # the endpoint of a Chroma server, through the program of that name
+_OWN_ID = "gateway:"  # prefix of message ids that are made here; they are never shown
 _log = logging.getLogger(__name__)
 
 
 class MemoryGateway:
-    """Stores and finds turns and memories. It checks what it is given and decides nothing.
+    """Stores and finds turns and memories. It checks values and decides nothing.
 
-    A turn that can't be stored is put into a queue on disk, and stored, in order, as soon as the memory answers again.
-    It may be used by many threads, and its memory by many processes. It is a context manager.
+    A turn that can't be stored is put into a queue on disk, and stored, in order, when the memory answers again.
+    Threads may share a gateway, and processes its memory. It is a context manager.
     """
 
     def __init__(self, mcp_endpoint: str, *, backend: Backend | None = None) -> None:
@@ -39,10 +40,10 @@ class MemoryGateway:
         Args:
             mcp_endpoint: `memories` for our own engine with the store of the settings, a store's URL, the path of a
                 store's file, or `chroma-mcp` or `chroma-mcp://host:port` for a Chroma server.
-            backend: What stands behind it, instead of what the endpoint names; it is not closed by `close`.
+            backend: The backend, instead of the one that the endpoint names; `close` does not close it.
 
         Raises:
-            ConnectionError: Nothing here can speak to that endpoint.
+            ConnectionError: No backend can speak to that endpoint.
             ValueError: It is empty.
         """
         self._owned = backend is None
@@ -52,15 +53,15 @@ class MemoryGateway:
         self._counts = {"message_count": 0, "memory_count": 0}
 
     def ensure_collections(self, names: list[str]) -> None:
-        """Make sure that collections are there: `history` and `memory`; what waits in the queue is then stored.
+        """Make sure that the collections `history` and `memory` exist; then store what waits in the queue.
 
         Raises:
             ValueError: A name is not acceptable.
             ConnectionError: The memory does not answer.
-            MCPError: It can't make such a collection.
+            MCPError: It can't make this collection.
         """
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
-            raise InvalidPayload("names must be a list of names of collections")
+            raise InvalidInput("names must be a list of names of collections")
         with self._timed("collections are there", names=list(names)):
             self._backend.ensure_collections(names)
         try:
@@ -80,18 +81,18 @@ class MemoryGateway:
     ) -> str:
         """Append a turn to a conversation.
 
-        What waits in the queue is stored first. A turn that can't be stored now is put into the queue, and then the
-        error says so: its `queued` is true. Appending it again does no harm.
+        What waits in the queue is stored first. A turn that can't be stored now goes into the queue, and the error has
+        `queued` set. Appending it again does no harm.
 
         Args:
             conversation_id: The conversation.
             role: `user`, `assistant` or `system`.
             text: What was said, at most 100,000 characters.
-            turn_index: Its place. If that is taken, or a later one is, the turn gets the next free one, so that two
-                writers who believe the same get two numbers; `tail_history` shows them. 0 therefore means: at the end.
+            turn_index: Its place. If this or a later place is taken, the turn gets the next free one, so that two
+                writers never share a number; `tail_history` shows it. So 0 means: at the end.
             ts: When it was said, ISO 8601.
-            message_id: Its name in the conversation: a second turn that has it is not stored again. Without one, only
-                a turn that is the same in everything counts as the same.
+            message_id: Its id in the conversation: a second turn with the same one is not stored again. Without one,
+                only a turn that is the same in everything counts as the same.
             channel: Where it came from, such as `web`.
 
         Returns:
@@ -104,8 +105,10 @@ class MemoryGateway:
         """
         turn = HistoryTurn(conversation_id, role, text, turn_index, ts, message_id, channel)
         if turn.turn_index > MAX_INDEX:
-            raise InvalidPayload(f"turn_index must be a whole number from 0 to {MAX_INDEX}")
-        turn.message_id = turn.message_id or _own_id(turn)
+            raise InvalidInput(f"turn_index must be a whole number from 0 to {MAX_INDEX}")
+        if not turn.message_id:  # the same for a turn that is the same in everything
+            parts = (turn.conversation_id, turn.role, turn.text, str(turn.turn_index), turn.ts, turn.channel or "")
+            turn.message_id = f"{_OWN_ID}{digest(*parts)}"
         try:
             with self._timed("turn stored", conversation_id=conversation_id, role=role, counts="message_count"):
                 self._drain_before(turn.conversation_id)
@@ -117,30 +120,30 @@ class MemoryGateway:
     def tail_history(self, conversation_id: str, n: int) -> list[Document]:
         """Return the last turns of a conversation, oldest first.
 
-        Turns that still wait in the queue are the last ones; their metadata has `pending`.
+        Turns that wait in the queue come last; their metadata has `pending`.
 
         Args:
             conversation_id: The conversation.
             n: How many, 1 to 1,000.
 
         Returns:
-            Documents: `id`, `text`, and `metadata` with `conversation_id`, `role`, `ts`, `turn_index` and, where they
-            have them, `message_id`, `channel` and `speaker`.
+            Documents: `id`, `text`, and `metadata` with `conversation_id`, `role`, `ts`, `turn_index` and, if known,
+            `message_id`, `channel` and `speaker`.
 
         Raises:
             ValueError: `n` is not acceptable.
             ConnectionError: The memory does not answer.
             MCPError: It could not read.
         """
-        wanted = count(n, "n")
-        conversation = line(conversation_id, "conversation_id")
+        wanted = limit(n, "n")
+        conversation = one_line(conversation_id, "conversation_id")
         with self._timed("history read", conversation_id=conversation_id, n=n):
-            waiting = self._waiting(conversation)  # first: what is stored meanwhile is then seen in both places
-            found = self._backend.tail(conversation, min(wanted + len(waiting), MAX_LIMIT))
-        documents = (found + _pending(waiting, found))[-wanted:]
-        for document in documents:
-            if str(document["metadata"].get("message_id")).startswith(_OWN_ID):
-                del document["metadata"]["message_id"]
+            waiting = self._waiting(conversation)  # first: a turn stored meanwhile is then seen twice, not never
+            stored = self._backend.tail(conversation, min(wanted + len(waiting), MAX_LIMIT))
+        documents = (stored + _pending(waiting, stored))[-wanted:]
+        for found in documents:
+            if str(found["metadata"].get("message_id")).startswith(_OWN_ID):
+                del found["metadata"]["message_id"]
         return documents
 
     def write_memory(  # noqa: PLR0913, PLR0917 - the specification's signature
@@ -164,7 +167,7 @@ class MemoryGateway:
             confidence: How sure its writer is, 0 to 1.
             ts: When it was written, ISO 8601.
             conversation_id: The conversation that it comes from.
-            entities: Whom and what it is about, separated by commas.
+            entities: People and things it is about, separated by commas.
             source: `chat`, `tool` or `import`.
             tags: Words, separated by commas.
             window: The window that it counts in; see `count_window`.
@@ -187,24 +190,24 @@ class MemoryGateway:
         """Return the memories that answer a query, by meaning and by word, best first.
 
         Args:
-            query_text: What is asked; of a long text the first 4,096 characters are looked for.
+            query_text: The question; only the first 4,096 characters of a long one count.
             k: How many at most, 1 to 1,000.
-            min_confidence: They are at least so sure and current, 0 to 1.
+            min_confidence: The lowest confidence, 0 to 1.
             conversation_id: Only memories of this conversation.
 
         Returns:
             Documents: `id`, `text`, `similarity` and `score`, 0 to 1, and `metadata` with `type`, `confidence`, `ts`
-            and, where they have them, `conversation_id`, `entities`, `source` and `tags`.
+            and, if known, `conversation_id`, `entities`, `source` and `tags`.
 
         Raises:
             ValueError: A value is not acceptable.
             ConnectionError: The memory does not answer.
             MCPError: It could not search.
         """
-        wanted, least = count(k, "k"), share(min_confidence, "min_confidence")
+        wanted, least = limit(k, "k"), unit(min_confidence, "min_confidence")
         if not isinstance(query_text, str):
-            raise InvalidPayload(f"query_text is of type {type(query_text).__name__}; give text")
-        conversation = None if conversation_id is None else line(conversation_id, "conversation_id")
+            raise InvalidInput(f"query_text is of type {type(query_text).__name__}; give text")
+        conversation = None if conversation_id is None else one_line(conversation_id, "conversation_id")
         with self._timed("memories recalled", k=k) as known:
             found = self._backend.recall(query_text, wanted, least, conversation)
             known["found"] = len(found)
@@ -220,7 +223,7 @@ class MemoryGateway:
         return self._backend.count_window(_window(window))
 
     def hold_windows(self) -> AbstractContextManager[None]:
-        """Keep others who use this from storing memories in windows while inside: what was counted still holds."""
+        """Keep other users of `hold_windows` out while inside, so that a count stays true until then."""
         return self._backend.hold_windows()
 
     def drain(self) -> int:
@@ -236,7 +239,7 @@ class MemoryGateway:
         return drained.done
 
     def close(self) -> None:
-        """Release what is held, but not a backend that was given."""
+        """Close the backend, unless it was passed in."""
         if self._owned:
             self._backend.close()
 
@@ -260,7 +263,7 @@ class MemoryGateway:
         return drained
 
     def _drain_before(self, conversation_id: str) -> None:
-        """Store what waits, that of a conversation first: nothing new of it may come before.
+        """Store what waits, beginning with one conversation: its new turns must not come first.
 
         Raises:
             MCPError: Turns of this conversation still wait.
@@ -277,7 +280,7 @@ class MemoryGateway:
             return self.queue.entries(conversation_id)
 
     def _queue(self, turn: HistoryTurn, error: ConnectionError | MCPError) -> None:
-        """Put a turn into the queue, and say in the error whether that worked."""
+        """Put a turn into the queue, and note in the error whether that worked."""
         try:
             self.queue.add(vars(turn) | {"ts": aware(turn.ts)})
         except OSError as exc:
@@ -291,7 +294,7 @@ class MemoryGateway:
 
     @contextmanager
     def _timed(self, name: str, *, counts: str | None = None, **fields: object) -> Iterator[dict[str, object]]:
-        """Log an operation with its latency, as an error if it fails; what is put into the dict is logged with it."""
+        """Log an operation with its latency, as an error if it fails, and with what the caller puts into the dict."""
         began = time.perf_counter()
         known = dict(fields)
         try:
@@ -306,14 +309,14 @@ class MemoryGateway:
 
 
 def _open_backend(endpoint: str) -> Backend:
-    """Return what an endpoint names: the place where other kinds of backends are to be added.
+    """Return the backend of an endpoint; other kinds are added here.
 
     Raises:
         UnsupportedEndpoint: There is none for it.
-        InvalidPayload: It is empty.
+        InvalidInput: It is empty.
     """
     if not isinstance(endpoint, str) or not endpoint.strip():
-        raise InvalidPayload("the endpoint is empty; give memories, a store's URL, or a path")
+        raise InvalidInput("the endpoint is empty; give memories, a store's URL, or a path")
     given = endpoint.strip()
     if given == ENGINE:
         return EngineBackend(Memories(), owned=True)
@@ -341,19 +344,13 @@ def _refusal(endpoint: str) -> str:
 
 
 def new_message_id() -> str:
-    """Return a message id that is shown to nobody, for a turn that is not the same as any other."""
+    """Return a message id that no other turn has; it is never shown."""
     return f"{_OWN_ID}{os.urandom(16).hex()}"
-
-
-def _own_id(turn: HistoryTurn) -> str:
-    """Return a message id for a turn that has none: the same for a turn that is the same in everything."""
-    parts = (turn.conversation_id, turn.role, turn.text, str(turn.turn_index), turn.ts, turn.channel or "")
-    return f"{_OWN_ID}{digest(*parts)}"
 
 
 def _window(name: str) -> str:
     if not isinstance(name, str) or not name.strip():
-        raise InvalidPayload("window must be text that is not empty")
+        raise InvalidInput("window must be text that is not empty")
     return name
 
 
@@ -372,38 +369,31 @@ def _turn(entry: Entry) -> HistoryTurn:
     try:
         return HistoryTurn(**entry)
     except TypeError as exc:
-        raise InvalidPayload(f"a queued entry is no turn: {exc}") from exc
+        raise InvalidInput(f"a queued entry is no turn: {exc}") from exc
 
 
 def _pending(waiting: list[Entry], stored: list[Document]) -> list[Document]:
     """Return the turns that wait and are not stored yet, numbered on from those that are."""
-    known = {document["metadata"].get("message_id") for document in stored}
+    known = {found["metadata"].get("message_id") for found in stored}
     last = stored[-1]["metadata"]["turn_index"] if stored else -1
-    found: list[Document] = []
-    for turn in map(_readable, waiting):
-        if turn is not None and turn.message_id not in known:
-            known.add(turn.message_id)
-            last = max(last + 1, turn.turn_index)
-            found.append(_pending_document(turn, last))
-    return found
-
-
-def _readable(entry: Entry) -> HistoryTurn | None:
-    """Return the turn of an entry; None if it holds none, as the next drain finds too."""
-    try:
-        return _turn(entry)
-    except InvalidPayload:
-        return None
-
-
-def _pending_document(turn: HistoryTurn, index: int) -> Document:
-    metadata = {
-        "conversation_id": turn.conversation_id,
-        "role": turn.role,
-        "ts": turn.ts,
-        "turn_index": index,
-        "pending": True,
-    }
-    optional = {"message_id": turn.message_id, "channel": turn.channel}
-    metadata |= {name: value for name, value in optional.items() if value is not None}
-    return {"id": f"pending#{turn.message_id}", "text": turn.text, "metadata": metadata}
+    pending: list[Document] = []
+    for entry in waiting:
+        try:
+            turn = _turn(entry)
+        except InvalidInput:
+            continue  # the next drain finds this too, and puts it aside
+        if turn.message_id in known:
+            continue
+        known.add(turn.message_id)
+        last = max(last + 1, turn.turn_index)
+        metadata = {
+            "conversation_id": turn.conversation_id,
+            "role": turn.role,
+            "ts": turn.ts,
+            "turn_index": last,
+            "pending": True,
+            "message_id": turn.message_id,
+            "channel": turn.channel,
+        }
+        pending.append(document(f"pending#{turn.message_id}", turn.text, metadata))
+    return pending

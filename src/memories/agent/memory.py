@@ -12,10 +12,10 @@ from memories import logs
 from memories.agent.backend import MCPError, UnsupportedEndpoint
 from memories.agent.context import ContextBuilder
 from memories.agent.gateway import MemoryGateway, new_message_id
-from memories.agent.payloads import timestamp
 from memories.agent.policy import MemoryPolicy, window_key
 from memories.config import Config, load_config
 from memories.models import MAX_TURN_CHARACTERS
+from memories.times import to_iso
 
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.5
@@ -29,7 +29,7 @@ def _clock() -> datetime:
 
 
 class AgentMemory:
-    """What an agent needs around each message. A failing memory is logged, and never stops the agent.
+    """What an agent needs around each message. A failing memory is logged and never stops the agent.
 
     memory = AgentMemory.start()
     prompt = memory.prompt("standup", message)
@@ -60,12 +60,12 @@ class AgentMemory:
     def start(cls, config: Config | None = None, *, pause: Callable[[float], None] = time.sleep) -> Self:
         """Open the memory that the settings name, and make sure that it answers.
 
-        Where nobody answers it tries again, five times in all, with pauses that double. If `LOG_LEVEL` is set, what
-        happens is logged to standard error.
+        If nobody answers it tries again, five times in all, with pauses that double. If `LOG_LEVEL` is set, it logs to
+        standard error.
 
         Args:
-            config: Settings instead of those of the environment and the files.
-            pause: Waits for so many seconds.
+            config: The settings. [default: the environment and the files]
+            pause: Waits for that many seconds.
 
         Raises:
             ConnectionError: Nobody answered.
@@ -104,17 +104,17 @@ class AgentMemory:
         Args:
             conversation_id: The conversation.
             role: `user`, `assistant` or `system`.
-            text: What was said. Of more than 100,000 characters only the first are kept, and what is no text in it (a
-                NUL, half a character) becomes U+FFFD; both are logged.
-            ts: When it was said; now by default.
-            message_id: Its name in the conversation: a second turn that has it is not stored again.
+            text: What was said. Only the first 100,000 characters are kept, and what is not text (a NUL, half a
+                character) becomes U+FFFD; both are logged.
+            ts: When it was said. [default: now]
+            message_id: Its id in the conversation: a second turn with the same one is not stored again.
             channel: Where it came from.
 
         Returns:
-            The turn's id; None if it is not stored: it is queued, or not acceptable, and the log says which.
+            The turn's id; None if it was queued or is not acceptable, and the log says which.
         """
         try:
-            at, named = ts or timestamp(self._clock()), message_id or new_message_id()
+            at, named = ts or to_iso(self._clock()), message_id or new_message_id()
             return self.gateway.append_history(conversation_id, role, _storable(text), 0, at, named, channel)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the agent goes on
             queued = getattr(exc, "queued", False)
@@ -136,14 +136,14 @@ class AgentMemory:
         """Store a memory, if the policy allows it.
 
         Args:
-            text: What is to be remembered.
+            text: What to remember.
             memory_type: `preference`, `fact`, `project` or `decision`.
             confidence: How sure the agent is, 0 to 1.
             conversation_id: The conversation that it comes from.
-            entities: Whom and what it is about, separated by commas.
+            entities: People and things it is about, separated by commas.
             source: `chat`, `tool` or `import`.
             tags: Words, separated by commas.
-            window: The window that it counts in; by default the conversation and the hour.
+            window: The window that it counts in. [default: the conversation and the hour]
 
         Returns:
             The memory's id; None if it is not stored, and the log says why.
@@ -159,7 +159,7 @@ class AgentMemory:
                     logs.event(_log, logging.INFO, "memory rejected: the window is full", window=window)
                     return None
                 return self.gateway.write_memory(
-                    text, memory_type, confidence, timestamp(now),
+                    text, memory_type, confidence, to_iso(now),
                     conversation_id, entities, source, tags, window=window,
                 )  # fmt: skip
         except Exception as exc:  # noqa: BLE001 - whatever it is, the agent goes on
@@ -187,13 +187,12 @@ class AgentMemory:
         self.close()
 
     def health(self) -> dict[str, Any]:
-        """Return how the memory is, for a health check. It reads a little, stores nothing, and never raises.
+        """Return the state of the memory, for a health check. It reads a little, stores nothing and never raises.
 
         Returns:
             `status`, `healthy` or `degraded`; `history` and `memory`, `ok` or what is wrong with that collection;
-            `queued_turns`, how many turns wait to be stored, and `refused_turns`, how many were put aside for good, or
-            None if that can't be read; `query_latency_ms`, how long the look at both collections took. While there are
-            such turns, the memory is degraded.
+            `queued_turns`, how many turns wait to be stored, and `refused_turns`, how many were put aside for good (if
+            there are any, the memory is degraded), or None if that can't be read; `query_latency_ms`.
         """
         began = time.perf_counter()
         history = _trouble(lambda: self.gateway.tail_history(_PROBE, 1))
@@ -216,7 +215,7 @@ class AgentMemory:
 
 
 def _trouble(look: Callable[[], object]) -> str | None:
-    """Return in one line why a look at the memory fails; None if it works."""
+    """Return why a look at the memory fails, in one line; None if it works."""
     try:
         look()
     except Exception as exc:  # noqa: BLE001 - a health check tells what it is, and never fails
@@ -233,7 +232,7 @@ def _reason(exc: Exception) -> str:
 
 
 def _storable(text: str) -> str:
-    """Return what can be stored of a message; what is no text at all is left to be refused."""
+    """Return what can be stored of a message; what is not a string is left for the gateway to refuse."""
     if not isinstance(text, str):
         return text
     whole = text.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")

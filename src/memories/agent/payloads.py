@@ -1,24 +1,20 @@
 """The data models of the conversation specification: turns, memories, contexts, and what they must look like."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 from memories import validate
 from memories.agent.policy import MEMORY_TYPES
 from memories.errors import InvalidInput
 from memories.models import MAX_TURN_CHARACTERS
-from memories.times import to_iso
 
 ROLES = ("user", "assistant", "system")
 SOURCES = ("chat", "tool", "import")
 MAX_MEMORY_CHARACTERS = 2_000
 
 Document = dict[str, Any]  # what a gateway returns: id, text, metadata, and similarity and score if it was searched for
-
-
-class InvalidPayload(InvalidInput, ValueError):
-    """A turn or a memory is not acceptable; nothing was stored."""
 
 
 @dataclass
@@ -31,12 +27,12 @@ class HistoryTurn:
         text: What was said, at most 100,000 characters.
         turn_index: Its place in the conversation, from 0.
         ts: When it was said, ISO 8601.
-        message_id: Its name in the conversation: a second turn that has it is not stored again.
+        message_id: Its id in the conversation: a second turn with the same one is not stored again.
         channel: Where it came from, such as `web`.
-        speaker: Who said it, where somebody has a name.
+        speaker: Who said it, where the name is known.
 
     Raises:
-        InvalidPayload: A value is not acceptable.
+        InvalidInput: A value is not acceptable.
     """
 
     conversation_id: str
@@ -49,15 +45,15 @@ class HistoryTurn:
     speaker: str | None = None
 
     def __post_init__(self) -> None:
-        self.conversation_id = line(self.conversation_id, "conversation_id")
+        self.conversation_id = validate.one_line(self.conversation_id, "conversation_id")
         _one_of(self.role, ROLES, "role")
         _text(self.text, MAX_TURN_CHARACTERS, "a turn", "cut it")
         if type(self.turn_index) is not int or self.turn_index < 0:
-            raise InvalidPayload("turn_index must be a whole number, 0 or more")
+            raise InvalidInput("turn_index must be a whole number, 0 or more")
         moment(self.ts)
-        self.message_id = _optional_line(self.message_id, "message_id")
-        self.speaker = _optional_line(self.speaker, "speaker")
-        self.channel = _tag(self.channel, "channel")
+        self.message_id = _optional(validate.one_line, self.message_id, "message_id")
+        self.speaker = _optional(validate.one_line, self.speaker, "speaker")
+        self.channel = _optional(_tag, self.channel, "channel")
 
 
 @dataclass
@@ -70,14 +66,14 @@ class MemoryItem:
         confidence: How sure its writer was, 0 to 1.
         ts: When it was written, ISO 8601.
         conversation_id: The conversation that it comes from.
-        entities: Whom and what it is about, separated by commas.
+        entities: People and things it is about, separated by commas.
         source: `chat`, `tool` or `import`.
         tags: Words, separated by commas.
         id: Its id, once it is stored.
         agent: Who wrote it, once it is stored.
 
     Raises:
-        InvalidPayload: A value is not acceptable.
+        InvalidInput: A value is not acceptable.
     """
 
     text: str
@@ -96,10 +92,10 @@ class MemoryItem:
         _one_of(self.memory_type, MEMORY_TYPES, "memory_type")
         if self.source is not None:
             _one_of(self.source, SOURCES, "source")
-        self.confidence = share(self.confidence, "confidence")
+        self.confidence = validate.unit(self.confidence, "confidence")
         moment(self.ts)
-        self.conversation_id = _tag(self.conversation_id, "conversation_id")
-        self.entities, self.tags = _tag(self.entities, "entities"), _tag(self.tags, "tags")
+        self.conversation_id = _optional(_tag, self.conversation_id, "conversation_id")
+        self.entities, self.tags = _optional(_tag, self.entities, "entities"), _optional(_tag, self.tags, "tags")
 
 
 @dataclass
@@ -119,10 +115,19 @@ class ContextPackage:
     metadata: dict[str, Any]
 
 
+def document(named: str, text: str, metadata: Mapping[str, Any]) -> Document:
+    """Return the document of a turn or a memory; metadata that is None is left out."""
+    return {
+        "id": named,
+        "text": text,
+        "metadata": {name: value for name, value in metadata.items() if value is not None},
+    }
+
+
 def turn_of(document: Document) -> HistoryTurn:
     """Return the turn that a gateway's document holds.
 
-    What a tool said, which the specification has no role for, counts as the assistant's, its channel being `tool`.
+    The specification has no role for tools: what a tool said counts as the assistant's, with the channel `tool`.
     """
     known = document["metadata"]
     tool = known["role"] == "tool"
@@ -141,8 +146,8 @@ def turn_of(document: Document) -> HistoryTurn:
 def item_of(document: Document) -> MemoryItem:
     """Return the memory that a gateway's document holds.
 
-    One that another writer stored may be longer or of another type than the specification has: it is cut, and counts
-    as a fact.
+    One that another writer stored may be longer than the specification allows, and is cut, or of another type, and
+    counts as a fact.
     """
     known, text = document["metadata"], document["text"]
     kind, source = known.get("type"), known.get("source")
@@ -161,87 +166,42 @@ def item_of(document: Document) -> MemoryItem:
 
 
 def moment(ts: str) -> datetime:
-    """Return the time that a timestamp names, aware; without a time zone, the machine's own is meant.
+    """Return the time of a timestamp, aware; one without a time zone is in the machine's own.
 
     Raises:
-        InvalidPayload: It is not ISO 8601.
+        InvalidInput: It is not ISO 8601.
     """
     try:
         return datetime.fromisoformat(ts).astimezone(UTC)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidPayload(f'ts "{validate.shown(str(ts))}" is not a time; use ISO 8601') from None
+        raise InvalidInput(f'ts "{validate.shown(str(ts))}" is not a time; use ISO 8601') from None
 
 
 def aware(ts: str) -> str:
-    """Return a timestamp that means the same in every time zone."""
+    """Return a timestamp with its time zone, so that it means the same everywhere."""
     return ts if datetime.fromisoformat(ts).tzinfo else moment(ts).astimezone().isoformat()
-
-
-def timestamp(at: datetime) -> str:
-    """Return a time as a timestamp."""
-    return to_iso(at)
-
-
-def count(number: int, name: str) -> int:
-    """Return how many results are wanted.
-
-    Raises:
-        InvalidPayload: It is not a whole number from 1 to 1,000.
-    """
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= validate.MAX_LIMIT:
-        raise InvalidPayload(f"{name} must be a whole number from 1 to {validate.MAX_LIMIT}")
-    return number
-
-
-def share(number: float, name: str) -> float:
-    """Return a number from 0 to 1.
-
-    Raises:
-        InvalidPayload: It is not.
-    """
-    try:
-        return validate.unit(number, name)
-    except InvalidInput as exc:
-        raise InvalidPayload(str(exc)) from None
-
-
-def line(text: object, name: str) -> str:
-    """Return a name of at most 256 characters on one line.
-
-    Raises:
-        InvalidPayload: It is not.
-    """
-    try:
-        return validate.one_line(cast("str", text), name)
-    except InvalidInput as exc:
-        raise InvalidPayload(str(exc)) from None
 
 
 def _one_of(word: object, known: tuple[str, ...], name: str) -> None:
     if word not in known:
-        raise InvalidPayload(f'{name} "{validate.shown(str(word))}" is not one of {", ".join(known)}')
+        raise InvalidInput(f'{name} "{validate.shown(str(word))}" is not one of {", ".join(known)}')
 
 
 def _text(text: object, most: int, what: str, cure: str) -> None:
     if not isinstance(text, str):
-        raise InvalidPayload(f"text is of type {type(text).__name__}; give text")
+        raise InvalidInput(f"text is of type {type(text).__name__}; give text")
     try:
         size = max(len(text), len(validate.content(text)))  # in the form in which it is stored
     except InvalidInput as exc:
-        raise InvalidPayload(str(exc).replace("content", "text", 1)) from None
+        raise InvalidInput(str(exc).replace("content", "text", 1)) from None
     if size > most:
-        raise InvalidPayload(f"text is {size} characters; {what} has at most {most}; {cure}")
+        raise InvalidInput(f"text is {size} characters; {what} has at most {most}; {cure}")
 
 
-def _optional_line(text: object, name: str) -> str | None:
-    return None if text is None else line(text, name)
+def _optional(check: Callable[[str, str], str], text: str | None, name: str) -> str | None:
+    return None if text is None else check(text, name)
 
 
-def _tag(text: object, name: str) -> str | None:
+def _tag(text: str, name: str) -> str:
     """Return what can be the value of a tag, which is how it is stored."""
-    if text is None:
-        return None
-    try:
-        return validate.tags({name: line(text, name)})[name]
-    except InvalidInput as exc:
-        raise InvalidPayload(str(exc)) from None
+    return validate.tags({name: validate.one_line(text, name)})[name]

@@ -110,11 +110,11 @@ class RetryQueue:
         """Deal with what waits, in order. If somebody else is at it already, leave it to them.
 
         Args:
-            deal_with: Raises `ValueError` for an entry that will never be accepted, which is then put into a file
-                beside the queue, named `.refused`, and `SystemFault` for one that can't be dealt with now, whose group
-                then waits while others go on. Whatever else it raises stops the draining and comes through.
-            before: What waits in this group stands in the way of something: it is dealt with first, and what others
-                left only for a short time. Without it, all is dealt with.
+            deal_with: Raises `ValueError` for an entry that will never be accepted; it is put aside, into a file beside
+                the queue named `.refused`. Raises `SystemFault` for one that can't be dealt with now; its group then
+                waits while others go on. Anything else, such as `ConnectionError`, ends the draining and is raised.
+            before: A group that must be empty first: it is dealt with before others, and those only for a short time.
+                Without it, all is dealt with.
         """
         if not self:
             return Drained(0, {})
@@ -173,6 +173,8 @@ class RetryQueue:
         """Deal with an entry; return whether it is done with."""
         try:
             deal_with(entry)
+        except ConnectionError:
+            raise
         except SystemFault as exc:
             failed[self._group_of(entry)] = exc
             return False

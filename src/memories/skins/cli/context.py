@@ -46,8 +46,9 @@ def _builder(run: Session, budget: int | None) -> "ContextBuilder":
         InvalidInput: Nothing here can speak to that endpoint.
     """
     from memories import logs
-    from memories.agent.backend import EngineBackend, UnsupportedEndpoint
+    from memories.agent.backend import UnsupportedEndpoint
     from memories.agent.context import ContextBuilder
+    from memories.agent.engine import EngineBackend
     from memories.agent.gateway import ENGINE, MemoryGateway
 
     if run.config.sources["log_level"] != "default":

@@ -15,8 +15,8 @@ from mcp_types import INVALID_PARAMS, CallToolResult, TextContent, ToolAnnotatio
 from pydantic import Field, ValidationError
 
 from memories import __version__
-from memories.agent.backend import EngineBackend
 from memories.agent.context import ContextBuilder, memory_item, turn_item
+from memories.agent.engine import EngineBackend
 from memories.agent.gateway import ENGINE, MemoryGateway
 from memories.errors import AmbiguousId, InvalidInput, MemoriesError, NotFound
 from memories.models import Memory

@@ -1,0 +1,184 @@
+"""Our own engine as a backend of a `MemoryGateway`, over any of its stores."""
+
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from memories.agent.backend import MCPError
+from memories.agent.payloads import Document, HistoryTurn, MemoryItem, document, moment
+from memories.disk import locked
+from memories.errors import InvalidInput, MemoriesError
+from memories.logs import event
+from memories.search.results import Hit
+from memories.service import Memories
+from memories.stores.records import Collection
+from memories.times import to_iso
+from memories.validate import MAX_QUERY_CHARACTERS, MAX_TAG_VALUE, content
+from memories.write.queue import files_of
+from memories.turns import Turn, TurnDraft
+
+_WINDOW, _CHANNEL = "window", "channel"  # tags
+_TYPE, _CONVERSATION = "type", "conversation_id"
+_LISTED = ("entities", "source", "tags")
+_log = logging.getLogger(__name__)
+
+
+class EngineBackend:
+    """Our own engine, over any of its stores."""
+
+    def __init__(self, memories: Memories, *, owned: bool = False) -> None:
+        """Work on a memory; it is closed by `close` if it is `owned`."""
+        self.memories = memories
+        self._owned = owned
+
+    @property
+    def folder_name(self) -> tuple[Path, str]:
+        """The folder of the store if it is a file, else the home; each namespace has files of its own."""
+        return files_of(self.memories.config, self.memories.namespace)
+
+    def ensure_collections(self, names: Sequence[str]) -> None:
+        """Check that the store answers; its two collections are always there.
+
+        Raises:
+            MCPError: It does not, or there is no collection of that name.
+        """
+        unknown = [name for name in names if name not in tuple(Collection)]
+        if unknown:
+            known = ", ".join(Collection)
+            raise MCPError(f'there is no collection "{unknown[0]}" and this memory makes no others; it has {known}')
+        with _translated():
+            self.memories.status()
+
+    def append(self, turn: HistoryTurn) -> str:
+        """Store a turn; the store numbers it, in the order in which turns reach it."""
+        draft = TurnDraft(
+            turn.text,
+            role=turn.role,
+            speaker=turn.speaker,
+            created_at=moment(turn.ts),
+            message_id=turn.message_id,
+            tags={} if turn.channel is None else {_CHANNEL: turn.channel},
+            index=turn.turn_index,
+        )
+        with _translated():
+            [stored] = self.memories.add_turns(turn.conversation_id, [draft])
+        if stored.content != content(turn.text):
+            event(_log, logging.WARNING, "message id was used before: nothing stored", message_id=turn.message_id)
+        return stored.id
+
+    def tail(self, conversation_id: str, n: int) -> list[Document]:
+        """Return the last turns."""
+        with _translated():
+            return [_turn_document(turn) for turn in self.memories.tail_turns(conversation_id, limit=n)]
+
+    def write(self, item: MemoryItem, window: str | None) -> str:
+        """Store a memory, unless one that says the same would be recalled wherever this one would.
+
+        That is one of the same type and conversation whose writer was at least as sure; a surer one replaces it.
+        """
+        known = {
+            _TYPE: item.memory_type,
+            _CONVERSATION: item.conversation_id,
+            "entities": item.entities,
+            "source": item.source,
+            "tags": item.tags,
+            _WINDOW: None if window is None else _window_tag(window),
+        }
+        draft: dict[str, Any] = {
+            "tags": {name: value for name, value in known.items() if value is not None},
+            "confidence": item.confidence,
+            "created_at": moment(item.ts),
+        }
+        sure = round(item.confidence, 4)  # as confidences are shown
+        with _translated():
+            made = self.memories.create(item.text, **draft)
+            if made.stored and made.memory:
+                return made.memory.id
+            alike = [made.memory] if made.memory else [self.memories.get(found.id) for found in made.duplicates]
+            alike = [memory for memory in alike if _kind(memory.tags) == _kind(draft["tags"])]
+            serving = next((memory for memory in alike if memory.confidence >= sure), None)
+            if serving is None and made.memory in alike:
+                serving = self.memories.create(item.text, supersedes=made.memory.id, **draft).memory
+            if serving is None:
+                serving = self.memories.create(item.text, force=True, **draft).memory
+            assert serving is not None  # nothing was compared
+            return serving.id
+
+    def recall(self, query_text: str, k: int, min_confidence: float, conversation_id: str | None) -> list[Document]:
+        """Search the memories; only the beginning of a long text is looked for."""
+        tags = {} if conversation_id is None else {_CONVERSATION: conversation_id}
+        with _translated():
+            query = query_text[:MAX_QUERY_CHARACTERS]
+            return [
+                _memory_document(hit)
+                for hit in self.memories.search(query, limit=k, min_confidence=min_confidence, tags=tags)
+            ]
+
+    def count_window(self, window: str) -> int:
+        """Count the memories tagged with the window; those of other namespaces don't count."""
+        with _translated():
+            found = self.memories.list(tags={_WINDOW: _window_tag(window)}, limit=1_000).memories
+        return sum(memory.namespace == self.memories.namespace for memory in found)
+
+    def hold_windows(self) -> AbstractContextManager[None]:
+        """Take a lock beside the store."""
+        folder, name = self.folder_name
+        return locked(folder / f"{name}.windows.lock")
+
+    def close(self) -> None:
+        """Close the memory, if it is owned."""
+        if self._owned:
+            self.memories.close()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise `MCPError` for whatever is neither bad input nor a memory that does not answer."""
+    try:
+        yield
+    except (InvalidInput, ConnectionError):
+        raise
+    except MemoriesError as exc:
+        raise MCPError(str(exc)) from exc
+    except OSError as exc:
+        raise MCPError(f"the system refused: {exc.strerror or exc}") from exc
+
+
+def _kind(tags: Mapping[str, str]) -> tuple[str | None, str | None]:
+    return tags.get(_TYPE), tags.get(_CONVERSATION)
+
+
+def _window_tag(window: str) -> str:
+    """Return the tag of a window: its hash where its name can't be the value of a tag."""
+    if len(window) <= MAX_TAG_VALUE and window.isprintable() and "," not in window and window == window.strip():
+        return window
+    return f"hash {hashlib.blake2b(window.encode('utf-8', 'backslashreplace'), digest_size=16).hexdigest()}"
+
+
+def _turn_document(turn: Turn) -> Document:
+    metadata = {
+        "conversation_id": turn.conversation_id,
+        "role": turn.role,
+        "ts": to_iso(turn.created_at),
+        "turn_index": turn.index,
+        "message_id": turn.message_id,
+        "channel": turn.tags.get(_CHANNEL),
+        "speaker": turn.speaker,
+    }
+    return document(turn.id, turn.content, metadata)
+
+
+def _memory_document(hit: Hit) -> Document:
+    memory = hit.memory
+    metadata = {
+        "type": memory.tags.get(_TYPE, ""),
+        "confidence": memory.confidence,
+        "ts": to_iso(memory.updated_at),
+        "namespace": memory.namespace,
+        **{name: memory.tags.get(name) for name in (_CONVERSATION, *_LISTED, "agent")},
+    }
+    similarity = hit.score if hit.similarity is None else hit.similarity
+    return document(memory.id, memory.content, metadata) | {"similarity": similarity, "score": hit.score}
