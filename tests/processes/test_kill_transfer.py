@@ -20,7 +20,9 @@ from memories.transfer.migrate import migrate
 from memories.stores.records import Collection, Filter
 from memories.transfer.reembed import reembed
 from memories.stores.sqlite.store import SQLiteStore
-from memories.transfer.export import export, import_, places, total
+from memories.transfer.export import export
+from memories.transfer.importing import import_
+from memories.transfer.pages import places, total
 
 os.environ["COUNT_ACCESSES"] = "false"  # exports are compared, and a search would be one
 mode, folder, rounds, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])

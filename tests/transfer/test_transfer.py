@@ -20,10 +20,12 @@ from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record, Ref, Space
 from memories.stores.sqlite import connection
 from memories.stores.sqlite.store import SQLiteStore
-from memories.transfer import export as transfer
+from memories.transfer import importing
 from memories.transfer import reembed as reembedding
-from memories.transfer.export import export, import_, places
+from memories.transfer.export import export
+from memories.transfer.importing import Imported, import_
 from memories.transfer.migrate import migrate
+from memories.transfer.pages import pages, places
 from memories.transfer.reembed import reembed
 
 MEMORY, HISTORY = Collection.MEMORY, Collection.HISTORY
@@ -113,14 +115,14 @@ def lines_of(store: SQLiteStore, namespaces: Sequence[str] | None = None, *, vec
     return lines
 
 
-def take_in(store: SQLiteStore, lines: Sequence[str], embedder: Any = None, **options: Any) -> transfer.Imported:
+def take_in(store: SQLiteStore, lines: Sequence[str], embedder: Any = None, **options: Any) -> Imported:
     options.setdefault("namespaces", None)
     return import_(store, [line.encode() for line in lines], embedder or FakeEmbedder(), **options)
 
 
 def content(store: SQLiteStore) -> dict[Ref, Record]:
     """Return all records of a store."""
-    found = [entry for place in places(store) for page in transfer.pages(store, place) for entry in page]
+    found = [entry for place in places(store) for page in pages(store, place) for entry in page]
     return {entry.ref: entry._replace(labels=dict(entry.labels), fields=dict(entry.fields)) for entry in found}
 
 
@@ -298,8 +300,8 @@ def test_a_key_that_is_taken_is_a_conflict_of_that_memory_alone(opened: Open, dr
 
 
 def test_what_had_a_conflict_is_left_out_in_later_batches_too(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "PAGE", 1)
-    monkeypatch.setattr(transfer, "MAX_BATCH", 1)
+    monkeypatch.setattr(importing, "PAGE", 1)
+    monkeypatch.setattr(importing, "MAX_BATCH", 1)
     store = opened()
     store.append([turn(1, text="something else")])
     turns = [line_of(collection="history", group="talk", position=number) for number in range(4)]
@@ -309,7 +311,7 @@ def test_what_had_a_conflict_is_left_out_in_later_batches_too(opened: Open, monk
 
 
 def test_all_conflicts_are_counted_and_some_are_named(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "MAX_SHOWN", 3)
+    monkeypatch.setattr(importing, "MAX_SHOWN", 3)
     store = opened()
     store.append([record(group) for group in IDS])
     done = take_in(store, [HEADER, *(line_of(group=group) for group in IDS)])
@@ -322,7 +324,7 @@ def test_a_line_that_comes_twice_is_stored_once(opened: Open) -> None:
 
 
 def test_a_memory_is_never_imported_by_half(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "PAGE", 2)
+    monkeypatch.setattr(importing, "PAGE", 2)
     sizes: list[int] = []
 
     class Counting(SQLiteStore):
@@ -337,7 +339,7 @@ def test_a_memory_is_never_imported_by_half(opened: Open, monkeypatch: pytest.Mo
 
 
 def test_lines_are_read_as_they_are_needed(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "PAGE", 10)
+    monkeypatch.setattr(importing, "PAGE", 10)
     store, ahead = opened(), []
 
     def lines() -> Iterator[bytes]:

@@ -16,9 +16,9 @@ from memories.search.results import Hit
 from memories.service import Memories
 from memories.stores.records import Collection
 from memories.times import to_iso
+from memories.turns import Turn, TurnDraft
 from memories.validate import MAX_QUERY_CHARACTERS, MAX_TAG_VALUE, content
 from memories.write.queue import files_of
-from memories.turns import Turn, TurnDraft
 
 _WINDOW, _CHANNEL = "window", "channel"  # tags
 _TYPE, _CONVERSATION = "type", "conversation_id"

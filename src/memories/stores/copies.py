@@ -16,11 +16,7 @@ def immutable(record: Record) -> tuple[Any, ...]:
 def mutable(record: Record) -> tuple[Any, ...]:
     """Return the parts of a record that may change, except its accesses, which are only a statistic."""
     ended_at = None if record.ended_at is None else to_millis(record.ended_at)
-    # Some stores keep only one kind of number, so 1.0 and 1 are the same.
-    fields = sorted(
-        (name, int(value) if isinstance(value, float) and value.is_integer() else value)
-        for name, value in record.fields.items()
-    )
+    fields = sorted((name, plain_number(value)) for name, value in record.fields.items())
     return ended_at, record.ended_by, fields
 
 
@@ -35,3 +31,8 @@ def ends_first(patches: Sequence[Patch]) -> tuple[list[Patch], list[Patch]]:
     """Return patches in two steps: those that end records come first, since they free keys."""
     ended = [patch for patch in patches if patch.ended_at is not None]
     return ended, [patch for patch in patches if patch.ended_at is None]
+
+
+def plain_number(value: Any) -> Any:
+    """Return a whole number as such: some stores keep only one kind of numbers."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from memories import validate
 from memories.errors import InvalidInput
 from memories.ids import ID_LENGTH, parse_id
+from memories.stores.copies import plain_number
 from memories.stores.records import Collection, Record, Ref
 from memories.times import kept, to_iso
 from memories.validate import shown
@@ -72,7 +73,7 @@ def to_line(record: Record, vectors: "NDArray[np.float32] | None" = None) -> str
         "key": record.key,
         "session": record.session,
         "labels": dict(sorted(record.labels.items())) or None,
-        "fields": {name: _number(value) for name, value in sorted(record.fields.items())} or None,
+        "fields": {name: plain_number(value) for name, value in sorted(record.fields.items())} or None,
         "accesses": record.accesses or None,
         "vectors": None if vectors is None else [base64.b64encode(row.astype("<f4")).decode() for row in vectors],
     }
@@ -182,9 +183,10 @@ def _whole(given: object, name: str) -> int:
 
 def _time(given: object, name: str) -> datetime:
     try:
-        return kept(datetime.fromisoformat(str(given)), name)
+        moment = datetime.fromisoformat(str(given))
     except ValueError:
         raise InvalidInput(f'has the {name} "{shown(str(given))}", which is not an ISO 8601 time') from None
+    return kept(moment, name)
 
 
 def _vectors(given: object) -> "NDArray[np.float32]":
@@ -200,11 +202,6 @@ def _vectors(given: object) -> "NDArray[np.float32]":
     if not np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=0.01):
         raise InvalidInput("has a vector that is not of length 1")
     return vectors
-
-
-def _number(value: Any) -> Any:
-    """Return a whole number as such: some stores keep only one kind of numbers."""
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
 def _object(line: str) -> dict[str, Any]:

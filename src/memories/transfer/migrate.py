@@ -1,6 +1,6 @@
-"""Migrate: a whole store is copied into another one, while the original stays in use, and the copy is verified.
+"""Migrate: copy a whole store into another one while the original stays in use, and verify the copy.
 
-It can be stopped at any moment and run again: what was copied is recognized and left.
+It can be stopped at any moment and run again; what was copied stays.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+from memories.batches import by_count
 from memories.embedders.protocol import Embedder
 from memories.errors import Conflict, RequestError, StoreError
 from memories.stores.copies import change, ends_first, immutable, mutable
 from memories.stores.protocol import Store
 from memories.stores.records import Record, Ref
-from memories.transfer.export import PAGE, Place, Progress, pages, places, refuse_damaged, total, with_vectors
 from memories.transfer.lines import content_hash
+from memories.transfer.pages import PAGE, Place, Progress, pages, places, refuse_damaged, total, with_vectors
 
-FEW = 100  # so few records may be left for when other writers wait
+FEW = 100  # records that may be left for the last step, while other writers wait
 MAX_PASSES = 20
 MAX_TOUCHES = 100
 
@@ -48,21 +49,21 @@ class Migrated:
 
 
 def migrate(source: Store, target: Store, embedder: Embedder | None, *, progress: Progress) -> Migrated:
-    """Copy a whole store into another one, while the original stays in use, and verify the copy.
+    """Copy a whole store into another one while the original stays in use, and verify the copy.
 
-    The last of it is done while other writers of the original wait, so that the copy has everything that was written
-    until then. The original is not changed.
+    Other writers of the original wait during the last step, so the copy has everything that was written until then.
+    The original is not changed.
 
     Args:
         source: The original.
         target: The other one: empty, or a copy that was begun.
-        embedder: What the target was opened with. Vectors of its space are taken over, others are made anew.
-        progress: Is told how far it is.
+        embedder: The one that the target was opened with. Vectors of its space are copied, others are made again.
+        progress: Is told how much is done.
 
     Raises:
-        RequestError: There is nothing to copy, or the target has records that the original has not.
-        StoreError: The copy is not the same as the original.
-        StoreDamaged: Some of the original can't be read.
+        RequestError: There is nothing to copy, or the target has records that the original does not have.
+        StoreError: The copy differs from the original.
+        StoreDamaged: A part of the original can't be read.
     """
     among = set(places(source))
     if not among:
@@ -106,7 +107,7 @@ class _Mover:
         return self.result.copied + self.result.changed
 
     def refuse_others(self, place: Place) -> None:
-        """Refuse a target that has records which the original has not: it is no copy of it.
+        """Refuse a target that has records of its own: it is not a copy of the original.
 
         Raises:
             RequestError: It has some.
@@ -141,8 +142,8 @@ class _Mover:
             digest += sum(map(content_hash, page))
         self._change(changed)
         try:
-            for start in range(0, len(missing), PAGE):
-                self._append(missing[start : start + PAGE])
+            for batch in by_count(missing, PAGE):
+                self._append(batch)
         except Conflict as exc:
             raise RequestError(f"the target is no copy of this store: {exc}; migrate to an empty store") from exc
         if self._target.count(place.everything()) > count:
@@ -196,14 +197,18 @@ class _Mover:
         for record, other in pairs:
             if immutable(record) != immutable(other):
                 raise RequestError(_is_no_copy(record.ref))
-        return missing, [(record, other) for record, other in pairs if _outdated(record, other)]
+        return missing, [
+            (record, other)
+            for record, other in pairs
+            if mutable(record) != mutable(other) or record.accesses > other.accesses
+        ]
 
     def _change(self, pairs: Sequence[tuple[Record, Record]]) -> None:
         """Bring what was copied before up to date."""
         patches = [patch for patch in (change(record, other) for record, other in pairs) if patch is not None]
         for some in ends_first(patches):
-            for start in range(0, len(some), PAGE):
-                self._target.patch(some[start : start + PAGE])
+            for batch in by_count(some, PAGE):
+                self._target.patch(batch)
         self.result.changed += len(patches)
         for number in range(MAX_TOUCHES):  # a statistic: more than so many reads meanwhile are not worth the time
             behind = [record.ref for record, other in pairs if record.accesses > other.accesses + number]
@@ -223,10 +228,6 @@ class _Mover:
         for page in pages(self._target, place):
             refs = [record.ref for record in page]
             yield from set(refs) - {record.ref for record in self._source.read(refs)}
-
-
-def _outdated(record: Record, other: Record) -> bool:
-    return mutable(record) != mutable(other) or record.accesses > other.accesses
 
 
 def _is_no_copy(ref: Ref) -> str:

@@ -9,11 +9,11 @@ from memories.embedders.protocol import Embedder, embed_many
 from memories.errors import Conflict, StoreError
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Ref
-from memories.transfer.export import PAGE, Progress, places, refuse_damaged, total
+from memories.transfer.pages import PAGE, Progress, places, refuse_damaged, total
 
 MAX_PASSES = 20
-PATIENCE = 10  # passes; if something new came with each of them, the next ones embed the last while other writers wait
-FEW = 10  # so few records at most, for the embedder may be slow
+PATIENCE = 10  # passes; if each left something new, the next ones embed the rest while other writers wait
+FEW = 10  # records at most that they wait for: the embedder may be slow
 
 
 class Reembedded(NamedTuple):
@@ -51,7 +51,7 @@ def reembed(store: Store, embedder: Embedder, *, progress: Progress) -> Reembedd
 
 
 class _Run:
-    """Embeds what has no vectors yet; knows how much that was.
+    """Embeds the records that have no vectors yet.
 
     Attributes:
         done: How many records were embedded.
@@ -63,14 +63,14 @@ class _Run:
         self._seen: set[Ref] = set()
 
     def embed_most(self) -> None:
-        """Embed page after page, but not for ever: what comes meanwhile is for the next time."""
+        """Embed page after page, but not for ever: what is written meanwhile waits for the next pass."""
         for collection in Collection:
             for _ in range(self._whole // PAGE + 1):
                 if self._embed(collection, PAGE) < PAGE:
                     break
 
     def switch(self, few: int) -> bool:
-        """Search by the new vectors if so few records at most are left; return whether it is so."""
+        """Search by the new vectors if at most `few` records are left to embed; return whether that was done."""
         space = self._embedder.space
         with self._store.transaction():
             left = [len(self._store.unstaged(space, collection, limit=few + 1)) for collection in Collection]

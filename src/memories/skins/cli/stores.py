@@ -61,14 +61,14 @@ def export(
     """
     import tempfile  # 5 ms that other commands do without
 
-    from memories.transfer import export as transfer
+    from memories.transfer.export import export as run
 
     config = settings(output, namespace, store)
     names = None if all_namespaces else _readable(config, no_shared)
 
     def write_to(stream: IO[bytes]) -> int:
         with _opened(config.store, None, config) as opened, _Bar() as bar:
-            return transfer.export(
+            return run(
                 opened, lambda line: stream.write(line.encode()), namespaces=names, with_vectors=vectors, progress=bar
             )
 
@@ -107,13 +107,13 @@ def import_(
     Exits 1 if some records were left out because they conflict with what is there.
     """
     from memories.embedders import open_embedder
-    from memories.transfer import export as transfer
+    from memories.transfer.importing import import_ as run
 
     config = settings(output, namespace, store)
     names = None if all_namespaces else _readable(config, no_shared)
     embedder = open_embedder(config.embedder, config)
     with _opened(config.store, embedder, config) as opened, _lines(file) as lines:
-        done = transfer.import_(opened, lines, embedder, namespaces=names, dry_run=dry_run)
+        done = run(opened, lines, embedder, namespaces=names, dry_run=dry_run)
     emit(shapes.imported(done, dry_run=dry_run), lambda: texts().imported(done, dry_run=dry_run))
     return 1 if done.conflict_count else 0
 

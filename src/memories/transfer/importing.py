@@ -1,0 +1,209 @@
+"""Import: store the records of an export, and leave those that are there already.
+
+It can be stopped at any moment and run again.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from memories.embedders.protocol import Embedder
+from memories.errors import Conflict, InvalidInput
+from memories.stores.protocol import Store
+from memories.stores.records import Filter, Record, Ref
+from memories.transfer.lines import content_hash, read_header, read_line
+from memories.transfer.pages import PAGE, Place, with_vectors
+
+MAX_BATCH = 2_000  # records of one memory or conversation that are stored in one step
+MAX_BATCH_CHARACTERS = 33_554_432
+MAX_SHOWN = 100  # conflicts that are named; all are counted
+
+
+class Rejected(NamedTuple):
+    """A record that was not imported, and why; nothing was overwritten."""
+
+    line: int
+    ref: Ref
+    reason: str
+
+
+@dataclass(slots=True)
+class Imported:
+    """The result of an import.
+
+    Attributes:
+        imported: How many records were stored.
+        known: How many were there already.
+        conflicts: The first `MAX_SHOWN` records that were not stored.
+        conflict_count: How many were not stored.
+        without_vector: How many were stored without a vector, since there is no embedder.
+    """
+
+    imported: int = 0
+    known: int = 0
+    conflicts: list[Rejected] = field(default_factory=list)
+    conflict_count: int = 0
+    without_vector: int = 0
+
+
+class _Line(NamedTuple):
+    number: int
+    record: Record
+
+
+def import_(
+    store: Store,
+    lines: Iterable[bytes],
+    embedder: Embedder | None,
+    *,
+    namespaces: Sequence[str] | None,
+    dry_run: bool = False,
+) -> Imported:
+    """Store the records of an export; those that are there already stay as they are.
+
+    Args:
+        store: The store.
+        lines: The lines in order, UTF-8.
+        embedder: Makes the vectors that the lines don't have; None to go by words alone.
+        namespaces: Only these may be written; None for all.
+        dry_run: Store nothing, only return what would happen.
+
+    Raises:
+        InvalidInput: A line is not acceptable. The lines before its batch were stored; mend it and run this again.
+    """
+    importer = _Importer(store, embedder, dry_run=dry_run)
+    for batch in _batches(_read(lines, importer, namespaces)):
+        importer.store_batch(batch)
+    return importer.result
+
+
+def _read(lines: Iterable[bytes], importer: "_Importer", namespaces: Sequence[str] | None) -> Iterator[_Line]:
+    """Yield the records of lines; the importer is first told the model that the header names."""
+    for number, line in enumerate(lines, 1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            if number == 1:
+                importer.model = read_header(text)
+            elif text.strip():
+                record = read_line(text)
+                if namespaces is not None and record.ref.namespace not in namespaces:
+                    raise InvalidInput(
+                        f"is of namespace {record.ref.namespace}; name that one, or add --all-namespaces"
+                    )
+                yield _Line(number, record)
+        except UnicodeDecodeError as exc:
+            raise InvalidInput(f"line {number} is not UTF-8 (at byte {exc.start}); save it as UTF-8") from None
+        except InvalidInput as exc:
+            raise InvalidInput(f"line {number} {exc}; nothing of its batch was stored") from exc
+
+
+def _batches(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
+    """Yield lines in batches that end between two memories, unless one is too large, so that none is half stored."""
+    batch: list[_Line] = []
+    size = 0
+    for line in lines:
+        between = bool(batch) and _owner(batch[-1].record.ref) != _owner(line.record.ref)
+        if len(batch) >= MAX_BATCH or size >= MAX_BATCH_CHARACTERS or (len(batch) >= PAGE and between):
+            yield batch
+            batch, size = [], 0
+        batch.append(line)
+        size += len(line.record.text)
+    if batch:
+        yield batch
+
+
+def _owner(ref: Ref) -> Ref:
+    """Return the memory or the conversation that a record belongs to."""
+    return ref._replace(position=0)
+
+
+class _Importer:
+    """Stores batch after batch; remembers which memories had a conflict, to leave out the rest of them too."""
+
+    def __init__(self, store: Store, embedder: Embedder | None, *, dry_run: bool) -> None:
+        self.model: str | None = None
+        self.result = Imported()
+        self._store = store
+        self._embedder = embedder
+        self._dry_run = dry_run
+        self._blocked: set[Ref] = set()
+        self._looked_at: set[Place] = set()
+
+    def store_batch(self, batch: Sequence[_Line]) -> None:
+        """Store the new records of a batch, those of each memory or conversation together or not at all."""
+        new = self._new(batch)
+        if self._dry_run:
+            among = {Place(line.record.ref.collection, line.record.ref.namespace) for line in batch}
+            for place in among - self._looked_at:
+                self._store.info(place.everything())  # raises where it is damaged; a transaction would make a store
+            self._looked_at |= among
+            taken = {line.record.ref for line in new if self._key_is_taken(line.record)}
+            self._count(new, {_owner(ref) for ref in taken})
+            return
+        ready = self._embedded(new)  # before others have to wait
+        with self._store.transaction():
+            new = self._new(new)  # somebody may have written meanwhile
+            new = [ready[line.record.ref] for line in new]
+            refused = self._append(new)
+        self._count(new, refused)
+
+    def _new(self, batch: Sequence[_Line]) -> list[_Line]:
+        """Return what is not there yet; count what is, and reject what is there with another content."""
+        there = {record.ref: record for record in self._store.read([line.record.ref for line in batch])}
+        fresh: list[_Line] = []
+        for line in batch:
+            ref = line.record.ref
+            if ref not in there:
+                there[ref] = line.record
+                fresh.append(line)
+            elif content_hash(there[ref]) == content_hash(line.record):
+                self.result.known += 1
+            else:
+                self._reject(line, "another record has this address")
+                self._blocked.add(_owner(ref))
+        return self._unblocked(fresh, "belongs to what has a conflict")
+
+    def _unblocked(self, lines: Sequence[_Line], reason: str) -> list[_Line]:
+        for line in lines:
+            if _owner(line.record.ref) in self._blocked:
+                self._reject(line, reason)
+        return [line for line in lines if _owner(line.record.ref) not in self._blocked]
+
+    def _append(self, lines: Sequence[_Line]) -> set[Ref]:
+        """Append records; return the memories and conversations that were refused, for a key that is taken."""
+        try:
+            self._store.append([line.record for line in lines])
+        except Conflict:
+            refused = set()
+            for owner in dict.fromkeys(_owner(line.record.ref) for line in lines):
+                try:
+                    self._store.append([line.record for line in lines if _owner(line.record.ref) == owner])
+                except Conflict:
+                    refused.add(owner)
+            return refused
+        return set()
+
+    def _count(self, lines: Sequence[_Line], refused: set[Ref]) -> None:
+        self._blocked |= refused
+        stored = self._unblocked(lines, "its key is in use by another record")
+        self.result.imported += len(stored)
+        self.result.without_vector += sum(self._embedder is None for _ in stored)
+
+    def _reject(self, line: _Line, reason: str) -> None:
+        self.result.conflict_count += 1
+        if len(self.result.conflicts) < MAX_SHOWN:
+            self.result.conflicts.append(Rejected(line.number, line.record.ref, reason))
+
+    def _key_is_taken(self, record: Record) -> bool:
+        if record.key is None or record.ended_at is not None:
+            return False
+        where = Filter(record.ref.collection, (record.ref.namespace,), key=record.key)
+        return bool(self._store.scan(where, limit=1))
+
+    def _embedded(self, lines: Sequence[_Line]) -> dict[Ref, _Line]:
+        """Return the lines with vectors, by address."""
+        records = [line.record for line in lines]
+        kept = {record.ref: record.vectors for record in records if record.vectors is not None}
+        ours = self._embedder is not None and self.model == self._embedder.space.model
+        ready = with_vectors(records, kept if ours else {}, self._embedder)
+        return {record.ref: line._replace(record=record) for line, record in zip(lines, ready, strict=True)}
