@@ -4,8 +4,8 @@ It stands on the standard library: other HTTP libraries, and the servers' own cl
 server's answers mean is for those who ask it.
 """
 
+import contextlib
 import http.client
-import io
 import json
 import random
 import socket
@@ -14,9 +14,8 @@ import threading
 import time
 import weakref
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
-from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -24,6 +23,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from memories.config import is_loopback
 from memories.disk import ForkGuard
 
+CONNECT_SECONDS = 10.0
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 20.0  # between tries
 _IDLE = 16  # connections that are kept for the next request
 _QUOTED = 200  # characters of what a server said, in a message
 _LEAST_SECRET = 8  # characters; a shorter one is no key, and would be found in any sentence
@@ -33,57 +34,44 @@ _STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError,
 Value = TypeVar("Value")
 
 
-class Server(NamedTuple):
-    """Where requests go.
+class Address(NamedTuple):
+    """Where a server is.
 
     Attributes:
-        tls: Whether it speaks TLS.
+        product: Its name, for messages.
         host: Its name or number.
         port: Its port.
+        tls: Whether it speaks TLS.
         headers: Sent with each request, such as a key; never shown.
+        hint: What may be wrong if it can't be reached: a sentence.
         proxies: Whether the proxies that the environment names are used.
     """
 
-    tls: bool
+    product: str
     host: str
     port: int
+    tls: bool
     headers: Mapping[str, str] = MappingProxyType({})
+    hint: str = ""
     proxies: bool = False
 
-    @property
-    def netloc(self) -> str:
-        """Host and port as they stand in a URL."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class Timeouts(NamedTuple):
-    """How many seconds to wait.
-
-    Attributes:
-        connect: For a connection.
-        answer: For each piece of the answer.
-        whole: Whether `answer` is instead for the whole answer, connecting included.
-    """
-
-    connect: float
-    answer: float
-    whole: bool = False
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.product} at {host}:{self.port}"
 
 
 class Answer(NamedTuple):
-    """What a server answered, whatever its status is. Names of headers are in lower case."""
+    """What a server answered.
+
+    Attributes:
+        status: Whatever it is.
+        value: The JSON of the body, or its text if it is something else.
+        headers: By their names in lower case.
+    """
 
     status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def value(self) -> Any:
-        """The JSON of the body; its text if it is something else."""
-        try:
-            return json.loads(self.body)
-        except (ValueError, RecursionError):
-            return self.body.decode("utf-8", "replace")
+    value: Any
+    headers: Mapping[str, str] = MappingProxyType({})
 
     @property
     def retry_after(self) -> float:
@@ -123,14 +111,14 @@ class Unusable(NoAnswer):
 class JsonClient:
     """Sends requests to one server. Threads and forked processes may share it; nothing is opened before a request."""
 
-    def __init__(self, server: Server, *, max_bytes: int | None = None) -> None:
+    def __init__(self, address: Address, *, max_bytes: int | None = None) -> None:
         """Prepare.
 
         Args:
-            server: Where requests go.
+            address: Where requests go.
             max_bytes: How large an answer may be.
         """
-        self.server = server
+        self.address = address
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._guard = ForkGuard()
@@ -138,7 +126,7 @@ class JsonClient:
         self._closed = False
         weakref.finalize(self, _hang_up, self._idle)
 
-    def ask(self, method: str, path: str, body: Any = None, *, timeouts: Timeouts) -> Answer:
+    def ask(self, method: str, path: str, body: Any = None, *, seconds: float, whole: bool = False) -> Answer:
         """Send a request and return the answer.
 
         It is sent a second time if a connection that was kept turns out to be dead, as after a restart of the server.
@@ -148,25 +136,26 @@ class JsonClient:
             method: As in HTTP.
             path: With the query.
             body: What is sent as JSON; None for nothing.
-            timeouts: How long to wait.
+            seconds: How long to wait for each piece of the answer.
+            whole: Whether that is instead for the whole answer, connecting included.
 
         Raises:
             NoAnswer: There is none.
         """
         data = None if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-        until = time.monotonic() + timeouts.answer if timeouts.whole else None
+        until = time.monotonic() + seconds if whole else None
         line = self._take()
         kept = line.connection.sock is not None
         try:
             try:
-                answer = self._exchange(line, (method, path, data), timeouts, until)
+                answer = self._exchange(line, method, path, data, seconds, until)
             except NoAnswer as exc:
-                if not kept or not isinstance(exc.__cause__, _STALE):
+                if not kept or isinstance(exc, TimedOut) or not isinstance(exc.__cause__, _STALE):
                     raise
                 line.connection.close()
                 self._drop_idle()  # they are as old
                 try:
-                    answer = self._exchange(line, (method, path, data), timeouts, until)
+                    answer = self._exchange(line, method, path, data, seconds, until)
                 except NoAnswer as again:
                     again.sent_before = True
                     raise
@@ -189,7 +178,7 @@ class JsonClient:
                 _hang_up(self._idle)  # this process's hold on them; the parent goes on using them
             if self._idle:
                 return self._idle.pop()
-        return _line(self.server)
+        return _line(self.address)
 
     def _give_back(self, line: "_Line") -> None:
         with self._lock:
@@ -203,76 +192,69 @@ class JsonClient:
             _hang_up(self._idle)
 
     def _exchange(
-        self, line: "_Line", request: tuple[str, str, bytes | None], timeouts: Timeouts, until: float | None
+        self, line: "_Line", method: str, path: str, data: bytes | None, seconds: float, until: float | None
     ) -> Answer:
         connection, sent = line.connection, False
-        method, path, data = request
-        left = timeouts.answer if until is None else max(0.001, until - time.monotonic())
+        left = seconds if until is None else max(0.001, until - time.monotonic())
         try:
             if connection.sock is None:
-                _connect(connection, min(timeouts.connect, left))
-            sent = True
+                _connect(connection, left if until is not None else min(CONNECT_SECONDS, left))
             connection.sock.settimeout(left)
-            kind = http.client.HTTPResponse if until is None else partial(_Timed, until)
-            connection.response_class = kind  # type: ignore[assignment] # any callable serves
-            headers = {**_HEADERS, **self.server.headers, **line.headers}
-            connection.request(method, line.prefix + path, data, headers)
-            response = connection.getresponse()
-            body = response.read(None if self._max_bytes is None else self._max_bytes + 1)
+            sent = True
+            with contextlib.nullcontext() if until is None else _cut_off(connection.sock, left):
+                headers = {**_HEADERS, **self.address.headers, **line.headers}
+                connection.request(method, line.prefix + path, data, headers)
+                response = connection.getresponse()
+                body = response.read(None if self._max_bytes is None else self._max_bytes + 1)
             if self._max_bytes is not None and len(body) > self._max_bytes:
                 raise Unusable(f"answered with more than {self._max_bytes} bytes", sent=True)
             if response.length:
                 raise http.client.IncompleteRead(body, response.length)
         except NoAnswer:
             raise
-        except TimeoutError as exc:
-            raise TimedOut(f"did not answer within {timeouts.answer:.3g} seconds", sent=sent) from exc
         except ssl.SSLCertVerificationError as exc:
             raise Unusable(f"can't be trusted: {exc.verify_message}") from exc
         except (OSError, http.client.HTTPException, ValueError) as exc:
+            if isinstance(exc, TimeoutError) or (until is not None and time.monotonic() >= until):
+                raise TimedOut(f"did not answer within {seconds:.3g} seconds", sent=sent) from exc
             raise NoAnswer(getattr(exc, "strerror", None) or str(exc) or type(exc).__name__, sent=sent) from exc
         if response.will_close:
             connection.close()
-        return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, body)
+        return Answer(response.status, _value(body), {name.lower(): value for name, value in response.getheaders()})
 
 
 class _Line(NamedTuple):
-    """A connection, open or not, and what requests on it need if a proxy passes them on.
-
-    Attributes:
-        connection: To the server or the proxy.
-        prefix: Stands before the path.
-        headers: For the proxy.
-    """
+    """A connection, open or not; a prefix of paths, and headers, for a proxy that passes requests on."""
 
     connection: http.client.HTTPConnection
     prefix: str = ""
     headers: Mapping[str, str] = MappingProxyType({})
 
 
-def _line(server: Server) -> _Line:
+def _line(address: Address) -> _Line:
     """Return a connection that is not open yet: to the server, or to the proxy that the environment names."""
-    kind = http.client.HTTPSConnection if server.tls else http.client.HTTPConnection
-    proxy = _proxy(server) if server.proxies else None
+    kind = http.client.HTTPSConnection if address.tls else http.client.HTTPConnection
+    proxy = _proxy(address) if address.proxies else None
     if proxy is None:
-        return _Line(kind(server.host, server.port))
+        return _Line(kind(address.host, address.port))
     connection = kind(proxy.hostname or "", proxy.port or 80)
     credentials = {}
     if proxy.username is not None:
         pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
         credentials["Proxy-Authorization"] = f"Basic {b64encode(pair).decode()}"
-    if not server.tls:
-        return _Line(connection, f"http://{server.netloc.removesuffix(':80')}", credentials)
-    connection.set_tunnel(server.host, server.port, credentials)
+    if not address.tls:
+        port = "" if address.port == 80 else f":{address.port}"
+        return _Line(connection, f"http://{address.host}{port}", credentials)
+    connection.set_tunnel(address.host, address.port, credentials)
     return _Line(connection)
 
 
-def _proxy(server: Server) -> SplitResult | None:
+def _proxy(address: Address) -> SplitResult | None:
     from urllib.request import getproxies, proxy_bypass
 
-    scheme = "https" if server.tls else "http"
+    scheme = "https" if address.tls else "http"
     given = getproxies().get(scheme)
-    if not given or is_loopback(server.host) or proxy_bypass(server.host):
+    if not given or is_loopback(address.host) or proxy_bypass(address.host):
         return None
     proxy = urlsplit(given if "://" in given else f"http://{given}")
     if proxy.scheme != "http" or not proxy.hostname:
@@ -308,31 +290,28 @@ def _connect(connection: http.client.HTTPConnection, seconds: float) -> None:
         raise failed[0]
 
 
-class _Timed(http.client.HTTPResponse):
-    """An answer that is read until a point in time, however little of it comes at once."""
+@contextlib.contextmanager
+def _cut_off(sock: socket.socket, seconds: float) -> Iterator[None]:
+    """Cut a connection off when the time is over: one that brings a byte now and then never times out."""
 
-    def __init__(self, until: float, sock: socket.socket, **options: Any) -> None:
-        super().__init__(sock, **options)
-        self.fp = io.BufferedReader(_TimedReader(self.fp.detach(), sock, until))
+    def cut() -> None:
+        with contextlib.suppress(OSError):  # it is closed already
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # TLS's own would wait for the other side
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
-class _TimedReader(io.RawIOBase):
-    def __init__(self, raw: io.RawIOBase, sock: socket.socket, until: float) -> None:
-        self._raw, self._sock, self._until = raw, sock, until
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._sock.settimeout(left)
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
+def _value(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):  # somebody else's page
+        return body.decode("utf-8", "replace")
 
 
 def _hang_up(lines: list[_Line]) -> None:
@@ -357,18 +336,8 @@ class Failed(Exception):
 
 
 class Retry(NamedTuple):
-    """Tries again with pauses that double.
+    """Tries again after pauses that double; chance sets them apart, so that clients don't all return at once."""
 
-    Attributes:
-        first_pause: Seconds.
-        max_pause: Seconds.
-        pause: Waits for that many seconds.
-        clock: Returns seconds that only ever grow.
-        draw: Returns a number from 0 to 1, so that those who were refused together don't come back together.
-    """
-
-    first_pause: float = 0.5
-    max_pause: float = 20.0
     pause: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     draw: Callable[[], float] = random.random
@@ -391,7 +360,7 @@ class Retry(NamedTuple):
             try:
                 return attempt(min(seconds, max(0.01, until - self.clock())))
             except Failed as exc:
-                doubled = min(self.max_pause, self.first_pause * 2 ** (tries - 1))
+                doubled = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (tries - 1))
                 wait = max(exc.after_seconds, doubled * (1 + self.draw()) / 2)
                 if tries >= exc.tries or self.clock() + wait >= until:
                     raise Failed(f"{exc}{_then(tries, wait, exc)}") from exc

@@ -36,11 +36,11 @@ from memories.embedders.minilm import MiniLM
 from memories.embedders.service import providers
 from memories.embedders.service.client import MAX_ANSWER_BYTES, MAX_REFUSED_TRIES, MAX_TRIES, ServiceClient
 from memories.embedders.service.embedder import MAX_REQUEST_BYTES, MAX_WINDOWS, RESTS_SECONDS, HTTPEmbedder
-from memories.embedders.service.models import MODELS, known, windows
+from memories.embedders.service.models import MODELS, known
+from memories.embedders.service.windows import windows
 from memories.errors import ConfigError, EmbedderError, EmbedderMismatch
-from memories.http_client import Retry
+from memories.http_client import FIRST_PAUSE_SECONDS, Retry
 
-FIRST_PAUSE_SECONDS = Retry().first_pause
 KEY = "sk-very-secret-0123456789"
 FAKE = FakeEmbedder()
 PATHS = {
@@ -487,10 +487,10 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(server: S
         (made(lambda found: [[float("nan")] * 64 for _ in found]), "points nowhere"),
         (made(lambda found: [[float("inf")] * 64 for _ in found]), "points nowhere"),
         (made(lambda found: [[10**400] * 64 for _ in found]), "points nowhere"),
-        (made(lambda found: [["0.5"] * 64 for _ in found]), "something else than numbers"),
-        (made(lambda found: [[True] * 64 for _ in found]), "something else than numbers"),
-        (made(lambda found: [[None] * 64 for _ in found]), "something else than numbers"),
-        (made(lambda found: ["AACAPwAAAEA=" for _ in found]), "something else than numbers"),
+        (made(lambda found: [["0.5"] * 64 for _ in found]), "something other than numbers"),
+        (made(lambda found: [[True] * 64 for _ in found]), "something other than numbers"),
+        (made(lambda found: [[None] * 64 for _ in found]), "something other than numbers"),
+        (made(lambda found: ["AACAPwAAAEA=" for _ in found]), "something other than numbers"),
         (saying(b"<html>Sign in</html>", Content_Type="text/html"), "answered with text/html that holds no vectors"),
         (saying(b""), "holds no vectors"),
         (saying(b"[]"), "holds no vectors"),

@@ -47,11 +47,12 @@ from memories.errors import (  # noqa: E402
     StoreError,
     StoreUnreachable,
 )
+from memories.http_client import Address  # noqa: E402
 from memories.stores.documents import client as client_module  # noqa: E402
 from memories.stores.documents import pending as remote_pending  # noqa: E402
 from memories.stores.documents import search as remote_search  # noqa: E402
 from memories.stores.documents import store as remote  # noqa: E402
-from memories.stores.documents.client import Address, StoreClient, tls_of  # noqa: E402
+from memories.stores.documents.client import StoreClient, tls_of  # noqa: E402
 from memories.stores.documents.driver import Condition, Kind, Part, Point, Value, Where  # noqa: E402
 from memories.stores.documents.schema import PENDING  # noqa: E402
 from memories.stores.documents.store import RemoteStore  # noqa: E402

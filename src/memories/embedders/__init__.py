@@ -1,4 +1,4 @@
-"""Embedders turn text into vectors; `open_embedder` names those that ship."""
+"""Embedders turn text into vectors; `open_embedder` returns one by its name."""
 
 from typing import TYPE_CHECKING
 
@@ -33,15 +33,15 @@ _REMOTE = ("openai", "ollama", "voyage", "cohere")
 
 
 def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
-    """Return the embedder of that name; its model is loaded, or its service asked, when it first embeds.
+    """Return the embedder of that name; the first `embed` loads its model or asks its service.
 
     Args:
         name: `minilm` (the default, local), `openai`, `ollama`, `voyage` or `cohere`, with or without `:MODEL`, `fake`
-            (for tests: deterministic, knows words only), or `none`.
-        config: The settings of a service; those of the environment and the files by default.
+            (for tests: deterministic, compares words only), or `none`.
+        config: The settings of a service. [default: the environment and the files]
 
     Returns:
-        The embedder, or None for `none`: the memory then works by words alone.
+        The embedder, or None for `none`: search then goes by words alone.
 
     Raises:
         ConfigError: There is no such embedder, or a setting of its service is missing or not acceptable.

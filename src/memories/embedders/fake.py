@@ -1,4 +1,4 @@
-"""An embedder for tests: no model, instant, deterministic; texts are similar as far as they share words."""
+"""An embedder for tests: no model, instant, deterministic; texts that share words are similar."""
 
 import hashlib
 import re

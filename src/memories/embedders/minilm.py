@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 as int8 ONNX, from the package's own files: the default embedder, local and free."""
+"""The default embedder, local and free: all-MiniLM-L6-v2 as int8 ONNX, from the package's own files."""
 
 import os
 import threading
@@ -21,7 +21,7 @@ _TOKENS = 30_522
 _LONG_WORD = 8  # letters
 
 WINDOW_TOKENS = 254  # with [CLS] and [SEP] the 256 that the model was made for
-WINDOW_STEP = 222  # windows overlap by 32 tokens, so that no sentence is seen only in halves
+WINDOW_STEP = 222  # windows overlap by 32 tokens, so that no sentence is only seen cut in two
 MAX_WINDOWS = 32  # about 7,000 tokens; the words of a longer text are all indexed
 _SEEN_TOKENS = WINDOW_STEP * (MAX_WINDOWS - 1) + WINDOW_TOKENS
 
@@ -50,7 +50,7 @@ class MiniLM:
         Raises:
             EmbedderError: The packaged model can't be read.
         """
-        tokenizer, session = self._load()  # before numpy: it tells numpy's library to use one thread
+        tokenizer, session = self._load()  # before numpy is imported: it limits numpy's library to one thread
         import numpy as np
 
         from memories.text import normal_form
@@ -62,7 +62,7 @@ class MiniLM:
         return np.concatenate([session.run(None, {"input_ids": window})[0] for window in windows])
 
     def familiarity(self, text: str) -> float:
-        """Return the share of words that are in the vocabulary, whole or as two halves of a long one."""
+        """Return the share of words that are in the vocabulary, whole or, if long, as two pieces."""
         from memories.text import normal_form
 
         tokenizer, _ = self._load()
@@ -84,9 +84,7 @@ class MiniLM:
 
 def _load_model() -> tuple[WordPiece, Any]:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads cost 8 ms where the work takes 0.2 ms
-    os.environ["ORT_DISABLE_TELEMETRY"] = (
-        "1"  # from 1.29 on it reports to its maker unless this is set before the import
-    )
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime 1.29 reports to its maker unless this is set before import
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()  # in case the program around us had imported it already

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class EmbedderUnavailable(EmbedderError):
-    """The service that makes the vectors can't be had now; later it may.
+    """The service that makes the vectors can't be used now; it may work later.
 
     Attributes:
-        words_instead: Whether the settings allow to go by words meanwhile (`EMBEDDER_FALLBACK=local`).
+        words_instead: Whether the settings allow keyword search meanwhile (`EMBEDDER_FALLBACK=local`).
     """
 
     def __init__(self, message: str, *, words_instead: bool = False) -> None:
@@ -27,8 +27,8 @@ class Embedder(Protocol):
     """Turns text into vectors.
 
     Rules for every implementation:
-    - Creating one is cheap: what is heavy is loaded by the first `embed`.
-    - The same text gives the same vector, whatever was embedded before it or beside it.
+    - Creating one is cheap: the first `embed` loads what is heavy.
+    - The same text gives the same vector, whatever is embedded before it or with it.
     - It may be used from several threads.
     - It raises `EmbedderError`, and never returns a vector that it did not compute.
     """
@@ -41,28 +41,28 @@ class Embedder(Protocol):
     def embed(self, text: str) -> "NDArray[np.float32]":
         """Return the vectors of a text: shape (windows, dimension), float32, each of unit length.
 
-        A text that is longer than the model can read is cut into windows; a short one has a single window. The best
-        of them counts when the text is compared.
+        A text that is longer than the model can read is cut into windows; a short one has a single window. When texts
+        are compared, the best window counts.
         """
         ...
 
     def familiarity(self, text: str) -> float:
         """Return the share of a text's words that the model knows as words, 0 to 1.
 
-        What it has to spell out in pieces is a name, or nonsense; it helps to tell a strange question from no question.
+        A word that it splits into pieces is a name, or nonsense; this helps to tell an odd question from no question.
         """
         ...
 
 
 @runtime_checkable
 class RemoteEmbedder(Embedder, Protocol):
-    """An embedder for which many texts at once are cheaper, and which may read questions otherwise than statements.
+    """An embedder that is cheaper for many texts at once, and may embed questions differently from statements.
 
-    One that has neither method is asked for each text by itself: see `embed_many` and `embed_query`.
+    One without these methods is asked for one text at a time: see `embed_many` and `embed_query`.
     """
 
     def embed_many(self, texts: Sequence[str]) -> "list[NDArray[np.float32]]":
-        """Return for each text what `embed` returns."""
+        """Return what `embed` returns, for each text."""
         ...
 
     def embed_query(self, text: str) -> "NDArray[np.float32]":
@@ -71,11 +71,11 @@ class RemoteEmbedder(Embedder, Protocol):
 
 
 class Embedded(NamedTuple):
-    """What came of embedding many statements.
+    """The vectors of many statements.
 
     Attributes:
         vectors: Of each; None where there is none.
-        note: Why there are none though there is an embedder; one sentence for whoever stored them, or empty.
+        note: Why there are none although there is an embedder: one sentence for the user, or empty.
     """
 
     vectors: "Sequence[NDArray[np.float32] | None]"
@@ -86,7 +86,7 @@ def embed_many(embedder: Embedder, texts: Sequence[str]) -> "list[NDArray[np.flo
     """Return the vectors of each text, in as few requests as the embedder can.
 
     Raises:
-        EmbedderError: There are no vectors; of none of the texts.
+        EmbedderError: There are no vectors for any of the texts.
     """
     if isinstance(embedder, RemoteEmbedder):
         return embedder.embed_many(texts)
@@ -105,11 +105,11 @@ def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
 def embed_to_store(embedder: Embedder | None, texts: Sequence[str]) -> Embedded:
     """Return the vectors to store with texts: none without an embedder, or where words may stand in for one.
 
-    What is stored without a vector is found by its words. A vector of another model never takes its place: the two
-    can't be compared.
+    What is stored without a vector is found by its words. A vector of another model never replaces a missing one, since
+    the two can't be compared.
 
     Raises:
-        EmbedderError: There are no vectors, and the settings want them.
+        EmbedderError: There are no vectors, and the settings require them.
     """
     if embedder is None:
         return Embedded([None] * len(texts))

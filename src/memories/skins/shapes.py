@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from memories.config import Config
     from memories.models import Forgotten, History, Memory, Page, Status
     from memories.search.results import Explanation, Hit
-    from memories.transfer.export import Imported
+    from memories.transfer.importing import Imported
     from memories.transfer.migrate import Migrated
     from memories.transfer.reembed import Reembedded
     from memories.turns import Conversation, Turn

@@ -1,4 +1,4 @@
-"""Vectors that a service was paid for, kept on disk so that the same text is not sent twice. Losing it does no harm."""
+"""A cache on disk of the vectors that a service made, so that no text is paid for twice. Losing it does no harm."""
 
 import hashlib
 import os
@@ -17,22 +17,21 @@ _CHECK_BYTES = 16
 
 
 class VectorCache:
-    """A file of rows of one size; the text decides in which row its vector lies, and a later text may take its place.
+    """A file of rows of equal size; the hash of a text is the number of its row, which a later text may overwrite.
 
-    So it never grows beyond its size, needs no lock, and many processes may share it: a row that was half written, or
-    damaged, or belongs to another text, is not taken for a vector. No text is in it, and each vector is masked with a
-    stream of bytes that only its text gives: whoever has the file and not the text can read nothing, so what is
-    forgotten elsewhere need not be looked for here.
+    So it has a fixed size, needs no lock, and many processes may share it: a checksum tells a vector from a row that is
+    half written, damaged or another text's. It holds no text, and each vector is masked with bytes derived from its
+    text: without the text nothing can be read, so nothing has to be removed here when a memory is forgotten.
     """
 
     def __init__(self, folder: Path, model: str, dimension: int, most_bytes: int) -> None:
         """Choose the file; nothing is opened yet.
 
         Args:
-            folder: Where it lies.
-            model: Whose vectors these are, with the address where they are made.
-            dimension: How long they are.
-            most_bytes: How large the file may become.
+            folder: Where the file is.
+            model: The model with the URL of its service.
+            dimension: The length of a vector.
+            most_bytes: The largest size of the file.
         """
         digest = hashlib.blake2b(f"{model} {dimension}".encode(), digest_size=8).hexdigest()
         self.path = folder / f"vectors-{digest}.cache"
@@ -41,7 +40,7 @@ class VectorCache:
         self._told = threading.Event()
 
     def find(self, texts: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
-        """Return the vectors of those texts that have one here."""
+        """Return the vectors of the texts that are in the cache."""
         found: dict[str, NDArray[np.float32]] = {}
         if not self._rows:
             return found
@@ -97,7 +96,7 @@ class VectorCache:
         return os.fdopen(os.open(self.path, flags, 0o600), "r+b" if flags & os.O_RDWR else "rb", buffering=0)
 
     def _tell(self, exc: OSError) -> None:
-        """Say once that nothing is kept: every text is sent anew then, which is dear and not wrong."""
+        """Warn once that nothing is kept: every text is then sent again, which costs money but is not wrong."""
         if not self._told.is_set():
             self._told.set()
             import logging  # 5 ms that only the bad case pays

@@ -1,6 +1,5 @@
 """Requests for vectors to a service, tried again where that may help, and what its answers mean."""
 
-import json
 import socket
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -10,7 +9,17 @@ from urllib.parse import urlsplit
 from memories.embedders.protocol import EmbedderUnavailable
 from memories.embedders.service.providers import Patience, Service
 from memories.errors import EmbedderError
-from memories.http_client import Answer, Failed, JsonClient, NoAnswer, Retry, Server, Timeouts, Unusable, quoted
+from memories.http_client import (
+    Address,
+    Answer,
+    Failed,
+    JsonClient,
+    NoAnswer,
+    Retry,
+    TimedOut,
+    Unusable,
+    quoted,
+)
 from memories.validate import shown
 
 MAX_ANSWER_BYTES = 64 * 1_048_576
@@ -37,8 +46,8 @@ class ServiceClient:
         self._path = f"{url.path}?{url.query}" if url.query else url.path
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         port = url.port or (443 if url.scheme == "https" else 80)
-        server = Server(url.scheme == "https", url.hostname or "", port, headers, proxies=True)
-        self._client = JsonClient(server, max_bytes=MAX_ANSWER_BYTES)
+        address = Address(service.title, url.hostname or "", port, url.scheme == "https", headers, proxies=True)
+        self._client = JsonClient(address, max_bytes=MAX_ANSWER_BYTES)
 
     def post(self, body: Mapping[str, Any], patience: Patience, read: Callable[[Any], Value]) -> Value:
         """Post a request and return what its answer holds.
@@ -57,8 +66,8 @@ class ServiceClient:
         except Failed as exc:
             raise EmbedderUnavailable(str(exc)) from exc
         try:
-            return read(json.loads(answer.body))
-        except (LookupError, TypeError, ValueError, RecursionError):
+            return read(answer.value)
+        except (LookupError, TypeError, ValueError):
             kind = answer.headers.get("content-type", "").partition(";")[0] or "something"
             said = self._said(answer)
             because = f" ({said})" if said else ""
@@ -69,11 +78,11 @@ class ServiceClient:
     def _try(self, body: Mapping[str, Any], seconds: float) -> Answer:
         name = self.service.shown
         try:
-            answer = self._client.ask("POST", self._path, body, timeouts=Timeouts(seconds, seconds, whole=True))
+            answer = self._client.ask("POST", self._path, body, seconds=seconds, whole=True)
         except Unusable as exc:
             raise EmbedderError(f"{name} {exc}") from exc
         except NoAnswer as exc:
-            if isinstance(exc.__cause__, TimeoutError):
+            if isinstance(exc, TimedOut):
                 raise Failed(f"{name} {exc}", tries=MAX_TRIES) from exc
             nobody = isinstance(exc.__cause__, ConnectionRefusedError | socket.gaierror)
             tries = MAX_REFUSED_TRIES if nobody else MAX_TRIES
@@ -94,7 +103,7 @@ class ServiceClient:
             return EmbedderError(
                 f"{name} does not know the address or the model {model}{because}; check EMBEDDER and EMBEDDER_URL"
             )
-        if status == 429 and b"insufficient_quota" in answer.body:
+        if status == 429 and "insufficient_quota" in str(answer.value):
             return Failed(f"{name} says that the account has no credit left{because}")
         if status in (408, 425, 429) or status >= 500:
             what = "is asked too often" if status == 429 else "is unwell"

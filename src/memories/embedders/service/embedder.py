@@ -1,4 +1,4 @@
-"""An embedder that asks a service over HTTP: long texts cut, many texts in one request, answers checked and kept."""
+"""An embedder that asks a service over HTTP: it cuts long texts, sends many at once, checks and keeps the answers."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,8 +9,8 @@ from memories.config import Config, cache_folder
 from memories.embedders.protocol import EmbedderUnavailable
 from memories.embedders.service import providers
 from memories.embedders.service.cache import VectorCache
-from memories.embedders.service.models import windows
 from memories.embedders.service.providers import Chosen, Patience
+from memories.embedders.service.windows import windows
 from memories.errors import EmbedderError
 from memories.stores.records import Space
 
@@ -31,7 +31,7 @@ _SEARCH, _ONE, _MANY = Patience(1, 2), Patience(1, 4), Patience(3, 12)
 class HTTPEmbedder:
     """A model behind an HTTP service: OpenAI, whatever speaks as OpenAI does, Ollama, Voyage or Cohere.
 
-    A service gives nearly the same numbers for the same text, and not always the same: what was kept is the same.
+    A service gives nearly the same numbers for the same text, not exactly the same; what the cache has kept is exact.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class HTTPEmbedder:
 
         Args:
             chosen: The model and its service.
-            config: The settings of how long to wait, what to keep and what to do without the service.
-            client: Asks the service; by default over the network.
+            config: How long to wait, how much to keep, and what to do when the service is down.
+            client: Asks the service. [default: over the network]
             clock: Returns seconds that only ever grow.
         """
         self._chosen = chosen
@@ -68,8 +68,8 @@ class HTTPEmbedder:
         """Return the vectors of a statement; see `Embedder.embed`.
 
         Raises:
-            EmbedderUnavailable: The service can't be had now.
-            EmbedderError: It gave no vectors that can be used.
+            EmbedderUnavailable: The service can't be used now.
+            EmbedderError: It gave no usable vectors.
         """
         return self._vectors([text], question=False, units=_ONE)[0]
 
@@ -77,8 +77,8 @@ class HTTPEmbedder:
         """Return the vectors of a question; see `RemoteEmbedder.embed_query`.
 
         Raises:
-            EmbedderUnavailable: The service can't be had within twice `EMBEDDER_TIMEOUT`.
-            EmbedderError: It gave no vectors that can be used.
+            EmbedderUnavailable: The service can't be used within twice `EMBEDDER_TIMEOUT`.
+            EmbedderError: It gave no usable vectors.
         """
         return self._vectors([text], question=True, units=_SEARCH)[0]
 
@@ -86,13 +86,13 @@ class HTTPEmbedder:
         """Return the vectors of many statements; see `RemoteEmbedder.embed_many`.
 
         Raises:
-            EmbedderUnavailable: The service can't be had now; what it gave until then is kept.
-            EmbedderError: It gave no vectors that can be used.
+            EmbedderUnavailable: The service can't be used now; what it gave until then is kept.
+            EmbedderError: It gave no usable vectors.
         """
         return self._vectors(texts, question=False, units=_ONE if len(texts) == 1 else _MANY)
 
-    def familiarity(self, text: str) -> float:  # noqa: ARG002 - a service does not tell
-        """Return 0.0: which words the model knows is not known."""
+    def familiarity(self, text: str) -> float:  # noqa: ARG002
+        """Return 0.0: a service does not tell which words its model knows."""
         return 0.0
 
     def _vectors(self, texts: Sequence[str], *, question: bool, units: Patience) -> "list[NDArray[np.float32]]":
@@ -126,7 +126,7 @@ class HTTPEmbedder:
         try:
             given = self._opened().post(body, patience, self._chosen.provider.vectors)
         except EmbedderUnavailable as exc:
-            if self._words_instead:  # others need not wait as long to hear the same
+            if self._words_instead:  # the next callers need not wait for the same message
                 self._failed = (self._clock() + RESTS_SECONDS, str(exc))
             raise EmbedderUnavailable(str(exc), words_instead=self._words_instead) from exc
         self._failed = None
@@ -152,7 +152,7 @@ class HTTPEmbedder:
             raise EmbedderError(f"{name} gave {len(given)} vectors for {count} texts; nothing was stored")
         for vector in given:
             if not isinstance(vector, list) or not all(type(number) in (int, float) for number in vector):
-                raise EmbedderError(f"{name} gave something else than numbers for a vector; nothing was stored")
+                raise EmbedderError(f"{name} gave something other than numbers for a vector; nothing was stored")
             if len(vector) != dimension:
                 raise EmbedderError(
                     f"{name} gave a vector of {len(vector)} numbers, and {self.space.model} has {dimension}; nothing "

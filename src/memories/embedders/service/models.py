@@ -1,21 +1,21 @@
-"""What is known of models that services offer: the length of their vectors, what they read, how they want it."""
+"""The models that services offer: the length of their vectors, how much they read, what they want before a text."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 MAX_WINDOW_BYTES = 4_000  # about 1,000 tokens of English; a vector of much more text says little about any part of it
-BYTES_PER_TOKEN = 2.5  # of UTF-8, at the least in practice: English has 4, German 4, Chinese 2.5, code 3
+BYTES_PER_TOKEN = 2.5  # of UTF-8, the lowest in practice: English has 4, German 4, Chinese 2.5, code 3
 
 
 class Known(NamedTuple):
     """A model.
 
     Attributes:
-        dimension: The length of a vector, where nothing else is asked for.
+        dimension: The length of a vector, unless another one is asked for.
         tokens: How many it reads at once.
-        shorter: Other lengths that it can be asked for.
-        statement: What its makers want before a text that is stored.
-        question: What its makers want before a text that is asked.
+        shorter: Other lengths it can make.
+        statement: The prefix its makers want before a text that is stored.
+        question: The prefix its makers want before a query.
     """
 
     dimension: int
@@ -83,52 +83,5 @@ MODELS: Mapping[str, Known] = {
 
 
 def known(model: str) -> Known | None:
-    """Return what is known of a model; its maker (`BAAI/`), the case and `:latest` are no part of its name."""
+    """Return what is known of a model, whatever the case of its name, its maker (`BAAI/`) and `:latest`."""
     return MODELS.get(model.rpartition("/")[2].lower().removesuffix(":latest"))
-
-
-def windows(text: str, size: int, most: int) -> list[str]:
-    """Cut a text into windows that overlap by an eighth, at spaces where there are some.
-
-    Args:
-        text: The text.
-        size: How many bytes of UTF-8 a window has at most.
-        most: How many windows at most; what follows them is left out.
-
-    Returns:
-        At least one window, none of them blank; a text without anything visible is one full stop, for services refuse
-        to read nothing.
-    """
-    data = text.strip().encode("utf-8", "replace")
-    cut: list[str] = []
-    start = 0
-    while start < len(data) and len(cut) < most:
-        end = _end(data, start, size)
-        cut.append(data[start:end].decode("utf-8", "ignore").strip())
-        if end == len(data):
-            break
-        start = max(start + 1, _start(data, end - size // 8, end))
-    return [window for window in cut if window] or ["."]
-
-
-def _end(data: bytes, start: int, size: int) -> int:
-    """Return where a window ends: after the last space in its last eighth, else after a whole character."""
-    if len(data) - start <= size:
-        return len(data)
-    space = max(data.rfind(b" ", start + size - size // 8, start + size), data.rfind(b"\n", start, start + size))
-    if space > start + size - size // 8:
-        return space
-    return _whole(data, start + size)
-
-
-def _start(data: bytes, at: int, before: int) -> int:
-    """Return where the next window begins: after a space, else at a whole character."""
-    space = data.find(b" ", at, before)
-    return _whole(data, at) if space < 0 else space + 1
-
-
-def _whole(data: bytes, at: int) -> int:
-    """Return the place of the character that a byte is part of."""
-    while 0 < at < len(data) and data[at] & 0xC0 == 0x80:
-        at -= 1
-    return at

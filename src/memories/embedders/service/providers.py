@@ -1,4 +1,4 @@
-"""The services that make vectors: where each is, how it is asked, what it answers, and which settings it needs."""
+"""The services that make vectors: where each one is, its requests and answers, and its settings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from memories.errors import ConfigError, EmbedderError
 from memories.stores.records import Space
 from memories.validate import shown
 
-# A model that nobody measured here hides nothing and refuses nothing: no query counts as noise, and only what is all
-# but the same is a duplicate.
+# A model that was not measured here hides and refuses nothing: no query counts as noise, and only texts that are nearly
+# the same count as duplicates.
 _UNMEASURED = {"noise_mean": 0.0, "noise_spread": 0.0, "weight": 1.65, "duplicate": 0.95, "slope": 20.0, "middle": 0.4}
 _MINILM = {"noise_mean": 0.09, "noise_spread": 0.07, "weight": 1.65, "duplicate": 0.8, "slope": 20.6, "middle": 0.213}
 _CONSTANTS: Mapping[str, Mapping[str, float]] = {
@@ -29,11 +29,11 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "slope": (0.1, 1000),
     "middle": (-1, 1),
 }
-_TREATMENT = 1  # the number of our way to cut and mark texts: with another way the vectors are others
+_TREATMENT = 1  # version of how texts are cut and prefixed: another way makes other vectors
 
 
 class Patience(NamedTuple):
-    """How many seconds are waited: for one request, and for all tries together, the pauses between them included."""
+    """How many seconds to wait: for one request, and for all tries together with the pauses between them."""
 
     request: float
     total: float
@@ -43,11 +43,11 @@ class Service(NamedTuple):
     """Where the requests go.
 
     Attributes:
-        title: How messages name it.
+        title: Its name in messages.
         url: Where requests are posted to.
-        key: What shows who asks, if anything does.
-        key_from: Which setting holds the key, or should.
-        model: The model that is asked for, for messages.
+        key: The API key, if there is one.
+        key_from: The setting that holds the key, or should.
+        model: The model, for messages.
     """
 
     title: str
@@ -65,13 +65,13 @@ class Service(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What vectors are asked for.
+    """A request for vectors.
 
     Attributes:
         model: By the name that the service knows.
         texts: At most `Provider.batch`.
-        question: Whether they are questions, not statements.
-        dimension: How long the vectors are to be, where it is not the model's own length.
+        question: Whether they are queries, not statements.
+        dimension: The length of the vectors, if not the model's own.
     """
 
     model: str
@@ -85,14 +85,14 @@ class Provider:
     """A kind of service.
 
     Attributes:
-        name: What stands before the colon in EMBEDDER.
-        title: How messages name it.
+        name: The part before the colon in EMBEDDER.
+        title: Its name in messages.
         url: Where its maker runs it.
-        path: What is posted to, below the URL.
-        model: The one that is used where none is named.
+        path: The endpoint below the URL.
+        model: The default model.
         batch: How many texts go into one request.
-        keys: The settings with its key; empty if it needs none.
-        body: Makes a request's body.
+        keys: The settings that hold its key; empty if it needs none.
+        body: Makes the body of a request.
         vectors: Takes the vectors out of an answer, in the order of the texts; raises LookupError, TypeError or
             ValueError where they aren't there.
     """
@@ -131,7 +131,7 @@ def _cohere_body(asked: Request) -> dict[str, Any]:
 
 
 def _numbered(answer: Any) -> list[Any]:
-    """Return the vectors of an answer in OpenAI's shape, by their numbers if they have any."""
+    """Return the vectors of an answer in OpenAI's shape, in the order of their indexes if they have any."""
     found = answer["data"]
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise TypeError
@@ -180,8 +180,8 @@ class Chosen:
         service: Where it is asked.
         model: What is known of the model.
         space: The space of its vectors.
-        shorter: The length to ask for, if it is not the model's own.
-        key_missing: What to say instead of asking, where a key is needed and there is none; else empty.
+        shorter: The length to ask for, if not the model's own.
+        key_missing: The error to raise, if a key is needed and there is none; else empty.
     """
 
     provider: Provider
@@ -222,7 +222,7 @@ def _url(given: str, provider: Provider, config: Config) -> SplitResult:
     """Return where requests are posted to.
 
     Raises:
-        ConfigError: It is no address of a service, or texts would cross a network unencrypted.
+        ConfigError: It is not the URL of a service, or texts would cross a network unencrypted.
     """
     try:
         url = urlsplit(given)
@@ -245,11 +245,11 @@ def _url(given: str, provider: Provider, config: Config) -> SplitResult:
 def _key(provider: Provider, url: SplitResult, config: Config) -> tuple[Secret | None, str]:
     """Return the key to send, or None, and the setting that holds it or should.
 
-    A maker's key goes to the maker's host only. EMBEDDER_API_KEY goes wherever EMBEDDER_URL points, unless a `.env`
-    that merely lies in the working folder names the address and not the key.
+    A maker's key goes to the maker's host only. EMBEDDER_API_KEY goes wherever EMBEDDER_URL points, unless the URL
+    comes from a `.env` in the working folder and the key does not.
 
     Raises:
-        ConfigError: The key may not go there, or is none.
+        ConfigError: The key may not go there, or is not one.
     """
     own = list(provider.keys) if _belongs(url, provider) else []
     for name in ("embedder_api_key", *own):
@@ -269,7 +269,7 @@ def _key(provider: Provider, url: SplitResult, config: Config) -> tuple[Secret |
 
 
 def _belongs(url: SplitResult, provider: Provider) -> bool:
-    """Return whether a URL is one of the provider's maker, who may see its key."""
+    """Return whether a URL belongs to the provider's maker, who may see its key."""
     host, home = url.hostname or "", urlsplit(provider.url).hostname or ""
     return url.scheme == "https" and (host == home or host.endswith(f".{home}"))
 

@@ -16,7 +16,7 @@ from memories.times import describe_age, to_iso
 
 if TYPE_CHECKING:
     from memories.search.results import Considered, Explanation, Hit
-    from memories.transfer.export import Imported
+    from memories.transfer.importing import Imported
     from memories.turns import Conversation, Turn
     from memories.write.create import Created
 

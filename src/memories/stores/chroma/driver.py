@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 from memories.batches import by_count, by_weight
 from memories.errors import StoreDamaged, StoreError
-from memories.stores.documents.client import Address, Reply, StoreClient
+from memories.http_client import Address, Answer
+from memories.stores.documents.client import StoreClient
 from memories.stores.documents.driver import FIELDS, Kind, Part, Point, Value, Where
 from memories.stores.records import Collection
 from memories.text import is_latin
@@ -325,7 +326,7 @@ class ChromaDriver:
             self._ids.pop(name, None)  # it was removed, and perhaps created again
         return None
 
-    def _done(self, answer: Reply, doing: str) -> Any:
+    def _done(self, answer: Answer, doing: str) -> Any:
         if 200 <= answer.status < 300 and not isinstance(answer.value, str):
             return answer.value
         if answer.status in (404, 405, 410) and not _is_missing(answer):
@@ -340,7 +341,7 @@ class ChromaDriver:
         raise self._client.refusal(answer, doing)
 
 
-def _is_missing(answer: Reply) -> bool:
+def _is_missing(answer: Answer) -> bool:
     """Return whether a server answers that there is no such collection."""
     value = answer.value if isinstance(answer.value, dict) else {}
     return answer.status == 404 and value.get("error") == "NotFoundError"

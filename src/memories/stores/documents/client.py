@@ -3,11 +3,11 @@
 import json
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl
 
 from memories.errors import ConfigError, StoreError, StoreUnreachable
-from memories.http_client import JsonClient, NoAnswer, Server, TimedOut, Timeouts, quoted
+from memories.http_client import Address, Answer, JsonClient, NoAnswer, TimedOut, quoted
 
 _ANSWER_SECONDS = 10  # to connect, and to begin the answer to a question
 _WRITE_SECONDS = 120  # a large write on a busy server
@@ -17,46 +17,16 @@ _UNSURE = "what was written may be stored or not: read it before you write it ag
 _SWITCH: Mapping[str, bool] = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
-class Address(NamedTuple):
-    """Where a server is.
-
-    Attributes:
-        product: Its name, for messages.
-        host: Its name or number.
-        port: Its port.
-        tls: Whether it is spoken to by TLS.
-        headers: Sent with each request, such as a key; never shown.
-        hint: What may be wrong if it can't be reached: a sentence.
-    """
-
-    product: str
-    host: str
-    port: int
-    tls: bool
-    headers: Mapping[str, str]
-    hint: str
-
-    def __str__(self) -> str:
-        return f"{self.product} at {Server(self.tls, self.host, self.port).netloc}"
-
-
-class Reply(NamedTuple):
-    """What a server said: the status, and the value if it was JSON, else the text."""
-
-    status: int
-    value: Any
-
-
 class StoreClient:
     """Asks one server; many threads and forked processes may share it."""
 
     def __init__(self, address: Address) -> None:
         """Prepare; nothing is connected yet."""
         self.address = address
-        self._client = JsonClient(Server(address.tls, address.host, address.port, address.headers))
+        self._client = JsonClient(address)
         self._silent_until = 0.0
 
-    def ask(self, method: str, path: str, body: Any = None, *, writes: bool = False) -> Reply:
+    def ask(self, method: str, path: str, body: Any = None, *, writes: bool = False) -> Answer:
         """Send a request, and return the answer, whatever its status is.
 
         It may be sent twice: see `JsonClient.ask`.
@@ -76,8 +46,8 @@ class StoreClient:
                 f"{_SILENT_SECONDS} seconds"
             )
         try:
-            timeouts = Timeouts(_ANSWER_SECONDS, _WRITE_SECONDS if writes else _ANSWER_SECONDS)
-            answer = self._client.ask(method, path, body, timeouts=timeouts)
+            seconds = _WRITE_SECONDS if writes else _ANSWER_SECONDS
+            answer = self._client.ask(method, path, body, seconds=seconds)
         except NoAnswer as exc:
             if isinstance(exc, TimedOut):
                 self._silent_until = time.monotonic() + _SILENT_SECONDS  # the next ones need not wait for it
@@ -85,18 +55,18 @@ class StoreClient:
         self._silent_until = 0.0
         if writes and answer.status in _MAYBE_DONE:
             raise StoreUnreachable(f"{self.address} did not finish a write (status {answer.status}); {_UNSURE}")
-        return Reply(answer.status, answer.value)
+        return answer
 
-    def refusal(self, reply: Reply, doing: str) -> StoreError:
+    def refusal(self, answer: Answer, doing: str) -> StoreError:
         """Return the error for an answer that is none.
 
         Args:
-            reply: What the server said.
+            answer: What the server said.
             doing: What it was asked for, as in "adding records".
         """
-        said = reply.value if isinstance(reply.value, str) else json.dumps(reply.value, ensure_ascii=False)
+        said = answer.value if isinstance(answer.value, str) else json.dumps(answer.value, ensure_ascii=False)
         because = quoted(said) or "no reason given"
-        return StoreError(f"{self.address} refused {doing} with status {reply.status}: {because}")
+        return StoreError(f"{self.address} refused {doing} with status {answer.status}: {because}")
 
     def close(self) -> None:
         """Close the connections; one that is in use is closed after its answer."""

@@ -5,7 +5,8 @@ from typing import Any
 from urllib.parse import quote
 
 from memories.errors import StoreBusy, StoreError
-from memories.stores.documents.client import Address, Reply, StoreClient
+from memories.http_client import Address, Answer
+from memories.stores.documents.client import StoreClient
 from memories.stores.qdrant.driver import NoCollection, Request, Verb
 from memories.validate import shown
 
@@ -80,7 +81,7 @@ class RestTransport:
         """See `Transport.close`."""
         self._client.close()
 
-    def _result(self, request: Request, answer: Reply) -> Any:
+    def _result(self, request: Request, answer: Answer) -> Any:
         try:
             if request.verb is Verb.VERSION:
                 if "qdrant" not in answer.value["title"].lower():
@@ -94,7 +95,7 @@ class RestTransport:
             raise StoreBusy(f"{self._client.address} did not finish a write in time; look whether it is there")
         return result
 
-    def _refusal(self, request: Request, answer: Reply, reason: str) -> StoreError:
+    def _refusal(self, request: Request, answer: Answer, reason: str) -> StoreError:
         name, because = self._client.address, f": {reason}" if reason else ""
         if answer.status in (401, 403):
             what = "refused the key" if self._has_key else "wants a key"
