@@ -69,7 +69,7 @@ def import_(
         dry_run: Store nothing, only return what would happen.
 
     Raises:
-        InvalidInput: A line is not acceptable. The lines before its batch were stored; mend it and run this again.
+        InvalidInput: A line is not acceptable. The lines before its batch were stored; correct it and run this again.
     """
     importer = _Importer(store, embedder, dry_run=dry_run)
     for batch in _batches(_read(lines, importer, namespaces)):

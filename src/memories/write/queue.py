@@ -24,15 +24,15 @@ Entry = dict[str, Any]
 
 
 class QueueFull(OSError):
-    """The queue has reached its limit; what was to be added was not."""
+    """The queue has reached its limit; nothing was added."""
 
 
 class Drained(NamedTuple):
-    """What became of a look at the queue.
+    """The result of a drain.
 
     Attributes:
         done: How many entries were dealt with.
-        failed: Groups whose first entry could not be dealt with now, and why.
+        failed: The groups whose first entry could not be dealt with now, and why.
     """
 
     done: int
@@ -40,10 +40,10 @@ class Drained(NamedTuple):
 
 
 def files_of(config: Config, namespace: str) -> tuple[Path, str]:
-    """Return where files beside the store of the settings are kept, and how the names of a namespace's begin.
+    """Return the folder for files beside the store of the settings, and the prefix of their names for a namespace.
 
-    It is the folder of the store if that is one file, else the home. A server is known by its address and by what of it
-    is meant; who logs in, and how, may change while something waits.
+    It is the folder of the store if that is one file, else the home. A server is told apart by its address and by the
+    database or collection; the user and the password may change while something waits.
     """
     kind, _, rest = config.store.partition("://")
     if kind == "sqlite":
@@ -56,11 +56,11 @@ def files_of(config: Config, namespace: str) -> tuple[Path, str]:
 
 
 class RetryQueue:
-    """Entries that wait, in a file that several processes share.
+    """A queue in a file that several processes share.
 
-    An entry is flushed to the disk before `add` returns. One that was taken out is gone only after it was dealt with:
-    a crash in between means that it is dealt with again, so dealing with it twice must do no harm. Entries of one group
-    are dealt with in the order in which they came. One process at a time deals with entries; others may add some.
+    An entry is on the disk before `add` returns, and is removed only after it was dealt with: after a crash in between
+    it is dealt with again, so doing that twice must do no harm. Entries of a group are dealt with in the order in which
+    they came. One process at a time deals with entries; others may add some.
     """
 
     def __init__(self, path: Path, group: str = "conversation_id") -> None:
@@ -78,7 +78,7 @@ class RetryQueue:
 
     @classmethod
     def of_turns(cls, folder: Path, name: str) -> Self:
-        """Return the queue of turns whose files are there and have names that begin so; see `files_of`."""
+        """Return the queue of turns in a folder, with this prefix of its files; see `files_of`."""
         return cls(folder / f"{name}.turns.jsonl")
 
     def __bool__(self) -> bool:
@@ -89,7 +89,7 @@ class RetryQueue:
             return False
 
     def add(self, entry: Entry) -> None:
-        """Put an entry at the end.
+        """Add an entry at the end.
 
         Raises:
             QueueFull: The queue would be larger than `MAX_BYTES`.
@@ -99,15 +99,15 @@ class RetryQueue:
             _append(self.path, json.dumps(entry), MAX_BYTES)
 
     def entries(self, group: str | None = None) -> list[Entry]:
-        """Return what waits, oldest first; of one group, if it is named."""
+        """Return what waits, oldest first; only of one group, if it is named."""
         return [entry for entry in _read(self.path)[0] if group is None or self._group_of(entry) == group]
 
     def refused_count(self) -> int:
-        """Return how many lines were put aside for good."""
+        """Return how many lines were put aside."""
         return sum(len(lines) for lines in _read(self.refused))
 
     def drain(self, deal_with: Callable[[Entry], object], *, before: str | None = None) -> Drained:
-        """Deal with what waits, in order. If somebody else is at it already, leave it to them.
+        """Deal with what waits, in order, unless another process is doing that already.
 
         Args:
             deal_with: Raises `ValueError` for an entry that will never be accepted; it is put aside, into a file beside
@@ -123,9 +123,9 @@ class RetryQueue:
             return self._drain(deal_with, before) if held else Drained(0, {})
 
     def discard(self, group: str) -> int:
-        """Take the entries of a group out for good, also those that were refused; return how many there were.
+        """Remove the entries of a group, refused ones included; return how many there were.
 
-        Damaged lines that hold its name go with them, and whatever a crash left half-written.
+        Damaged lines that hold its name are removed too, and whatever a crash left half-written.
         """
         files = (self.path, self.refused)
         if not any(path.exists() or _scratch(path).exists() for path in files):
@@ -170,7 +170,7 @@ class RetryQueue:
         return Drained(len(done), failed)
 
     def _try(self, deal_with: Callable[[Entry], object], entry: Entry, failed: dict[str, SystemFault]) -> bool:
-        """Deal with an entry; return whether it is done with."""
+        """Deal with an entry; return whether it can be removed."""
         try:
             deal_with(entry)
         except ConnectionError:
@@ -184,14 +184,14 @@ class RetryQueue:
         return True
 
     def _take_out(self, done: set[int]) -> None:
-        """Write the queue without these, the places of entries, and without damaged lines; what was added stays."""
+        """Rewrite the queue without the entries at these places and without damaged lines; later entries stay."""
         with locked(self._file_lock):
             now, _ = _read(self.path)
             _rewrite(self.path, [json.dumps(entry) for at, entry in enumerate(now) if at not in done])
 
 
 def _read(path: Path) -> tuple[list[Entry], list[str]]:
-    """Return the entries, and the lines that are none. A half-written last line was never promised to anyone."""
+    """Return the entries, and the damaged lines. A half-written last line was never acknowledged."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -231,7 +231,7 @@ def _append(path: Path, line: str, most: int | None = None) -> None:
     try:
         whole = _end_of_last_line(fd, os.fstat(fd).st_size)
         if most is not None and whole + len(data) > most:
-            raise QueueFull(f"the queue {path} is full ({most} bytes); mend the store first")
+            raise QueueFull(f"the queue {path} is full ({most} bytes); repair the store first")
         os.lseek(fd, whole, os.SEEK_SET)
         write_all(fd, data)
         os.fsync(fd)
