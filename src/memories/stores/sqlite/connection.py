@@ -338,7 +338,8 @@ class SQLiteFile:
         try:
             with contextlib.ExitStack() as stack:
                 with _filesystem_errors(self.path):
-                    _refuse_unsafe(self.path)
+                    if self._identity is None:
+                        _refuse_unsafe(self.path)
                     left = max(0.0, deadline - time.monotonic())
                     held = stack.enter_context(tried(self._lock_file, left, signed=True))
                 if not held:
