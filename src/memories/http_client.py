@@ -38,8 +38,8 @@ class Address(NamedTuple):
     """Where a server is.
 
     Attributes:
-        product: Its name, for messages.
-        host: Its name or number.
+        product: The name of the program, for messages.
+        host: Its name or IP address.
         port: Its port.
         tls: Whether it speaks TLS.
         headers: Sent with each request, such as a key; never shown.
@@ -58,6 +58,15 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.product} at {host}:{self.port}"
+
+    def quoted(self, said: str) -> str:
+        """Return what the server said, for a message: on one line, short, without a key of ours or a full stop."""
+        for value in self.headers.values():
+            secret = value.rpartition(" ")[2]
+            if len(secret) >= _LEAST_SECRET:
+                said = said.replace(secret, "***")
+        line = "".join(sign for sign in " ".join(said.split()) if sign.isprintable()).rstrip(".")
+        return line if len(line) <= _QUOTED else f"{line[:_QUOTED]}…"
 
 
 class Answer(NamedTuple):
@@ -86,7 +95,7 @@ class Answer(NamedTuple):
 
 
 class NoAnswer(ConnectionError):
-    """A server did not answer; the message says why, as what it did, and the cause is the original error.
+    """A server did not answer; the message says why, and the cause is the original error.
 
     Attributes:
         sent: Whether the request may have arrived and been carried out.
@@ -105,7 +114,7 @@ class TimedOut(NoAnswer):
 
 
 class Unusable(NoAnswer):
-    """What is there can't be used, such as a certificate, a proxy, an endless answer; trying again does not help."""
+    """The certificate, the proxy or an endless answer can't be used; trying again does not help."""
 
 
 class JsonClient:
@@ -373,13 +382,3 @@ def _then(tries: int, wait: float, failed: Failed) -> str:
     if 0 < failed.after_seconds == wait:
         return f"; it asks to wait {wait:.0f} seconds"
     return f"; tried {tries} times, try again later" if tries > 1 else "; try again later"
-
-
-# --- what a server said -----------------------------------------------------------------------------------------------
-
-
-def quoted(said: str, secret: str = "") -> str:
-    """Return what a server said for a message: on one line, short, without the secret, without a full stop."""
-    line = " ".join((said.replace(secret, "***") if len(secret) >= _LEAST_SECRET else said).split())
-    line = "".join(sign for sign in line if sign.isprintable()).rstrip(".")
-    return line if len(line) <= _QUOTED else f"{line[:_QUOTED]}…"

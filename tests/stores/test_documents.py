@@ -47,7 +47,7 @@ from memories.errors import (  # noqa: E402
     StoreError,
     StoreUnreachable,
 )
-from memories.http_client import Address  # noqa: E402
+from memories.http_client import Address, Answer  # noqa: E402
 from memories.stores.documents import client as client_module  # noqa: E402
 from memories.stores.documents import pending as remote_pending  # noqa: E402
 from memories.stores.documents import search as remote_search  # noqa: E402
@@ -917,6 +917,12 @@ def test_only_a_write_whose_connection_breaks_may_be_stored(client: StoreClient,
             client.ask("GET", "/")
         with pytest.raises(StoreUnreachable, match=said):
             client.ask("GET", "/cut", writes=writes)
+
+
+def test_what_a_server_says_is_told_without_the_key() -> None:
+    address = Address("Product", "db", 1, False, {"Authorization": "Bearer s3cret-key"}, "Is it running?")
+    told = StoreClient(address).refusal(Answer(403, {"message": "no such\nkey: s3cret-key."}), "a write")
+    assert str(told) == 'Product at db:1 refused a write with status 403: {"message": "no such\\nkey: ***."}'
 
 
 def test_a_write_that_a_proxy_gave_up_on_may_be_stored(client: StoreClient) -> None:

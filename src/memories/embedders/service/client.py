@@ -18,7 +18,6 @@ from memories.http_client import (
     Retry,
     TimedOut,
     Unusable,
-    quoted,
 )
 from memories.validate import shown
 
@@ -86,7 +85,7 @@ class ServiceClient:
                 raise Failed(f"{name} {exc}", tries=MAX_TRIES) from exc
             nobody = isinstance(exc.__cause__, ConnectionRefusedError | socket.gaierror)
             tries = MAX_REFUSED_TRIES if nobody else MAX_TRIES
-            raise Failed(f"{name} can't be reached: {quoted(str(exc), self._key)}", tries=tries) from exc
+            raise Failed(f"{name} can't be reached: {self._client.address.quoted(str(exc))}", tries=tries) from exc
         if answer.status != HTTPStatus.OK:
             raise self._refusal(answer)
         return answer
@@ -120,4 +119,4 @@ class ServiceClient:
             return ""
         said = next((found[name] for name in ("error", "message", "detail") if found.get(name)), "")
         said = said.get("message", "") if isinstance(said, dict) else said
-        return quoted(said, self._key) if isinstance(said, str) else ""
+        return self._client.address.quoted(said) if isinstance(said, str) else ""

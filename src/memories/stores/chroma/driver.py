@@ -247,7 +247,7 @@ class ChromaDriver:
             answer = self._post(part, what, body, beside)
         self._done(answer, "a write")
 
-    def _post(self, part: Part, what: str, body: Any, beside: str) -> Reply:
+    def _post(self, part: Part, what: str, body: Any, beside: str) -> Answer:
         return self._client.ask("POST", f"{_COLLECTIONS}/{self._made(part, beside)}/{what}", body, writes=True)
 
     def _size(self, count: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from memories.errors import ConfigError, StoreError, StoreUnreachable
-from memories.http_client import Address, Answer, JsonClient, NoAnswer, TimedOut, quoted
+from memories.http_client import Address, Answer, JsonClient, NoAnswer, TimedOut, Unusable
 
 _ANSWER_SECONDS = 10  # to connect, and to begin the answer to a question
 _WRITE_SECONDS = 120  # a large write on a busy server
@@ -65,7 +65,7 @@ class StoreClient:
             doing: What it was asked for, as in "adding records".
         """
         said = answer.value if isinstance(answer.value, str) else json.dumps(answer.value, ensure_ascii=False)
-        because = quoted(said) or "no reason given"
+        because = self.address.quoted(said) or "no reason given"
         return StoreError(f"{self.address} refused {doing} with status {answer.status}: {because}")
 
     def close(self) -> None:
@@ -73,6 +73,8 @@ class StoreClient:
         self._client.close()
 
     def _why(self, exc: NoAnswer, *, writes: bool) -> str:
+        if isinstance(exc, Unusable):
+            return f"{self.address} {exc}"
         if not exc.sent and not (writes and exc.sent_before):
             return f"Cannot connect to {self.address}. {self.address.hint}"
         if isinstance(exc, TimedOut):

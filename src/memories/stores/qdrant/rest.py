@@ -8,7 +8,6 @@ from memories.errors import StoreBusy, StoreError
 from memories.http_client import Address, Answer
 from memories.stores.documents.client import StoreClient
 from memories.stores.qdrant.driver import NoCollection, Request, Verb
-from memories.validate import shown
 
 _DONE = "wait=true&ordering=strong"  # flushed to the log and applied, by the leader of the shard
 _ROUTES: Mapping[Verb, tuple[str, str]] = {
@@ -60,10 +59,7 @@ class RestTransport:
         answer = self._client.ask(method, path, request.body, writes=request.verb in _WRITING)
         if answer.status == 200:
             return self._result(request, answer)
-        try:
-            reason = shown(answer.value["status"]["error"])
-        except (LookupError, TypeError):  # not in Qdrant's form
-            reason = ""
+        reason = self._reason(answer)
         if request.verb is Verb.CREATE and "already exists" in reason:
             return True  # somebody else was faster
         if answer.status == 404 and reason.startswith("Not found: Collection"):
@@ -108,3 +104,11 @@ class RestTransport:
 
     def _stranger(self) -> StoreError:
         return StoreError(f"what answers as {self._client.address} is not Qdrant; check the address")
+
+    def _reason(self, answer: Answer) -> str:
+        """Return why the server refuses; empty if it is not in Qdrant's form."""
+        try:
+            reason = answer.value["status"]["error"]
+        except (LookupError, TypeError):
+            return ""
+        return self._client.address.quoted(reason) if isinstance(reason, str) else ""
