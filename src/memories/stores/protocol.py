@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Store(Protocol):
     """Keeps records in two collections, `memory` and `history`, each divided into namespaces.
 
-    Rules for every backend; `tests/stores/contract.py` checks them:
+    Rules for every backend; `tests/stores/contract/` checks them:
 
     - *Isolation.* Filters and refs name their namespaces, and nothing outside of these is read, counted, changed or
       revealed. There is no "all"; only `namespaces`, for moving a whole store, lists them.

@@ -1,0 +1,79 @@
+"""The suite that every store passes unchanged; it checks the rules of `memories.stores.protocol.Store`.
+
+A backend's test file inherits `StoreContract` and gives it one fixture:
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def open_store(self, tmp_path):
+            ...
+            yield open_one      # open_one(space) returns a store; each call opens the same, at first missing, storage
+            ...                 # close what was opened
+
+Vectors are those of the `FakeEmbedder` or random ones of its space.
+"""
+
+from contract.durability import Durability
+from contract.isolation import Isolation
+from contract.moving import Moving
+from contract.order import Order
+from contract.search import Search
+
+# isort: split
+# Importing the module `search` bound that name here; now it becomes the function.
+
+from contract.samples import (
+    HISTORY,
+    MEMORY,
+    OTHER,
+    SPACE,
+    OpenStore,
+    at,
+    by_other,
+    by_words,
+    embed,
+    embed_other,
+    everything,
+    holders,
+    matching,
+    pages,
+    pool,
+    record,
+    refs_of,
+    search,
+    seen,
+    stage_all,
+    turn,
+    turns,
+    unit_vectors,
+)
+
+__all__ = [
+    "HISTORY",
+    "MEMORY",
+    "OTHER",
+    "SPACE",
+    "OpenStore",
+    "StoreContract",
+    "at",
+    "by_other",
+    "by_words",
+    "embed",
+    "embed_other",
+    "everything",
+    "holders",
+    "matching",
+    "pages",
+    "pool",
+    "record",
+    "refs_of",
+    "search",
+    "seen",
+    "stage_all",
+    "turn",
+    "turns",
+    "unit_vectors",
+]
+
+
+class StoreContract(Durability, Isolation, Order, Search, Moving):
+    """What holds for every store."""

@@ -1,0 +1,246 @@
+"""No namespace and no collection reaches another one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contract.samples import (
+    HISTORY,
+    MEMORY,
+    T0,
+    Opened,
+    at,
+    by_words,
+    embed,
+    everything,
+    matching,
+    pool,
+    record,
+    refs_of,
+    search,
+    seen,
+    turn,
+    turns,
+    unit_vectors,
+)
+from memories.stores import Store
+from memories.stores.records import Collection, Filter, Patch, Record, Ref, TurnQuery
+
+
+class Isolation(Opened):
+    # --- isolation -------------------------------------------------------------------------------------------------
+
+    @pytest.fixture
+    def twins(self, store: Store) -> Store:
+        """A store in which two namespaces, and their two collections, hold the same names and texts."""
+        for namespace in ("ann", "bob"):
+            for collection in (MEMORY, HISTORY):
+                store.append(
+                    [
+                        record(
+                            f"g{number}",
+                            position,
+                            namespace=namespace,
+                            collection=collection,
+                            text=f"common words of g{number} {namespace}",
+                            key=f"key{number}" if position == 2 else None,
+                            labels={"who": namespace, "secret": f"{namespace}-{number}", "kind": "x"},
+                            ended_at=at(9) if position == 1 else None,
+                            ended_by="update" if position == 1 else None,
+                        )
+                        for number in range(5)
+                        for position in (1, 2)
+                    ]
+                )
+        return store
+
+    @pytest.mark.parametrize("collection", Collection)
+    @pytest.mark.parametrize(
+        "conditions",
+        [
+            {},
+            {"state": "any"},
+            {"state": "ended"},
+            {"state": "ended", "ended_by": "update"},
+            {"labels": {"kind": "x"}},
+            {"labels": {"who": "bob"}},
+            {"labels": {"secret": "bob-1"}, "state": "any"},
+            {"as_of": at(5)},
+            {"since": T0, "until": at(100)},
+            {"group": "g1", "state": "any"},
+            {"group": "g", "prefix": True, "state": "any"},
+            {"group": "", "prefix": True, "state": "any"},
+            {"key": "key1"},
+        ],
+        ids=str,
+    )
+    def test_no_read_reaches_another_namespace_or_collection(
+        self, twins: Store, collection: Collection, conditions: Mapping[str, Any]
+    ) -> None:
+        where = pool("ann", collection=collection, **conditions)
+        own = [entry for entry in everything(twins, pool("ann", "bob", collection=collection)) if _means(where, entry)]
+        found = twins.scan(where, limit=1000)
+        assert sorted(entry.ref for entry in found) == sorted(entry.ref for entry in own)
+        assert {entry.ref.namespace for entry in found} <= {"ann"}
+        assert {entry.ref.collection for entry in found} <= {collection}
+        assert twins.count(where) == len(own)
+        assert set(twins.groups(where, limit=100)) == {("ann", entry.ref.group) for entry in own}
+        assert set(twins.labels(where, "secret")) == {entry.labels["secret"] for entry in own}
+        assert twins.labels(where, None) == ({key: len(own) for key in ("kind", "secret", "who")} if own else {})
+        candidates = twins.candidates(where, vector=embed("common words bob")[0], terms=["common", "bob"], k=50)
+        assert {candidate.record.ref for candidate in candidates} == {entry.ref for entry in own}
+        matches = twins.matches(where, TurnQuery(embed("common words bob")[0], ["common", "bob"], 50))
+        assert sorted(refs_of(matches, collection)) == sorted(entry.ref for entry in own)
+        assert {label.get("who") for label in matches.labels} <= {"ann"}
+        assert twins.values(collection, ["ann"], "secret") == [f"ann-{number}" for number in range(5)]
+        assert twins.values(collection, ["ann"], "who") == ["ann"]
+
+    @pytest.mark.parametrize("namespaces", [(), ("%",), ("*",), ("ANN",), ("an",), ("ann ",), ("ann','bob",), ("",)])
+    def test_only_a_namespace_that_is_named_exactly_is_read(self, twins: Store, namespaces: tuple[str, ...]) -> None:
+        where = Filter(MEMORY, namespaces, state="any")
+        assert twins.scan(where, limit=100) == []
+        assert twins.groups(where, limit=100) == []
+        assert twins.count(where) == 0
+        assert twins.labels(where, None) == {}
+        assert twins.labels(where, "secret") == {}
+        assert twins.candidates(where, vector=embed("common words")[0], terms=["common"], k=50) == []
+        assert refs_of(matching(twins, "common words", where)) == []
+        assert twins.values(MEMORY, namespaces, "secret") == []
+        assert twins.read([Ref(MEMORY, namespace, "g1", 1) for namespace in namespaces]) == []
+        assert twins.info(where).without_vector_count == 0
+
+    def test_two_namespaces_are_read_as_one(self, twins: Store) -> None:
+        assert twins.count(pool("ann", "bob")) == 10
+        assert twins.labels(pool("ann", "bob"), "who") == {"ann": 5, "bob": 5}
+
+    def test_no_write_reaches_another_namespace_or_collection(self, twins: Store) -> None:
+        others = [pool("bob"), pool("bob", collection=HISTORY), pool("ann", collection=HISTORY)]
+        before = [seen(twins, where) for where in others]
+        refs = [entry.ref for entry in everything(twins, pool("ann"))]
+        twins.touch(refs)
+        twins.patch([Patch(ref, at(50), "delete", {"mark": 1}) for ref in refs])
+        twins.append([record("g9", text="common words", labels={"who": "ann"})])
+        assert [seen(twins, where) for where in others] == before
+        twins.remove(refs)
+        assert [seen(twins, where) for where in others] == before
+        assert [group for _, group in twins.groups(pool("ann", state="any"), limit=10)] == ["g9"]
+
+    def test_a_ref_whose_namespace_does_not_fit_changes_nothing(self, store: Store) -> None:
+        """The group and position are those of a record of `bob`; the namespace or collection is another."""
+        store.append([record("only-bob", namespace="bob", text="common words")])
+        before = seen(store, pool("bob"))
+        wrong = [
+            Ref(MEMORY, "ann", "only-bob", 1),
+            Ref(HISTORY, "bob", "only-bob", 1),
+            Ref(MEMORY, "%", "only-bob", 1),
+            Ref(MEMORY, "bob", "only-bob", 2),
+        ]
+        store.patch([Patch(ref, at(50), "delete", {"mark": 1}) for ref in wrong])
+        store.touch(wrong)
+        store.remove(wrong)
+        assert seen(store, pool("bob")) == before
+        assert store.count(pool("ann", state="any")) == 0
+
+    def test_better_matches_of_another_namespace_do_not_crowd_out_ones_own(self, store: Store) -> None:
+        store.append([record(f"b{number}", namespace="bob", text="red green blue") for number in range(60)])
+        store.append([record("mine", text="red with several other words that make it match less well")])
+        assert set(search(store, "red green blue", k=3)) == {"mine"}
+
+    def test_keys_and_positions_of_two_namespaces_do_not_collide(self, store: Store) -> None:
+        for namespace in ("ann", "bob"):
+            for collection in Collection:
+                store.append([record("m", namespace=namespace, collection=collection, key="user/editor")])
+        assert store.count(pool("bob", key="user/editor")) == 1
+
+    def test_how_many_have_no_vector_is_counted_in_the_own_namespace(self, store: Store) -> None:
+        store.append([record("a1"), record("a2", vectors=None), record("b1", namespace="bob", vectors=None)])
+        store.append([record("b2", namespace="bob", vectors=None)])
+        assert store.info(pool("ann")).without_vector_count == 1
+        assert store.info(pool("bob")).without_vector_count == 2
+
+    # --- two collections in one store ------------------------------------------------------------------------------
+
+    def test_turns_do_not_change_how_rare_the_words_of_memories_are(self, store: Store) -> None:
+        store.append([record(f"m{number}", text=f"weekly report {number}") for number in range(20)])
+        store.append([record("rare", text="weekly report of zanzibar")])
+        before = by_words(store, ["weekly", "zanzibar"], k=50)
+        store.append([turn(number, text="the weekly report of zanzibar") for number in range(200)])
+        assert by_words(store, ["weekly", "zanzibar"], k=50) == before
+        store.remove([Ref(HISTORY, "ann", "talk", position) for position in range(100)])
+        assert by_words(store, ["weekly", "zanzibar"], k=50) == before
+
+    def test_memories_do_not_change_how_rare_the_words_of_turns_are(self, store: Store) -> None:
+        store.append([turn(number, text=f"weekly report {number}") for number in range(20)])
+        before = matching(store, "weekly report").words.tolist()
+        store.append([record(f"m{number}", text="the weekly report") for number in range(50)])
+        store.patch([Patch(Ref(MEMORY, "ann", f"m{number}", 1), at(99), "delete", {}) for number in range(25)])
+        assert matching(store, "weekly report").words.tolist() == before
+
+    def test_a_search_of_one_collection_finds_nothing_of_the_other(self, store: Store) -> None:
+        """Nor do nearer ones of the other crowd out its own."""
+        store.append([turn(number, text="red green blue") for number in range(60)])
+        store.append([record("mine", text="red with several other words that make it match less well")])
+        assert set(search(store, "red green blue", k=3)) == {"mine"}
+        store.append([record(f"m{number}", text="red green blue") for number in range(60)])
+        store.append([turn(99, group="other", text="red with several other words that make it match less well")])
+        where = turns(group="other")
+        assert refs_of(matching(store, "red green blue", where, k=3)) == [Ref(HISTORY, "ann", "other", 99)]
+        assert set(search(store, "red green blue", where, k=3)) == {"other"}
+
+    def test_memories_and_turns_that_are_written_by_turns_are_all_found(self, store: Store) -> None:
+        """So many of each, written together and apart, that a store puts them into an index of their own."""
+        count = 1_100
+        vectors = unit_vectors(2 * count)
+        own = {MEMORY: vectors[:count], HISTORY: vectors[count:]}
+        batches = [
+            [
+                record(f"{number:05}", 0, collection=collection, text=f"w{number}", vectors=own[collection][[number]])
+                for number in range(start, start + 50)
+                for collection in (MEMORY, HISTORY)
+            ]
+            for start in range(0, count, 50)
+        ]
+        for batch in batches:
+            half = len(batch) // 2
+            store.append(batch[:half])
+            store.append([entry for entry in batch[half:] if entry.ref.collection is HISTORY])
+            store.append([entry for entry in batch[half:] if entry.ref.collection is MEMORY])
+
+        def nearest(collection: Collection, number: int) -> list[int]:
+            query, where = own[collection][number], pool(collection=collection)
+            (found,) = store.candidates(where, vector=query, terms=[], k=1)
+            matches = store.matches(where, TurnQuery(query, [], 1))
+            best = refs_of(matches, collection)[int(np.nanargmax(matches.similarity))]
+            assert {found.record.ref.collection, best.collection} == {collection}
+            return [int(found.record.ref.group), int(best.group)]
+
+        some = (0, 1, 49, 50, 700, 1023, 1024, 1025, 1070, count - 1)
+        for collection in (MEMORY, HISTORY):
+            assert [nearest(collection, number) for number in some] == [[number, number] for number in some]
+        gone = (1, 700, 1024, 1070)
+        store.remove([Ref(HISTORY, "ann", f"{number:05}", 0) for number in gone])
+        assert store.count(turns()) == count - len(gone)
+        for number in some:
+            assert nearest(MEMORY, number) == [number, number]
+            assert (number in nearest(HISTORY, number)) is (number not in gone)
+
+
+def _means(where: Filter, entry: Record) -> bool:
+    """Say in Python what a filter means."""
+    if where.as_of is not None:
+        current = entry.created_at <= where.as_of and (entry.ended_at is None or entry.ended_at > where.as_of)
+    else:
+        current = where.state == "any" or (where.state == "live") == (entry.ended_at is None)
+    group = where.group or ""
+    return (
+        current
+        and entry.ref.namespace in where.namespaces
+        and where.labels.items() <= entry.labels.items()
+        and (where.ended_by is None or entry.ended_by == where.ended_by)
+        and (where.since is None or entry.created_at >= where.since)
+        and (where.until is None or entry.created_at <= where.until)
+        and (entry.ref.group.startswith(group) if where.prefix else group in ("", entry.ref.group))
+        and (where.key is None or (entry.key == where.key and entry.ended_at is None))
+    )

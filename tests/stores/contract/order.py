@@ -1,0 +1,153 @@
+"""Scans, pages and groups come in one order; a position and a key have one holder."""
+
+import numpy as np
+import pytest
+
+from contract.samples import MEMORY, SPACE, Opened, OpenStore, at, by_words, everything, pages, pool, record, search
+from memories.errors import Conflict
+from memories.ids import new_id
+from memories.stores import Store
+from memories.stores.records import Patch, Ref
+
+
+class Order(Opened):
+    # --- order and pages -------------------------------------------------------------------------------------------
+
+    @pytest.fixture(params=["ids", "names", "mixed"])
+    def groups(self, request: pytest.FixtureRequest) -> list[str]:
+        """Names of groups in order: ids of memories, names of conversations, or both."""
+        ids = sorted(new_id(at(number)) for number in range(6))
+        names = sorted(["main", "2026-01-01", "Main", "über", "日本", "a/b:c", "0" * 36, "session-10", "session-9"])
+        return {"ids": ids, "names": names, "mixed": [*ids, *names]}[request.param]
+
+    @pytest.fixture
+    def filled(self, store: Store, groups: list[str]) -> Store:
+        shuffled = [record(group, position) for group in groups for position in (0, 1, 2, 10)]
+        np.random.default_rng(3).shuffle(shuffled)  # type: ignore[arg-type]
+        store.append(shuffled)
+        return store
+
+    def test_a_scan_is_in_order_of_group_and_position(self, filled: Store, groups: list[str]) -> None:
+        found = [(entry.ref.group, entry.ref.position) for entry in filled.scan(pool(), limit=1000)]
+        names = list(dict.fromkeys(group for group, _ in found))
+        assert found == [(group, position) for group in names for position in (0, 1, 2, 10)]
+        assert sorted(names) == sorted(groups)
+        for kind in (True, False):  # ids come in order among ids, names among names
+            of_kind = [name for name in names if (name.startswith("019") and len(name) == 36) is kind]
+            assert of_kind == sorted(of_kind)
+
+    def test_newest_first_is_the_reverse(self, filled: Store) -> None:
+        forwards = filled.scan(pool(), limit=1000)
+        assert filled.scan(pool(), limit=1000, newest_first=True) == forwards[::-1]
+
+    @pytest.mark.parametrize("newest_first", [False, True])
+    @pytest.mark.parametrize("size", [1, 3, 7, 1000])
+    def test_pages_join_to_the_whole(self, filled: Store, size: int, newest_first: bool) -> None:
+        whole = filled.scan(pool(), limit=1000, newest_first=newest_first)
+        assert pages(filled, pool(), size=size, newest_first=newest_first) == whole
+
+    @pytest.mark.parametrize("newest_first", [False, True])
+    def test_pages_of_two_namespaces_join_to_the_whole(self, store: Store, newest_first: bool) -> None:
+        ids = sorted(new_id(at(number)) for number in range(20))
+        store.append([record(group, namespace="ann" if at % 3 else "bob") for at, group in enumerate(ids)])
+        found = pages(store, pool("bob", "ann"), size=3, newest_first=newest_first)
+        assert [entry.ref.group for entry in found] == (ids[::-1] if newest_first else ids)
+
+    @pytest.mark.parametrize("newest_first", [False, True])
+    def test_where_namespaces_share_a_group_each_record_comes(self, store: Store, newest_first: bool) -> None:
+        """`after` goes behind a position in all of them."""
+        for namespace in ("bob", "ann"):
+            store.append([record("main", position, namespace=namespace) for position in (1, 2, 3)])
+        where = pool("ann", "bob")
+        forwards = [(entry.ref.position, entry.ref.namespace) for entry in store.scan(where, limit=10)]
+        assert forwards == [(position, namespace) for position in (1, 2, 3) for namespace in ("ann", "bob")]
+        backwards = [
+            (entry.ref.position, entry.ref.namespace) for entry in store.scan(where, limit=10, newest_first=True)
+        ]
+        assert backwards == forwards[::-1]
+        behind = store.scan(where, limit=10, after=("main", 2), newest_first=newest_first)
+        assert {entry.ref.position for entry in behind} == {1 if newest_first else 3}
+        assert len(behind) == 2
+
+    def test_after_may_name_what_is_not_there(self, store: Store) -> None:
+        store.append([record("b", 1), record("d", 1)])
+        assert [entry.ref.group for entry in store.scan(pool(), limit=9, after=("c", 5))] == ["d"]
+        backwards = store.scan(pool(), limit=9, after=("c", 5), newest_first=True)
+        assert [entry.ref.group for entry in backwards] == ["b"]
+        assert [entry.ref.group for entry in store.scan(pool(), limit=9, after=("b", 0))] == ["b", "d"]
+
+    def test_groups_come_in_the_order_of_a_scan_each_once(self, filled: Store) -> None:
+        scanned = list(dict.fromkeys(("ann", entry.ref.group) for entry in filled.scan(pool(), limit=1000)))
+        assert filled.groups(pool(), limit=1000) == scanned
+        assert filled.groups(pool(), limit=4) == scanned[:4]
+
+    def test_groups_of_the_same_name_come_once_for_each_namespace(self, store: Store) -> None:
+        for namespace in ("bob", "ann"):
+            store.append([record("main", position, namespace=namespace) for position in (1, 2)])
+        assert store.groups(pool("ann", "bob"), limit=9) == [("ann", "main"), ("bob", "main")]
+
+    # --- uniqueness ------------------------------------------------------------------------------------------------
+
+    def test_the_second_writer_of_a_position_gets_a_conflict(self, open_store: OpenStore) -> None:
+        open_store(SPACE).append([record("m", text="first")])
+        with pytest.raises(Conflict):
+            open_store(SPACE).append([record("m", text="second")])
+        assert [entry.text for entry in everything(open_store(SPACE), pool())] == ["first"]
+
+    def test_a_position_is_taken_by_an_ended_record_too(self, store: Store) -> None:
+        store.append([record("m", ended_at=at(5), ended_by="delete")])
+        with pytest.raises(Conflict):
+            store.append([record("m")])
+
+    def test_only_one_live_record_has_a_key(self, store: Store) -> None:
+        store.append([record("m1", key="user/editor")])
+        with pytest.raises(Conflict):
+            store.append([record("m2", key="user/editor")])
+        assert [entry.ref.group for entry in everything(store, pool())] == ["m1"]
+
+    def test_a_key_may_be_taken_again_after_its_record_ended(self, store: Store) -> None:
+        store.append([record("m1", key="user/editor")])
+        store.patch([Patch(Ref(MEMORY, "ann", "m1", 1), at(5), "delete", {})])
+        store.append([record("m2", key="user/editor")])
+        assert [entry.ref.group for entry in store.scan(pool(key="user/editor"), limit=9)] == ["m2"]
+
+    def test_a_record_is_not_made_live_again_while_another_has_its_key(self, store: Store) -> None:
+        store.append([record("m1", key="k", ended_at=at(5), ended_by="delete"), record("m2", key="k")])
+        store.append([record("m3")])
+        with pytest.raises(Conflict):
+            store.patch(
+                [
+                    Patch(Ref(MEMORY, "ann", "m3", 1), at(6), "delete", {"mark": 1}),
+                    Patch(Ref(MEMORY, "ann", "m1", 1), None, None, {}),
+                ]
+            )
+        assert [entry.ref.group for entry in store.scan(pool(), limit=9)] == ["m2", "m3"]
+        assert not store.scan(pool(group="m3"), limit=1)[0].fields
+
+    def test_any_number_of_records_have_no_key(self, store: Store) -> None:
+        store.append([record(f"m{number}") for number in range(3)])
+        assert store.count(pool()) == 3
+
+    @pytest.mark.parametrize("in_transaction", [False, True])
+    def test_an_append_with_a_conflict_in_the_middle_adds_nothing(self, store: Store, in_transaction: bool) -> None:
+        """Also when the conflict is caught inside a transaction that then ends well."""
+        store.append([record("taken", text="alpha")])
+        batch = [
+            record("new1", text="beta gamma", labels={"colour": "red"}),
+            record("taken", text="beta gamma"),
+            record("new2", text="beta gamma"),
+        ]
+        if in_transaction:
+            with store.transaction():
+                store.append([record("before")])
+                with pytest.raises(Conflict):
+                    store.append(batch)
+                store.append([record("behind")])
+        else:
+            with pytest.raises(Conflict):
+                store.append(batch)
+        kept = {"taken", "before", "behind"} if in_transaction else {"taken"}
+        assert {entry.ref.group for entry in everything(store, pool())} == kept
+        assert store.labels(pool(state="any"), None) == {}
+        assert by_words(store, ["gamma"]) == {}
+        assert set(search(store, "beta gamma", k=50)) <= kept

@@ -1,0 +1,184 @@
+"""Records, filters and reads that the contract's tests are written in."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from memories.embedders.fake import FakeEmbedder
+from memories.stores import Store
+from memories.stores.records import Candidate, Collection, Filter, Matches, Record, Ref, Space, TurnQuery
+from memories.text import query_terms
+
+MEMORY, HISTORY = Collection.MEMORY, Collection.HISTORY
+SPACE = FakeEmbedder.space
+OTHER = SPACE._replace(model="other/1", dimension=32)  # a space to change over to
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+OpenStore = Callable[[Space | None], Store]
+
+
+def at(seconds: float) -> datetime:
+    """Return a time so many seconds after the first."""
+    return T0 + timedelta(seconds=seconds)
+
+
+def embed(text: str) -> Any:
+    """Return the vectors of a text, shape (1, dimension)."""
+    return FakeEmbedder().embed(text)
+
+
+def embed_other(text: str) -> Any:
+    """Return the vectors of a text in the other space, shape (1, dimension)."""
+    folded = embed(text).reshape(2, OTHER.dimension)[:1] + 2 * embed(text).reshape(2, OTHER.dimension)[1:]
+    folded[0, 0] += 1e-3  # so that none is zero
+    return folded / np.linalg.norm(folded)
+
+
+def record(
+    group: str, position: int = 1, *, namespace: str = "ann", collection: Collection = MEMORY, **values: Any
+) -> Record:
+    """Return a record with a vector of its text, unless `vectors` says otherwise."""
+    text = values.pop("text", f"note {group} {position}")
+    values.setdefault("created_at", at(position))
+    values.setdefault("vectors", embed(text))
+    return Record(ref=Ref(collection, namespace, group, position), text=text, **values)
+
+
+def pool(*namespaces: str, collection: Collection = MEMORY, **conditions: Any) -> Filter:
+    """Return a filter; of the namespace `ann` if none is named."""
+    return Filter(collection, namespaces or ("ann",), **conditions)
+
+
+def everything(store: Store, where: Filter, *, limit: int = 10_000, newest_first: bool = False) -> list[Record]:
+    """Return all records of a filter, whether they ended or not."""
+    return store.scan(where._replace(state="any"), limit=limit, newest_first=newest_first)
+
+
+def pages(store: Store, where: Filter, *, size: int, newest_first: bool) -> list[Record]:
+    """Return what a scan in pages of that size comes to."""
+    found: list[Record] = []
+    after = None
+    while True:
+        page = store.scan(where, limit=size, after=after, newest_first=newest_first)
+        assert len(page) <= size
+        if not page:
+            return found
+        found += page
+        after = (page[-1].ref.group, page[-1].ref.position)
+
+
+def search(store: Store, query: str, where: Filter | None = None, *, k: int = 10) -> dict[str, Candidate]:
+    """Return the candidates for a query, by words and by vector, by the name of their group."""
+    found = store.candidates(where or pool(), vector=embed(query)[0], terms=query_terms(query), k=k)
+    by_group = {candidate.record.ref.group: candidate for candidate in found}
+    assert len(by_group) == len(found), "a record came twice"
+    return by_group
+
+
+def by_words(store: Store, terms: Sequence[str], where: Filter | None = None, *, k: int = 10) -> dict[str, float]:
+    """Return the word scores of the candidates for terms alone."""
+    found = store.candidates(where or pool(), vector=None, terms=terms, k=k)
+    return {candidate.record.ref.group: candidate.words for candidate in found}
+
+
+def by_other(store: Store, query: str, where: Filter | None = None, *, k: int = 10) -> dict[str, float | None]:
+    """Return the similarities of the candidates in the other space."""
+    found = store.candidates(where or pool(), vector=embed_other(query)[0], terms=[], k=k)
+    return {candidate.record.ref.group: candidate.similarity for candidate in found}
+
+
+def stage_all(store: Store, space: Space = OTHER, *, limit: int = 7) -> list[Ref]:
+    """Stage vectors of all that have none of a space; return their addresses."""
+    make = embed if space == SPACE else embed_other
+    staged: list[Ref] = []
+    for collection in Collection:
+        for _ in range(10_000):
+            found = store.unstaged(space, collection, limit=limit)
+            assert len(found) <= limit
+            if not found:
+                break
+            assert not {entry.ref for entry in found} & set(staged), "what is staged came again"
+            store.stage(space, {entry.ref: make(entry.text) for entry in found})
+            staged += [entry.ref for entry in found]
+    return staged
+
+
+def unstaged(store: Store, space: Space = OTHER, collection: Collection = MEMORY) -> set[str]:
+    """Return the groups of what has no vectors of a space."""
+    return {entry.ref.group for entry in store.unstaged(space, collection, limit=1000)}
+
+
+def turn(position: int, *, group: str = "talk", **values: Any) -> Record:
+    """Return a turn of a conversation, of the session that begins at 0 unless `session` says otherwise."""
+    values.setdefault("session", 0)
+    return record(group, position, collection=HISTORY, **values)
+
+
+def turns(*namespaces: str, **conditions: Any) -> Filter:
+    """Return a filter of turns; of the namespace `ann` if none is named."""
+    return pool(*namespaces, collection=HISTORY, **conditions)
+
+
+def matching(store: Store, query: str, where: Filter | None = None, *, k: int = 100) -> Matches:
+    """Return what matches a query, by words and by vector."""
+    return store.matches(where or turns(), TurnQuery(embed(query)[0], query_terms(query), k))
+
+
+def refs_of(matches: Matches, collection: Collection = HISTORY) -> list[Ref]:
+    """Return the address of each row."""
+    places = zip(matches.group.tolist(), matches.position.tolist(), strict=True)
+    named = [(*matches.groups[group], position) for group, position in places]
+    return [Ref(collection, namespace, group, position) for namespace, group, position in named]
+
+
+def holders(matches: Matches, term: str) -> set[int]:
+    """Return the positions of the rows that have a term."""
+    return set(matches.position[matches.holds[list(matches.terms).index(term)]].tolist())
+
+
+def unit_vectors(count: int, seed: int = 1) -> Any:
+    """Return random unit vectors of the space, shape (count, dimension)."""
+    drawn = np.random.default_rng(seed).standard_normal((count, SPACE.dimension)).astype(np.float32)
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+def seen(store: Store, where: Filter) -> Any:
+    """Return everything that a store tells about a filter, in a form that compares."""
+    records = everything(store, where)
+    return (
+        [(entry.ref, entry.text, entry.ended_at, entry.ended_by, entry.key, entry.accesses) for entry in records],
+        [(dict(entry.labels), dict(entry.fields)) for entry in records],
+        store.groups(where._replace(state="any"), limit=1000),
+        store.count(where),
+        dict(store.labels(where, None)),
+        dict(store.labels(where, "who")),
+        sorted(
+            (found.record.ref, round(found.similarity or 0.0, 3))
+            for found in store.candidates(where, vector=embed("common words")[0], terms=["common"], k=50)
+        ),
+        sorted(refs_of(store.matches(where, TurnQuery(None, ["common"], 50)), where.collection)),
+        store.values(where.collection, where.namespaces, "who"),
+        store.info(where).without_vector_count,
+    )
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    """Swallow the failure that a test provokes."""
+    with pytest.raises(ZeroDivisionError):
+        yield
+
+
+class Opened:
+    """The fixtures of every part of the contract; a backend gives `open_store`."""
+
+    @pytest.fixture
+    def open_store(self) -> OpenStore:
+        raise NotImplementedError("a backend's test file gives this fixture")
+
+    @pytest.fixture
+    def store(self, open_store: OpenStore) -> Store:
+        return open_store(SPACE)
