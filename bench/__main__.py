@@ -7,7 +7,7 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the command, and comparable between machines
 
-from bench import calibration, cold, conversation, duplicates, floor, report, search, stores, turns
+from bench import calibration, cold, conversation, duplicates, floor, long, report, search, stores, turns
 from bench.retrieval import measure, systems
 from bench.retrieval.datasets import DataError
 
@@ -16,8 +16,9 @@ _WHAT = {
     "search": ("warm search",),
     "turns": ("turns",),
     "conversation": ("conversation",),
+    "long": ("long texts",),
     "stores": ("stores",),
-    "speed": ("cold commands", "warm search", "turns", "conversation"),
+    "speed": ("cold commands", "warm search", "turns", "conversation", "long texts"),
     "locomo": ("LoCoMo",),
     "floor": ("noise floor",),
     "calibration": ("calibration",),
@@ -27,6 +28,7 @@ _WHAT = {
         "warm search",
         "turns",
         "conversation",
+        "long texts",
         "LoCoMo",
         "noise floor",
         "calibration",
@@ -44,7 +46,9 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # a long run shows its tables as they come
     print(f"Measured {report.environment()}.")
     for part in _WHAT[given.what]:
-        data = {"duplicates": None, **dict.fromkeys(_OF_LOCOMO, given.locomo)}.get(part, given.texts)
+        data = {"duplicates": None, "long texts": None, **dict.fromkeys(_OF_LOCOMO, given.locomo)}.get(
+            part, given.texts
+        )
         if data is None or _present(data, part):
             _measure(part, given)
 
@@ -70,11 +74,18 @@ def _measure(part: str, given: argparse.Namespace) -> None:
             floor.run(given.locomo)
         case "calibration":
             _calibration(given.locomo, given.beam)
-        case "duplicates":
-            report.heading("Duplicates and corrections")
-            print("```")  # plain text, in columns
-            duplicates.main()
-            print("```")
+        case "duplicates" | "long texts":
+            _without_data(part)
+
+
+def _without_data(part: str) -> None:
+    if part == "long texts":
+        long.run(long.ROUNDS)
+        return
+    report.heading("Duplicates and corrections")
+    print("```")  # plain text, in columns
+    duplicates.main()
+    print("```")
 
 
 def _locomo(file: Path, *, chroma: bool) -> None:

@@ -1,5 +1,8 @@
 """Cold commands: the CPU time of a whole `memory …` process, as a ratio to `python -c pass`, and where it goes."""
 
+import contextlib
+import importlib.util
+import json
 import os
 import resource
 import subprocess
@@ -56,6 +59,7 @@ def run(options: Options) -> None:
         commands = _commands(memory_id)
         _print_commands(options, commands, environment)
         _print_parts(options, environment)
+        _print_handshake(options, environment)
 
 
 def _environment(home: Path) -> dict[str, str]:
@@ -150,6 +154,41 @@ def _print_parts(options: Options, environment: Mapping[str, str]) -> None:
     medians = {name: report.percentile(values[1:], 0.5) for name, values in taken.items()}
     rows = [(name, f"{min(taken[name][1:]):.0f}", f"{median:.0f}") for name, median in medians.items()]
     report.table(["part", "min ms", "median ms"], [*rows, ("sum", "", f"{sum(medians.values()):.0f}")])
+
+
+def _print_handshake(options: Options, environment: Mapping[str, str]) -> None:
+    """Print how long `memory mcp` needs until it has shaken hands, beside the import of the SDK."""
+    if importlib.util.find_spec("mcp") is None:
+        report.note("Left out: the handshake of `memory mcp`, for the extra `server` is not installed.")
+        return
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+    request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+    commands = {
+        "import the SDK": [sys.executable, "-c", "import mcp.server.mcpserver, mcp.server.stdio"],
+        "`memory mcp` shakes hands": [sys.executable, "-m", "memories", "mcp"],
+    }
+    taken: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(options.rounds + 1):
+        for name, command in commands.items():
+            taken[name].append(report.milliseconds(lambda command=command: _answer(command, request, environment)))
+    least = {name: min(values[1:]) for name, values in taken.items()}
+    alone = least["import the SDK"]
+    report.heading("`memory mcp` until it has shaken hands, beside its SDK alone")
+    report.table(["what", "min ms", "ratio"], [(name, f"{ms:.0f}", f"{ms / alone:.1f}") for name, ms in least.items()])
+
+
+def _answer(command: Sequence[str], request: str, environment: Mapping[str, str]) -> None:
+    """Run a command until it has said its first line, or has ended if it says nothing."""
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdin
+        assert running.stdout
+        with contextlib.suppress(BrokenPipeError):
+            running.stdin.write(f"{request}\n")
+            running.stdin.flush()
+        running.stdout.readline()
+        running.kill()
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:

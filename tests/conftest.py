@@ -1,9 +1,10 @@
 """What several test folders share."""
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,14 @@ def clean_environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let children be interrupted: in the background of a shell (`&`) SIGINT is ignored, which they inherit."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
 def run_python(tmp_path: Path, clean_environment: Mapping[str, str]) -> RunPython:
     """Run a script in a process of its own, with `prefix` before the interpreter; its failure fails the test.
 
@@ -48,7 +57,7 @@ def run_python(tmp_path: Path, clean_environment: Mapping[str, str]) -> RunPytho
     ) -> subprocess.CompletedProcess[str]:
         command = [*prefix, sys.executable, "-c", script, *map(str, arguments)]
         done = subprocess.run(
-            command, capture_output=True, text=True, cwd=tmp_path, env=clean_environment, timeout=100, check=False
+            command, capture_output=True, text=True, cwd=tmp_path, env=clean_environment, timeout=900, check=False
         )
         if check and done.returncode:
             raise AssertionError(f"the script ended with {done.returncode}: {done.stderr}")

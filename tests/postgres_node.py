@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-TIMEOUT = 60
+TIMEOUT = 300
 
 
 def binaries() -> Path:

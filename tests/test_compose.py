@@ -144,7 +144,7 @@ def check_chroma(port: int) -> int:
     assert word == "CMD"
     assert command[2].count("8000") == 1
     command[2] = command[2].replace("8000", str(port))
-    return subprocess.run(command, capture_output=True, timeout=20).returncode
+    return subprocess.run(command, capture_output=True, timeout=300).returncode
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash")
@@ -171,7 +171,7 @@ def run_app(
     """Run the app in a process of its own; return its exit code, its answers and what it logged."""
     done = subprocess.run(
         [sys.executable, str(APP), *arguments],
-        input=said, capture_output=True, text=True, cwd=folder, env=environment, timeout=60,
+        input=said, capture_output=True, text=True, cwd=folder, env=environment, timeout=300,
     )  # fmt: skip
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 

@@ -13,7 +13,7 @@ PROGRAM = "from memories import Memories; m = Memories(); m.create('a secret'); 
 
 def run_in(home: Path, *wrapper: str) -> None:
     kept = {"PATH": os.environ["PATH"], "HOME": str(home), "MEMORY_HOME": str(home / "store"), "EMBEDDER": "minilm"}
-    subprocess.run([*wrapper, sys.executable, "-c", PROGRAM], check=True, env=kept, cwd=home, timeout=60)
+    subprocess.run([*wrapper, sys.executable, "-c", PROGRAM], check=True, env=kept, cwd=home, timeout=300)
 
 
 def test_only_the_store_is_written(tmp_path: Path) -> None:

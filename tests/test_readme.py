@@ -23,7 +23,7 @@ def run(command: list[str], home: Path) -> str:
         "MEMORY_HOME": str(home),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
-    done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

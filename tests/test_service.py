@@ -484,11 +484,14 @@ def test_a_memory_that_was_replaced_can_not_be_changed(memories: Memories) -> No
             change()
 
 
-def test_long_texts_are_compared_in_no_time(memories: Memories) -> None:
-    """Judging word by word takes seconds for texts of this size, and other writers would wait."""
+def test_long_texts_are_not_compared_word_by_word(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judging texts of this size takes seconds, and other writers would wait."""
     text = "a b c " * 50_000
+    judged: list[str] = []
+    monkeypatch.setattr("memories.write.create.judge", lambda *_: judged.append("judged"))
     assert add(memories, text).id == memories.create(text + "\n").memory.id  # type: ignore[union-attr]
     assert memories.create(text + "d").stored
+    assert judged == []
 
 
 def test_removing_a_tag_takes_its_whole_name(memories: Memories) -> None:

@@ -53,7 +53,7 @@ def memory(backend: Failing) -> AgentMemory:
 
 def test_a_memory_that_answers_is_healthy(memory: AgentMemory) -> None:
     health = memory.health()
-    assert 0 < health.pop("query_latency_ms") < 10_000
+    assert health.pop("query_latency_ms") > 0
     assert health == {"status": "healthy", "history": "ok", "memory": "ok", "queued_turns": 0, "refused_turns": 0}
 
 

@@ -99,7 +99,7 @@ def test_a_system_call_that_fails_loses_nothing(  # noqa: PLR0917 - what is give
         try:
             while "TracerPid:\t0\n" in Path(f"/proc/{running.pid}/status").read_text():
                 assert tracer.poll() is None
-            printed, error = running.communicate("\n", timeout=100)
+            printed, error = running.communicate("\n", timeout=300)
         finally:
             running.kill()
             tracer.kill()

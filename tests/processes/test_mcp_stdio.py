@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,14 +23,28 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).parent.parent.parent
 MEMORY = [sys.executable, "-m", "memories", "mcp"]
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
-# The command, whose model needs as long to load as the first argument says.
+# The command, whose model is loaded once the file is there that the first argument names.
 SLOW = """
 import sys, time
+from pathlib import Path
 from memories.__main__ import run
 from memories.embedders import minilm
-load, seconds = minilm._load_model, float(sys.argv[1])
-minilm._load_model = lambda: time.sleep(seconds) or load()
-sys.exit(run(["mcp", *sys.argv[2:]]))
+load = minilm._load_model
+def wait():
+    while not Path(sys.argv[1]).exists():
+        time.sleep(0.01)
+    return load()
+minilm._load_model = wait
+sys.exit(run(["mcp"]))
+"""
+# The command, which waits an hour for a store that is busy and half a second for calls when its client has left.
+PATIENT = """
+import sys
+from memories.__main__ import run
+from memories.skins.mcp import stdio
+from memories.stores.sqlite import connection
+connection.BUSY_SECONDS, stdio.LEAVING_SECONDS = 3600, 0.5
+sys.exit(run(["mcp"]))
 """
 
 
@@ -39,7 +52,6 @@ class Server:
     """A running server, and what it said."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
-        self.began = time.monotonic()
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
         )
@@ -59,14 +71,12 @@ class Server:
         assert answer["id"] == self.asked
         return dict(answer["result"])
 
-    def greet(self) -> float:
-        """Shake hands as clients of the first era do; return how many seconds the server needed from its start."""
+    def greet(self) -> None:
+        """Shake hands as clients of the first era do."""
         who = {"name": "codex-mcp-client", "version": "1"}
         said = self.ask("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=who)
-        needed = time.monotonic() - self.began
         assert said["protocolVersion"] == "2025-06-18"
         self.write({"method": "notifications/initialized"})
-        return needed
 
     def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
         result = self.ask("tools/call", name=tool, arguments=arguments)
@@ -75,7 +85,7 @@ class Server:
 
     def leave(self) -> str:
         """Leave; return what the server wrote to standard error."""
-        out, err = self.process.communicate(timeout=20)
+        out, err = self.process.communicate(timeout=300)
         assert (self.process.returncode, out) == (0, b"")
         return err.decode()
 
@@ -99,24 +109,11 @@ def start(environment: Mapping[str, str]) -> Iterator[Callable[..., Server]]:
         server.process.communicate()
 
 
-def test_the_handshake_takes_less_than_a_second(start: Callable[..., Server], run_python: RunPython) -> None:
-    """Or, where the machine is slow or busy, little more than the SDK alone, which is nearly all of it."""
-
-    def handshake() -> float:
-        server = start(MEMORY)
-        needed = server.greet()
-        assert server.leave() == ""
-        return needed
-
-    def sdk_alone() -> float:
-        began = time.monotonic()
-        run_python("import mcp.server.mcpserver, mcp.server.stdio")
-        return time.monotonic() - began
-
-    times: list[tuple[float, float]] = []
-    while len(times) < 4 and not any(ours < max(1.0, 1.6 * sdk) for ours, sdk in times):
-        times.append((handshake(), sdk_alone()))
-    assert any(ours < max(1.0, 1.6 * sdk) for ours, sdk in times), times
+def test_the_handshake_waits_for_no_model(start: Callable[..., Server], tmp_path: Path) -> None:
+    """`python -m bench cold` measures it beside the import of the SDK, which is nearly all of it."""
+    server = start([sys.executable, "-c", SLOW, str(tmp_path / "never")])
+    server.greet()
+    assert {tool["name"] for tool in server.ask("tools/list")["tools"]} >= {"create_memory", "search_memories"}
 
 
 @pytest.mark.parametrize(("era", "version"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
@@ -135,18 +132,23 @@ def test_both_eras_over_real_streams(environment: dict[str, str], era: str, vers
 
 
 def test_while_the_model_loads_words_answer_and_writers_wait(
-    start: Callable[..., Server], environment: Mapping[str, str]
+    start: Callable[..., Server], environment: Mapping[str, str], tmp_path: Path
 ) -> None:
     with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db") as memories:
         memories.create("Deploys happen on Tuesdays")
-    server = start([sys.executable, "-c", SLOW, "4"])
-    assert server.greet() < 4.0
+    loads = tmp_path / "loads"
+    server = start([sys.executable, "-c", SLOW, str(loads)])
+    server.greet()
     early = server.call("search_memories", query="deploys")
     assert "by words only" in early["hint"]
     assert [hit["content"] for hit in early["results"]] == ["Deploys happen on Tuesdays"]
     assert server.call("search_memories", query="when do we release?")["results"] == []
-    server.call("create_memory", content="The cat is called Momo")
-    assert time.monotonic() - server.began > 4.0
+    create = {"name": "create_memory", "arguments": {"content": "The cat is called Momo"}}
+    server.write({"id": "late", "method": "tools/call", "params": create})
+    assert server.call("search_memories", query="deploys")["hint"] == early["hint"]  # is answered before it
+    loads.touch()
+    assert server.process.stdout
+    assert json.loads(server.process.stdout.readline())["id"] == "late"
     later = server.call("search_memories", query="what is the name of my pet?")
     assert "hint" not in later
     assert [hit["content"] for hit in later["results"]] == ["The cat is called Momo"]
@@ -174,16 +176,15 @@ def test_a_call_that_waits_does_not_keep_a_server_whose_client_left(
 ) -> None:
     with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db", embedder="fake") as memories:
         memories.create("It is there")
-        server = start(MEMORY, EMBEDDER="fake")
+        server = start([sys.executable, "-c", PATIENT], EMBEDDER="fake")
         server.greet()
         with memories._store.transaction():
             memories._store.touch([])
             create = {"name": "create_memory", "arguments": {"content": "waits for the lock"}}
             server.write({"id": 99, "method": "tools/call", "params": create})
-            time.sleep(0.3)
-            began = time.monotonic()
-            server.process.communicate(timeout=20)
-            assert time.monotonic() - began < 18  # the lock would be waited for longer
+            server.call("list_memories")  # so that the other is begun
+            server.process.communicate(timeout=300)
+            assert server.process.returncode == 0
 
 
 def test_lines_that_are_no_protocol_stop_nothing(start: Callable[..., Server]) -> None:
@@ -195,11 +196,12 @@ def test_lines_that_are_no_protocol_stop_nothing(start: Callable[..., Server]) -
     assert answer == {"count": 0, "results": []}
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_it_at_once(start: Callable[..., Server]) -> None:
     server = start(MEMORY, EMBEDDER="fake")
     server.greet()
     server.process.send_signal(signal.SIGINT)
-    assert server.process.wait(5) == -signal.SIGINT
+    assert server.process.wait(300) == -signal.SIGINT
 
 
 def test_it_ends_quietly_when_nobody_reads_its_answers(environment: dict[str, str]) -> None:
@@ -207,7 +209,7 @@ def test_it_ends_quietly_when_nobody_reads_its_answers(environment: dict[str, st
     os.close(reading)
     server = subprocess.Popen(MEMORY, stdin=subprocess.PIPE, stdout=writing, stderr=subprocess.PIPE, env=environment)
     os.close(writing)
-    _, said = server.communicate(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n', timeout=20)
+    _, said = server.communicate(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n', timeout=300)
     assert (server.returncode, said) == (0, b"")
 
 
@@ -262,7 +264,7 @@ def test_an_unwell_store_is_told_and_the_server_stays(start: Callable[..., Serve
 
 
 def test_a_setting_that_is_not_acceptable_ends_it_at_once(environment: dict[str, str]) -> None:
-    done = subprocess.run([*MEMORY, "--namespace", "a/b"], env=environment, capture_output=True, timeout=20)
+    done = subprocess.run([*MEMORY, "--namespace", "a/b"], env=environment, capture_output=True, timeout=300)
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"namespace" in done.stderr
     assert done.stderr.count(b"\n") == 1

@@ -67,7 +67,7 @@ class ChromaServer:
             [*command, str(self.port)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True, cwd=self._folder,
         )  # fmt: skip
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while time.monotonic() < end:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v2/heartbeat", timeout=5).close()
@@ -376,8 +376,9 @@ def test_a_server_that_is_killed_and_restarted_has_lost_nothing(own_server: Chro
 WRITER = """
 import sys
 sys.path.insert(0, sys.argv[2])
-from contract import MEMORY, SPACE, Patch, Ref, at, record
+from contract import MEMORY, SPACE, at, record
 from memories.stores.chroma.store import ChromaStore
+from memories.stores.records import Patch, Ref
 store = ChromaStore(sys.argv[1], SPACE)
 number = int(sys.argv[3])
 while True:

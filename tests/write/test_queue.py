@@ -53,7 +53,7 @@ def in_threads(*steps: Step) -> None:
     for thread in running:
         thread.start()
     for thread in running:
-        thread.join(30)
+        thread.join(300)
         assert not thread.is_alive()
     if errors:
         raise errors[0]
@@ -140,11 +140,11 @@ def test_who_drains_keeps_nobody_from_adding(tmp_path: Path) -> None:
 
     def slowly(_entry: dict[str, Any]) -> None:
         inside.set()
-        assert others.wait(10)
+        assert others.wait(300)
 
     draining = threading.Thread(target=queue.drain, args=(slowly,))
     draining.start()
-    assert inside.wait(10)
+    assert inside.wait(300)
     queue.add({"n": 1, "c": "a"})
     assert queue.drain(pytest.fail).done == 0
     others.set()
@@ -163,12 +163,12 @@ def test_a_second_drainer_loses_nothing_that_is_added_meanwhile(tmp_path: Path) 
 
     def slowly(entry: dict[str, Any]) -> None:
         inside.set()
-        assert go_on.wait(20)
+        assert go_on.wait(300)
         seen.append(entry["n"])
 
     def second() -> None:
         try:
-            assert inside.wait(20)
+            assert inside.wait(300)
             queue.drain(lambda entry: seen.append(entry["n"]))
             for number in (2, 3):
                 queue.add({"n": number, "c": "a"})
@@ -224,7 +224,7 @@ def test_what_is_added_while_the_queue_is_rewritten_is_kept(tmp_path: Path, monk
 
     assert queue.drain(deal_with).done == 1
     [adder] = adders
-    adder.join(20)
+    adder.join(300)
     assert numbers(queue) == [1, 2]
 
 
@@ -247,7 +247,7 @@ RetryQueue(Path(sys.argv[1]), "c").add({"n": 1, "c": "a"})
         with pytest.raises(subprocess.TimeoutExpired):
             adding.wait(0.5)
         assert numbers(queue) == [0]
-    assert adding.communicate(timeout=30) == ("", None)
+    assert adding.communicate(timeout=300) == ("", None)
     assert (adding.returncode, numbers(queue)) == (0, [0, 1])
 
 
@@ -340,11 +340,11 @@ def test_who_discards_while_somebody_drains_takes_nothing_of_others(tmp_path: Pa
 
     def slowly(entry: dict[str, Any]) -> None:
         inside.set()
-        assert go_on.wait(20)
+        assert go_on.wait(300)
         all_but_the_first_fail(entry)
 
     def discard() -> None:
-        assert inside.wait(20)
+        assert inside.wait(300)
         releasing = threading.Timer(0.2, go_on.set)
         releasing.start()
         assert queue.discard("a") == 0  # it was dealt with before

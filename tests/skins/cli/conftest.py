@@ -86,7 +86,7 @@ def process() -> Command:
         command = [sys.executable, "-m", "memories", *arguments]
         if shell:
             command = ["sh", "-c", f'exec "$@" {shell}', "sh", *command]
-        done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, **options)
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=300, **options)
         return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run
@@ -112,6 +112,6 @@ def terminal() -> Command:
             pass  # how Linux says that the other side was closed
         finally:
             os.close(ours)
-        return Answer(running.wait(60), shown.decode().replace("\r\n", "\n"), "")
+        return Answer(running.wait(300), shown.decode().replace("\r\n", "\n"), "")
 
     return run

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from memories import Draft, Memories, MemoriesError
 from memories.errors import ConfigError, InvalidInput, NotFound, SystemFault
+from memories.text import MAX_QUERY_TERMS, query_terms
 from memories.turns import TurnDraft
 
 Command = Callable[..., Any]
@@ -376,20 +377,17 @@ def test_signs_are_plain_text(memory: Command, sign: str) -> None:
     created = memory("create", "--", f"it is about {sign} and nothing else")
     assert created.json["content"] == f"it is about {sign} and nothing else"
     memory("create", "this one is a stranger")
-    assert memory("search", "--", sign, stdin="x").json["count"] >= 0
+    assert memory("search", "--", sign, stdin="x").code == 0
     found = memory("search", "--", f"about {sign} nothing").json["results"]
     assert found[0]["content"] == created.json["content"]
 
 
 @pytest.mark.parametrize("text", ["OR " * 1365, "(" * 300, "a OR " * 800, "((a+)+" * 600, '"a' * 2000, "a." * 2000])
-def test_long_operators_are_words_and_fast(memory: Command, stored: Callable[..., str], text: str) -> None:
-    """Row 54."""
-    import time
-
+def test_long_operators_are_words(memory: Command, stored: Callable[..., str], text: str) -> None:
+    """Row 54. `python -m bench long` measures how long they take."""
     stored("a or b")
-    started = time.perf_counter()
-    memory("search", text).json  # noqa: B018 - it raises where the answer is no JSON
-    assert time.perf_counter() - started < 2
+    assert memory("search", text).json["count"] <= 1
+    assert len(query_terms(text)) <= MAX_QUERY_TERMS
 
 
 @pytest.mark.parametrize(

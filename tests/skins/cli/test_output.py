@@ -176,7 +176,7 @@ def test_a_reader_who_leaves_is_no_error(memory: Command, folder: Path) -> None:
     assert running.stderr
     with running.stderr:
         assert running.stderr.read() == b""
-    assert running.wait(60) == 0
+    assert running.wait(300) == 0
 
 
 def _environment() -> dict[str, str]:

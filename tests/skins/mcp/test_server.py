@@ -472,7 +472,7 @@ class Slow(FakeEmbedder):
         self.told, self.fails = threading.Event(), False
 
     def embed(self, text: str) -> Any:
-        assert self.told.wait(20)
+        assert self.told.wait(300)
         if self.fails:
             raise EmbedderError("the weights are missing")
         return super().embed(text)
@@ -521,9 +521,9 @@ def test_a_model_that_cannot_be_loaded_costs_the_meaning_and_is_tried_again(
 
 
 def until(happens: Callable[[], bool]) -> None:
-    end = time.perf_counter() + 10
+    end = time.monotonic() + 300
     while not happens():
-        assert time.perf_counter() < end
+        assert time.monotonic() < end
         time.sleep(0.02)
 
 
@@ -557,7 +557,7 @@ def test_other_lines_are_left_as_they_are(line: str) -> None:
 def test_a_slow_call_holds_up_no_other(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = threading.Event()
     explain = memories.explain
-    monkeypatch.setattr(memories, "explain", lambda *given, **filters: listed.wait(10) and explain(*given, **filters))
+    monkeypatch.setattr(memories, "explain", lambda *given, **filters: listed.wait(300) and explain(*given, **filters))
     agent = Agent(memories, "legacy")
 
     async def together(client: Client) -> Any:
