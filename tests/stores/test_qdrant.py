@@ -306,8 +306,9 @@ def opening(url: str) -> Iterator[OpenStore]:
 # --- the contract -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 class TestQdrantFolder(StoreContract):
-    """In a folder."""
+    """In a folder; `tests/stores/test_documents.py` has the contract for the same store without Qdrant's client."""
 
     @pytest.fixture
     def open_store(self, folder: Path) -> Iterator[OpenStore]:
