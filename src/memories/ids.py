@@ -43,6 +43,11 @@ def parse_id(text: str) -> str:
     return _hyphenated(bare)
 
 
+def storable(text: str) -> bool:
+    """Return whether every store can hold a text: it has no NUL and no half of a character."""
+    return "\0" not in text and text.encode("utf-8", "ignore") == text.encode("utf-8", "surrogatepass")
+
+
 def digest(*parts: str) -> str:
     """Return 32 hexadecimal digits that are the same for the same texts in the same order, and for no others."""
     import hashlib  # 4 ms that most commands do without

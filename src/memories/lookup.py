@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from memories import validate
 from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
-from memories.ids import ID_LENGTH, parse_id
+from memories.ids import ID_LENGTH, parse_id, storable
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record
 from memories.times import mixes_zones, to_moment
@@ -35,16 +35,23 @@ class Lookup(NamedTuple):
         """Return the latest version of a memory.
 
         Args:
-            memory_id: Its id, or an unambiguous prefix of 8 or more characters.
+            memory_id: Its id, or an unambiguous prefix of 8 or more characters; an id that another program gave it, as
+                files may have them, is taken as it stands.
             deleted: Find it although it was deleted.
 
         Raises:
             NotFound: There is no such memory.
             AmbiguousId: The prefix fits several.
+            InvalidInput: It is no id.
         """
-        group = parse_id(memory_id)
-        if len(group) < ID_LENGTH:
-            group = self._complete(group)
+        try:
+            group = parse_id(memory_id)
+            if len(group) < ID_LENGTH:
+                group = self._complete(group)
+        except RequestError:
+            if not self._is_foreign(memory_id):
+                raise
+            group = memory_id
         found = self.store.scan(self.where(state="any", group=group), limit=1, newest_first=True)
         if not found or (found[0].ended_by == "delete" and not deleted):
             raise NotFound("Memory not found")
@@ -86,12 +93,25 @@ class Lookup(NamedTuple):
 
     def page(self, where: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
         """Return a page of records, newest first, and the cursor of the next page if there is one."""
-        after = None if cursor is None else _parse_cursor(cursor)
+        after = None if cursor is None else self._parse_cursor(cursor)
         records = self.store.scan(where, limit=limit + 1, after=after, newest_first=True)
         if len(records) <= limit:
             return records, None
         last = records[limit - 1].ref
         return records[:limit], f"{last.group}.{last.position}"
+
+    def _parse_cursor(self, cursor: str) -> tuple[str, int]:
+        group, separator, position = str(cursor).rpartition(".")
+        if separator and position.isascii() and position.isdigit() and len(position) <= 9:
+            try:
+                known = parse_id(group) if len(group) == ID_LENGTH else None
+            except InvalidInput:
+                known = None
+            if known is None and self._is_foreign(group):
+                known = group
+            if known is not None:
+                return known, int(position)
+        raise InvalidInput("the cursor is not one that a listing returned; begin again without it")
 
     def _own(self, record: Record) -> Record:
         if record.ref.namespace != self.namespace:
@@ -100,6 +120,12 @@ class Lookup(NamedTuple):
                 "there, or store one that says what holds instead"
             )
         return record
+
+    def _is_foreign(self, memory_id: str) -> bool:
+        """Return whether a memory that the caller may read has exactly this id, which need not be one of ours."""
+        if not isinstance(memory_id, str) or not memory_id or not storable(memory_id):
+            return False
+        return bool(self.store.groups(self.where(state="any", group=memory_id), limit=1))
 
     def _complete(self, prefix: str) -> str:
         """Return the one id that begins so; one that is still current goes before those that are not."""
@@ -133,15 +159,3 @@ def narrowed(where: Filter, given: Mapping[str, Any], now: datetime) -> Filter:
         raise InvalidInput("since is later than until; exchange them")
     as_of = to_moment(given.get("as_of"), now, end_of_day=True)
     return where._replace(labels=validate.tags(given.get("tags") or {}), since=start, until=end, as_of=as_of)
-
-
-def _parse_cursor(cursor: str) -> tuple[str, int]:
-    group, separator, position = str(cursor).rpartition(".")
-    number = position.isascii() and position.isdigit() and len(position) <= 9
-    try:
-        known = parse_id(group) if separator and number and len(group) == ID_LENGTH else None
-    except InvalidInput:
-        known = None
-    if known is None:
-        raise InvalidInput("the cursor is not one that a listing returned; begin again without it")
-    return known, int(position)

@@ -17,7 +17,7 @@ __all__ = ["Store", "open_store"]
 # What opens the store of each scheme: a class or function, imported only when it is asked for.
 _STORES = {
     "sqlite": "sqlite.store.SQLiteStore",
-    "files": "files.store.open_files",
+    "files": "files.store.FilesStore",
     "postgresql": "postgres.store.PostgresStore",
     "postgres": "postgres.store.PostgresStore",
     "chroma": "chroma.store.ChromaStore",
@@ -49,7 +49,7 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
     module, _, name = _STORES[scheme].rpartition(".")
     found = getattr(importlib.import_module(f"memories.stores.{module}"), name)
     if scheme == "files":
-        return cast("Store", found(path, space, config))
+        return cast("Store", found(path, space, config, open_store))
     if scheme in ("chroma", "qdrant"):
         return cast("Store", found(url, space, config.collection_name if config else None))
     return cast("Store", found(path if scheme == "sqlite" else url, space))

@@ -1,7 +1,9 @@
 """How a namespace moves from its files to a larger store: copied, compared, marked, and its files kept.
 
-Each step can be cut short. Until the marker is there the files count, and another attempt completes the copy; from then
-on the larger store counts, in every process, and the next writer puts the files aside.
+It moves only to a store that has no memories of it, so what it finds there later is what it brought: nothing is mixed
+with what others wrote, and nothing that an earlier move left behind comes back. Each step can be cut short. Until the
+marker is there the files count, and another attempt makes the copy complete; from then on the larger store counts, in
+every process, and the next writer puts the files aside.
 """
 
 import contextlib
@@ -10,30 +12,25 @@ import json
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from memories.batches import by_count
 from memories.config import Config, without_password
 from memories.errors import ConfigError, MemoriesError, StoreDamaged, StoreError
-from memories.stores.copies import change, ends_first, immutable, mutable
-from memories.stores.files.derived import Named, named
-from memories.stores.files.lines import file_name, namespace_of, stem
-from memories.stores.files.store import FilesStore
+from memories.stores.copies import immutable, mutable
+from memories.stores.files.connection import Folder, Stamp
+from memories.stores.files.schema import file_name, namespace_of, stem
 from memories.stores.protocol import Store
-from memories.stores.records import Collection, Filter, Patch, Record, Ref, Space
+from memories.stores.records import Collection, Filter, Record, Ref, Space
 from memories.times import to_iso
 
-if TYPE_CHECKING:
-    from memories.stores.files.folder import Stamp
+OpenStore = Callable[[str, Space | None, Config | None], Store]
 
-MARKED = ".moved"
-KEPT = ".before-move"
-_BEGUN = ".moving"
-_FAILED = ".failed"
-_BESIDE = "memories.db"  # what the marker says of a SQLite file in the same folder
+MARKED, BACK, KEPT = ".moved", ".moved-back", ".before-move"
+_BEGUN, _FAILED = ".moving", ".failed"
+_BESIDE = re.compile(r"memories(-\d+)?\.db")  # SQLite files in the same folder
 _PLAUSIBLE = re.compile(r"sqlite:///.|(postgres|postgresql|chroma|qdrant)://.")
 _MASKED = re.compile(r":\*\*\*@|[?&][^=&#]*=\*\*\*(?=[&#]|$)")  # what `without_password` puts in place of a password
 _BATCH = 500
@@ -56,7 +53,7 @@ class Marker(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A move that was begun: in which store, and which records were not there before."""
+    """A move that was begun: to which store, and which records may be there already."""
 
     store: str
     copies: frozenset[Ref]
@@ -65,22 +62,21 @@ class _Begun(NamedTuple):
 class Mover:
     """Moves the namespaces of one folder, and knows which have moved."""
 
-    def __init__(self, folder: Path, space: Space | None, config: Config | None) -> None:
+    def __init__(self, folder: Folder, space: Space | None, config: Config | None, open_store: OpenStore) -> None:
         """Prepare; nothing is opened yet.
 
         Args:
             folder: Where the files are.
             space: The space that vectors are searched in.
             config: When namespaces move, and to which store; without it none moves.
+            open_store: Opens the store of a URL.
 
         Raises:
             ConfigError: The store is none, or one of files.
         """
         self._most = config.file_migrate_at if config else None
         self._target = config.file_migrate_to if config else None
-        self._space, self._config, self._folder_path = space, config, folder
-        self.here = FilesStore(folder, space, after_commit=self._after_commit)
-        self._folder = self.here.folder
+        self._folder, self._space, self._config, self._open_store = folder, space, config, open_store
         self._markers: dict[str, tuple[Stamp, Marker]] = {}
         self._warned: set[str] = set()
         if self._target is not None:
@@ -89,7 +85,7 @@ class Mover:
                     "file_migrate_to is a store of files itself; name a larger one, such as sqlite:///path"
                 )
             if not _PLAUSIBLE.match(self._target):  # else its driver is loaded when it is needed
-                self._open(self._target, None).close()
+                open_store(self._target, None, config).close()
 
     # --- what has moved --------------------------------------------------------------------------------------------
 
@@ -113,41 +109,35 @@ class Mover:
         try:
             found = json.loads(self._folder.read(name)[1])
             return Marker(namespace, str(found["store"]), tuple(map(str, found["originals"])))
-        except (OSError, ValueError, TypeError, LookupError) as exc:
+        except (ValueError, TypeError, LookupError) as exc:
             raise StoreDamaged(
-                f"{self._folder_path / name}, which says where {namespace} was moved to, can't be read ({exc}); "
+                f"{self._folder.path / name}, which says where {namespace} was moved to, can't be read ({exc}); "
                 "restore it from a backup"
             ) from exc
 
     def _warn_of_new_lines(self, marker: Marker) -> None:
-        for collection in Collection:
-            name = file_name(collection, marker.namespace)
-            new = (
-                name not in self._warned and self._folder.stamp(name) is not None and not self._begun(marker.namespace)
+        for name in (file_name(collection, marker.namespace) for collection in Collection):
+            if name in self._warned or self._begun(marker.namespace) or self._folder.stamp(name) is None:
+                continue
+            self._warned.add(name)
+            _log.warning(
+                "%s is not read: %s was moved to %s; import its lines and put it aside",
+                self._folder.path / name,
+                marker.namespace,
+                marker.store,
             )
-            if new:
-                self._warned.add(name)
-                _log.warning(
-                    "%s is not read: %s was moved to %s; import its lines and put it aside",
-                    self._folder_path / name,
-                    marker.namespace,
-                    marker.store,
-                )
 
     def markers(self) -> list[Marker]:
         """Return all that have moved."""
-        namespaces = (
-            namespace_of(f"{name.removesuffix(MARKED)}.jsonl", Collection.MEMORY)
-            for name in self._folder.names()
-            if name.endswith(MARKED)
-        )
-        found = (self.marker(namespace) for namespace in namespaces if namespace is not None)
-        return [marker for marker in found if marker is not None]
+        return [marker for marker in map(self.marker, _named(self._folder.names(), MARKED)) if marker]
 
-    def originals(self, marker: Marker) -> list[str]:
-        """Return the files that are kept of a namespace."""
-        names = [name for name in self._folder.names() if name.partition(KEPT)[0] in marker.originals and KEPT in name]
-        return [str(self._folder_path / name) for name in names]
+    def here(self, namespaces: Sequence[str]) -> list[str]:
+        """Return those of some namespaces that have not moved."""
+        return [namespace for namespace in namespaces if self.marker(namespace) is None]
+
+    def unfinished(self) -> bool:
+        """Return whether a move was begun and not finished."""
+        return any(name.endswith(_BEGUN) for name in self._folder.names(self._folder.inner))
 
     def opened(self, marker: Marker) -> Store:
         """Return the store that a namespace has moved to.
@@ -156,65 +146,86 @@ class Mover:
             StoreDamaged: It was a file and is gone.
             StoreError: The settings no longer know its password.
         """
-        url = self._url(marker.store)
-        kind, _, path = url.partition("://")
-        if kind == "sqlite" and not Path(path[1:]).expanduser().exists():
+        if _BESIDE.fullmatch(marker.store) and not (self._folder.path / marker.store).exists():
+            name = f"{stem(marker.namespace)}{MARKED}"
             raise StoreDamaged(
-                f"{marker.namespace} was moved to {path[1:]}, which is gone; put it back, or, to go back to what was "
-                f"moved, remove {self._folder_path / stem(marker.namespace)}{MARKED} and take {KEPT} off the names of "
-                f"{', '.join(marker.originals)}"
+                f"{marker.namespace} was moved to {self._folder.path / marker.store}, which is gone; put it back, or, "
+                f"to go back to what was moved, rename {name} to {name.removesuffix(MARKED)}{BACK} and take {KEPT} off "
+                f"the names of {', '.join(marker.originals)}"
             )
-        return self._open(url, self._space)
+        return self._open(marker.store, self._space)
 
-    def _url(self, store: str) -> str:
-        """Return the URL that a marker means, with the password from the settings."""
-        if "://" not in store:
-            return f"sqlite:///{self._folder_path / store}"
-        if self._target is not None and without_password(self._target) == without_password(store):
-            return self._target
-        if _MASKED.search(store):
+    def _open(self, store: str, space: Space | None) -> Store:
+        """Open what a marker names, with the password from the settings."""
+        url = f"sqlite:///{self._folder.path / store}" if _BESIDE.fullmatch(store) else store
+        if self._target is not None and without_password(self._target) == store:
+            url = self._target
+        elif _MASKED.search(store):
             raise StoreError(f"memories were moved to {store}; set FILE_MIGRATE_TO to it, with its password")
-        return store
+        return self._open_store(url, space, self._config)
 
-    def _open(self, url: str, space: Space | None) -> Store:
-        from memories.stores import open_store
-
-        return open_store(url, space, self._config)
+    def also_in(self, namespace: str, refs: Sequence[Ref]) -> list[str]:
+        """Return where else records may still be: the files from before a move, and stores that were gone back from."""
+        marker, names = self.marker(namespace), self._folder.names()
+        found = [name for name in names if marker and KEPT in name and name.partition(KEPT)[0] in marker.originals]
+        left = {name for name in names if _BESIDE.fullmatch(name)}
+        for name in names:
+            if name.startswith(f"{stem(namespace)}{BACK}"):
+                left.add(self._read_marker(name, namespace).store)
+        for store in sorted(left - {marker.store if marker else ""}):
+            try:
+                with contextlib.closing(self._open(store, None)) as there:
+                    held = bool(there.read(refs))
+            except MemoriesError:
+                held = True  # nobody can tell
+            if held:
+                found.append(store)
+        return [name if "://" in name else str(self._folder.path / name) for name in found]
 
     # --- moving, under the lock ------------------------------------------------------------------------------------
 
-    def _after_commit(self, namespaces: set[str]) -> None:
-        """Move what has become too large. What was written is safe whatever becomes of it: failures are only told."""
+    def move(self, namespace: str, here: Store, space: Space | None) -> None:
+        """Move a namespace if it has become too large; a failure is only told, for its records are safe here.
+
+        Args:
+            namespace: The namespace.
+            here: The store of its files, in a transaction.
+            space: The space of the vectors there, which need not be the one that is searched in.
+        """
+        store = without_password(self._target) if self._target else ""
+        if self._most is None or self.marker(namespace) or self._paused(namespace, store):
+            return
         try:
-            self._finish()
+            if _count(namespace, here) > self._most:
+                self._move(namespace, store, here, space or self._space)
         except MemoriesError as exc:
-            _log.warning("files of what has moved could not be put aside: %s", exc)
-        for namespace in sorted(namespaces):
-            store = without_password(self._target) if self._target else _BESIDE
-            try:
-                if self._is_due(namespace, store):
-                    self._move(namespace, store)
-            except MemoriesError as exc:
-                _log.warning("%s could not move to a larger store and stays in its files: %s", namespace, exc)
-                self._folder.put(f"{stem(namespace)}{_FAILED}", store.encode())
+            _log.warning("%s could not move to a larger store and stays in its files: %s", namespace, exc)
+            self._folder.replace(f"{stem(namespace)}{_FAILED}", store.encode(), self._folder.inner)
 
-    def _is_due(self, namespace: str, store: str) -> bool:
-        if self._most is None or _count(namespace, self.here) <= self._most:
-            return False
+    def _paused(self, namespace: str, store: str) -> bool:
         failed, where = self._folder.read_inner(f"{stem(namespace)}{_FAILED}")
-        paused = failed is not None and time.time() - failed.changed_at / 1e9 < _PAUSE_SECONDS
-        return not (paused and where == store.encode()) and self.marker(namespace) is None
+        recently = failed is not None and time.time() - failed.changed_at / 1e9 < _PAUSE_SECONDS
+        return recently and where == store.encode()
 
-    def _move(self, namespace: str, store: str) -> None:
+    def _move(self, namespace: str, store: str, here: Store, space: Space | None) -> None:
         began = time.monotonic()
         stamps = {name: self._folder.stamp(name) for name in (file_name(each, namespace) for each in Collection)}
-        records = self.here.whole(namespace)
-        self._take_back(namespace, store, records)
-        with contextlib.closing(self._open(self._url(store), self._moved_space())) as there:
-            self._copy(namespace, store, records, there)
+        records = list(_everything(namespace, here))
+        begun = self._begun(namespace)
+        store = store or self._free_file(namespace, begun)
+        if begun and begun.store != store:  # an attempt that went elsewhere
+            with contextlib.closing(self._open(begun.store, None)) as there:
+                there.remove(sorted(begun.copies))
+        with contextlib.closing(self._open(store, space)) as there:
+            self._copy(namespace, store, records, here, there)
             digest = _digest(records)
             if _digest(_read_back(records, there)) != digest:
                 raise StoreError(f"what {store} gives back of {namespace} is not what was copied to it")
+            count = _count(namespace, there)
+        if count != len(records):
+            raise StoreError(f"{store} has {count} records of it, not {len(records)}: others write to it too")
+        if stamps != {name: self._folder.stamp(name) for name in stamps}:
+            raise StoreError("one of its files was changed by another program")
         originals = [name for name, stamp in stamps.items() if stamp is not None]
         marker = {
             "namespace": namespace,
@@ -224,10 +235,9 @@ class Mover:
             "sha256": digest,
             "originals": originals,
         }
-        name = f"{stem(namespace)}{MARKED}"
         data = f"{json.dumps(marker, ensure_ascii=False, indent=1)}\n".encode()
-        self._folder.replace({name: data}, {name: None, **stamps})  # not if an editor has written to them meanwhile
-        self._finish()
+        self._folder.replace(f"{stem(namespace)}{MARKED}", data)
+        self.finish()
         _log.warning(
             "%s has %d records and was moved to %s in %.1f s; the files are kept as %s",
             namespace,
@@ -237,18 +247,45 @@ class Mover:
             ", ".join(f"{name}{KEPT}" for name in originals),
         )
 
-    def _moved_space(self) -> Space | None:
-        """Return the space of the vectors that there are, which need not be the one that is searched in."""
-        stored = self.here.stored_space()
-        if stored is None or (self._space is not None and named(self._space) == stored):
-            return self._space
-        return _space_named(stored)
+    def _free_file(self, namespace: str, begun: _Begun | None) -> str:
+        """Return the SQLite file to move to: one that has nothing of the namespace, as a file gone back from has."""
+        for number in range(1, 1_000):
+            name = "memories.db" if number == 1 else f"memories-{number}.db"
+            if (begun and begun.store == name) or not (self._folder.path / name).exists():
+                return name
+            with contextlib.closing(self._open(name, None)) as there:
+                if not _count(namespace, there):
+                    return name
+        raise StoreError(f"{self._folder.path} is full of stores that were gone back from; remove them")
+
+    def _copy(self, namespace: str, store: str, records: Sequence[Record], here: Store, there: Store) -> None:
+        """Bring a store to what the files hold, whatever an attempt that was cut short has left there.
+
+        Raises:
+            StoreError: It has other records of the namespace.
+        """
+        begun = self._begun(namespace)
+        ours = begun.copies if begun and begun.store == store else frozenset[Ref]()
+        found = list(_everything(namespace, there))
+        if any(record.ref not in ours for record in found):
+            raise StoreError(
+                f"{store} has memories of {namespace} already, of others or of an earlier move; to join them run: "
+                "memory migrate; else remove them there, or set FILE_MIGRATE_TO to another store"
+            )
+        own = {record.ref: record for record in records}
+        known = {copy.ref for copy in found if copy.ref in own and _equal(copy, own[copy.ref])}
+        if len(known) < len(found):
+            there.remove([copy.ref for copy in found if copy.ref not in known])
+        self._begin(namespace, _Begun(store, frozenset(own)))
+        for batch in by_count([record for record in records if record.ref not in known], _BATCH):
+            vectors = here.vectors([record.ref for record in batch])
+            there.append([record._replace(vectors=vectors.get(record.ref)) for record in batch])
 
     def _begin(self, namespace: str, begun: _Begun) -> None:
         """Remember which copies may be in a store, so that what is gone meanwhile goes there too."""
         copies = sorted((ref.collection, ref.group, ref.position) for ref in begun.copies)
         data = json.dumps({"store": begun.store, "copies": copies}).encode()
-        self._folder.put(f"{stem(namespace)}{_BEGUN}", data)
+        self._folder.replace(f"{stem(namespace)}{_BEGUN}", data, self._folder.inner)
 
     def _begun(self, namespace: str) -> _Begun | None:
         """Return what is known of a move that was not finished.
@@ -270,100 +307,57 @@ class Mover:
                 "remove those copies and then that file"
             ) from exc
 
-    def open_begun(self, namespace: str) -> Store | None:
-        """Return the store that copies of a namespace may be in though its files still count."""
+    def remove_copies(self, namespace: str, refs: Sequence[Ref]) -> None:
+        """Remove what a move that was not finished has copied."""
         begun = self._begun(namespace)
-        return None if begun is None else self._open(self._url(begun.store), self._space)
+        if begun:
+            with contextlib.closing(self._open(begun.store, None)) as there:
+                there.remove([ref for ref in refs if ref in begun.copies])
 
-    def _take_back(self, namespace: str, store: str, records: Sequence[Record]) -> None:
-        """Remove copies that a move cut short has left and that no longer belong where they are."""
-        begun = self._begun(namespace)
-        if begun is None:
-            return
-        there = {record.ref for record in records} if begun.store == store else set()
-        gone = sorted(begun.copies - there)
-        if gone:
-            with contextlib.closing(self._open(self._url(begun.store), self._space)) as copies:
-                copies.remove(gone)
-
-    def _copy(self, namespace: str, store: str, records: Sequence[Record], there: Store) -> None:
-        """Bring a store to what the files hold, whatever an attempt that was cut short has left there.
-
-        Raises:
-            StoreError: It has other records at these addresses, or got some of somebody else meanwhile.
-        """
-        before = _count(namespace, there)
-        missing: list[Record] = []
-        patches: list[Patch] = []
-        for batch in by_count(records, _BATCH):
-            known = {record.ref: record for record in there.read([record.ref for record in batch])}
-            missing += [record for record in batch if record.ref not in known]
-            changes = [_difference(record, known[record.ref]) for record in batch if record.ref in known]
-            patches += [patch for patch in changes if patch is not None]
-        for some in ends_first(patches):
-            there.patch(some)
-        begun = self._begun(namespace)
-        copies = begun.copies & {record.ref for record in records} if begun and begun.store == store else frozenset()
-        self._begin(namespace, _Begun(store, copies | {record.ref for record in missing}))
-        for batch in by_count(missing, _BATCH):
-            vectors = self.here.vectors([record.ref for record in batch])
-            there.append([_with_vectors(record, vectors.get(record.ref)) for record in batch])
-        after = _count(namespace, there)
-        if after != before + len(missing):
-            raise StoreError(f"{store} has {after} records of it, not {before + len(missing)}: others write to it too")
-
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Put aside the files of what has moved."""
-        for begun in self._folder.inner_names():
-            if not begun.endswith(_BEGUN):
-                continue
-            namespace = namespace_of(f"{begun.removesuffix(_BEGUN)}.jsonl", Collection.MEMORY)
-            marker = None if namespace is None else self.marker(namespace)
-            if marker is None:
-                continue
-            for name in marker.originals:
+        for namespace in _named(self._folder.names(self._folder.inner), _BEGUN):
+            marker = self.marker(namespace)
+            for name in marker.originals if marker else ():
                 if self._folder.stamp(name) is not None:
                     self._folder.rename(name, self._free_name(f"{name}{KEPT}"))
-                self.here.derived.drop(name)
-            self._folder.discard([begun, f"{begun.removesuffix(_BEGUN)}{_FAILED}"])
+            if marker:
+                self._folder.discard(f"{stem(namespace)}{_BEGUN}", f"{stem(namespace)}{_FAILED}")
 
     def _free_name(self, name: str) -> str:
         numbered = (f"{name}.{number}" for number in range(2, 1_000))
         return next(free for free in (name, *numbered) if self._folder.stamp(free) is None)
 
 
+def _named(names: Sequence[str], ending: str) -> list[str]:
+    """Return the namespaces that have a file of this ending."""
+    found = (
+        namespace_of(f"{name.removesuffix(ending)}.jsonl", Collection.MEMORY) for name in names if name.endswith(ending)
+    )
+    return [namespace for namespace in found if namespace is not None]
+
+
 def _count(namespace: str, store: Store) -> int:
     return sum(store.count(Filter(collection, (namespace,), state="any")) for collection in Collection)
+
+
+def _everything(namespace: str, store: Store) -> Iterator[Record]:
+    for collection in Collection:
+        after: tuple[str, int] | None = None
+        while batch := store.scan(Filter(collection, (namespace,), state="any"), limit=_BATCH, after=after):
+            yield from batch
+            after = batch[-1].ref.group, batch[-1].ref.position
 
 
 def _read_back(records: Sequence[Record], there: Store) -> list[Record]:
     return [found for batch in by_count(records, _BATCH) for found in there.read([record.ref for record in batch])]
 
 
-def _with_vectors(record: Record, vectors: Any) -> Record:
-    return record if vectors is None else record._replace(vectors=vectors)
-
-
-def _difference(record: Record, there: Record) -> Patch | None:
-    """Return the change that makes a copy what the record is; None if it is that already.
-
-    Raises:
-        StoreError: It is no copy, but another record.
-    """
-    if immutable(record) != immutable(there):
-        ref = record.ref
-        raise StoreError(
-            f"there is another {ref.collection} {ref.group} {ref.position} of {ref.namespace} there already"
-        )
-    return change(record, there)
+def _equal(one: Record, other: Record) -> bool:
+    return (immutable(one), mutable(one)) == (immutable(other), mutable(other))
 
 
 def _digest(records: Sequence[Record]) -> str:
     """Return the hash of what records say, in whatever order they come; each counts once."""
-    lines = sorted(json.dumps([immutable(record), mutable(record)]) for record in records)
+    lines: list[Any] = sorted(json.dumps([immutable(record), mutable(record)]) for record in records)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _space_named(found: Named) -> Space:
-    """Return a space that is only written in: what concerns searches is not known."""
-    return Space(found.model, found.dimension, 0.0, 0.0, 0.0, 0.0, (0.0, 0.0))

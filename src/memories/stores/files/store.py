@@ -1,16 +1,19 @@
-"""The files store: memories and turns as lines of JSON, one file for each namespace, which people and git can read."""
+"""The files store: lines that people can read, and the larger stores that some namespaces have moved to, as one."""
 
 import contextlib
+import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from memories.config import Config
-from memories.errors import Conflict, EmbedderMismatch, StoreDamaged, StoreError
-from memories.stores.files.derived import FORMAT, Named, Spaces, decode, encode, named
-from memories.stores.files.lines import file_name
-from memories.stores.files.pool import Address, Entry, kept, meant, order_of, present
-from memories.stores.files.session import Session, Work, by_file
+from memories.errors import MemoriesError, StoreError
+from memories.stores.files import joined
+from memories.stores.files.connection import Folder
+from memories.stores.files.local import LocalFiles
+from memories.stores.files.move import Mover, OpenStore
+from memories.stores.protocol import Store
 from memories.stores.records import (
     Candidate,
     Collection,
@@ -28,126 +31,107 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from memories.stores.protocol import Store
-
-
-def open_files(folder: Path, space: Space | None, config: Config | None) -> "Store":
-    """Return the store of a folder; nothing is opened or written yet.
-
-    Args:
-        folder: Where the files are.
-        space: The space of the vectors that will be written and searched; None in keyword-only mode.
-        config: When namespaces move to which larger store; without it they stay where they are.
-
-    Raises:
-        ConfigError: The larger store is none.
-    """
-    from memories.stores.files.tiered import TieredStore
-
-    return TieredStore(folder, space, config)
+_log = logging.getLogger(__name__)
+FORMAT = 2
+_TRIES = 100  # to read namespaces before one of them moves
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 
 class FilesStore:
-    """Implements `Store` on a folder of files; every rule of the protocol holds, with several processes and threads.
+    """Implements `Store` on a folder of files; see `log` for what their lines come to, and `index` for searches.
 
-    - The lines are the truth. They may be edited, merged and committed with other programs: what a merge brings twice
-      is kept twice, as two versions. Such a program does not lock: if it has written since the file was read,
-      `StoreBusy` refuses to write over it.
-    - A file with a line that is none is left as it is: it is warned of and reads as empty. `StoreDamaged` refuses to
-      write to it, to read it in a transaction, and to say anything of it in `info`; `namespaces` names it.
-    - Vectors, the name of their space, and the counts of reads are in the folder `.memories`, which git leaves out.
-      Without it no memory is lost; `reembed` makes the vectors again.
-    - What was removed is gone from the folder, but not from commits that were made of it.
-    - Everything is compared with everything, which is meant for some thousand records in a namespace.
+    A namespace that becomes too large moves to a larger store by itself, after the write that makes it so, while the
+    folder is locked. What that store can't keep of the rules can't be kept for what has moved. Beside that:
+
+    - Vectors and counts of reads are in the index alone: who deletes it, or changes a line by hand, has to make these
+      vectors again; `without_vector_count` tells.
+    - A transaction that writes to namespaces in both places ends in one after the other: a crash in between leaves the
+      part in the larger store. No operation of the service writes to two namespaces. `switch` likewise: switching
+      again completes it.
+    - A word score is BM25 among the records of one place, so scores of two places compare only roughly.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        space: Space | None,
-        *,
-        after_commit: Callable[[set[str]], None] | None = None,
+        self, folder: Path, space: Space | None, config: Config | None = None, open_store: OpenStore | None = None
     ) -> None:
         """Prepare; nothing is opened or written yet.
 
         Args:
             folder: Where the files are.
             space: The space of the vectors that will be written and searched; None in keyword-only mode.
-            after_commit: Called with the namespaces that were written to, while the folder is still locked.
+            config: When namespaces move to which larger store; without it none moves.
+            open_store: Opens a larger store.
+
+        Raises:
+            ConfigError: The larger store is none.
         """
-        self._session = Session(folder, after_commit)
-        self.folder, self.derived = self._session.folder, self._session.derived
-        self._space = space
+        self._folder = Folder(folder)
+        self._here = LocalFiles(self._folder, space, self._after_commit)
+        self._mover = Mover(self._folder, space, config, open_store or _none)
+        self._opened: dict[str, Store] = {}
+        self._opening = threading.Lock()
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """See `Store.transaction`."""
-        with self._session.writing():
-            yield
+        with self._here.transaction() as work, contextlib.ExitStack() as stack:
+            work.levels.append((stack, set()))
+            try:
+                yield
+            finally:
+                work.levels.pop()
 
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
-        if not records:
-            return
-        with self._session.writing() as work:
-            for (collection, namespace), some in by_file(records, lambda record: record.ref).items():
-                name = file_name(collection, namespace)
-                work.pools[name] = self._session.intact(work, collection, namespace).plus(map(_as_kept, some))
-                work.reads += tuple((record.ref, record.accesses) for record in some if record.accesses)
-                embedded = {(r.ref.group, r.ref.position): r.vectors for r in some if r.vectors is not None}
-                if embedded:
-                    self._add_vectors(work, name, self._claimed(work), embedded)
+        if records:
+            with self.transaction():
+                for store, some in self._by_store(records, lambda record: record.ref):
+                    store.append(some)
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
-        with self._session.writing() as work:
-            for (collection, namespace), some in by_file(patches, lambda patch: patch.ref).items():
-                pool = self._session.intact(work, collection, namespace).patched(some)
-                work.pools[file_name(collection, namespace)] = pool
+        if patches:
+            with self.transaction():
+                for store, some in self._by_store(patches, lambda patch: patch.ref):
+                    store.patch(some)
 
     def touch(self, refs: Sequence[Ref]) -> None:
-        """See `Store.touch`; in a power cut the last counts may be lost."""
-        found = tuple((entry.record.ref, 1) for entry in self._entries(refs))
-        work = self._session.work
-        if work is not None:
-            work.reads += found
-        elif found:
-            try:
-                with self.folder.locked(0):
-                    self._session.count(found)
-            except StoreDamaged:
-                raise
-            except StoreError:
-                return  # busy, full or read-only: a read does not fail for its statistic
+        """See `Store.touch`."""
+        for store, some in self._by_store(refs, lambda ref: ref):
+            store.touch(some)
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
-        """See `Store.remove`."""
-        if self._session.work is not None:
-            raise StoreError("removing for good rewrites files and can't be part of a transaction")
-        if not self.folder.exists():
-            return ()
-        with self.folder.locked():
-            work = Work()
-            for (collection, namespace), some in by_file(refs, lambda ref: ref).items():
-                pool = self._session.intact(work, collection, namespace)
-                work.pools[file_name(collection, namespace)] = pool.minus((ref.group, ref.position) for ref in some)
-            changed = {name: pool for name, pool in work.pools.items() if pool.changed}
-            unfinished = self.derived.erasing
-            if changed or unfinished:
-                self.derived.begin_erasing()
-                self._session.save(work, changed)
-                self._erase(set(self._session.all_files()) if unfinished else set(changed))
-        return ()
+        """See `Store.remove`; names also the files from before a move, and stores that were gone back from."""
+        also_in: set[str] = set()
+        namespaces = {ref.namespace for ref in refs}
+        for _ in range(_TRIES):
+            before = self._places(namespaces)
+            for namespace in namespaces:
+                self._mover.remove_copies(namespace, [ref for ref in refs if ref.namespace == namespace])
+            for store, some in self._by_store(refs, lambda ref: ref) if refs else [(each, []) for each in self._all()]:
+                also_in.update(store.remove(some))
+            if self._places(namespaces) == before:
+                break
+        for namespace in namespaces:
+            also_in.update(self._mover.also_in(namespace, [ref for ref in refs if ref.namespace == namespace]))
+        return tuple(sorted(also_in))
 
-    def _erase(self, names: set[str]) -> None:
-        for name in names:
-            collection, namespace = self._session.all_files()[name]
-            pool = self._session.file(name, collection, namespace).pool
-            if pool.damage is None:
-                self.derived.erase(name, pool.entries.values())
-        self.derived.end_erasing()
+    def _after_commit(self, namespaces: set[str]) -> None:
+        """Move what has become too large; what was written is safe whatever becomes of it."""
+        if not namespaces and not self._mover.unfinished():
+            return
+        try:
+            with self._here.working() as work:
+                self._mover.finish()
+                for namespace in sorted(namespaces):
+                    self._mover.move(namespace, self, work.index.stored_space())
+                for marker in self._mover.markers():
+                    self._here.leave(marker.namespace)
+        except MemoriesError as exc:
+            _log.warning("files of what has moved could not be put aside: %s", exc)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -155,236 +139,180 @@ class FilesStore:
         self, where: Filter, *, limit: int, after: tuple[str, int] | None = None, newest_first: bool = False
     ) -> list[Record]:
         """See `Store.scan`."""
-        found = self._meant(where)
-        if after is not None:
-            behind = order_of(*after)
-            found = [entry for entry in found if (entry.order < behind if newest_first else entry.order > behind)]
-        found.sort(key=lambda entry: (entry.order, entry.record.ref.namespace), reverse=newest_first)
-        return self._counted(found[:limit])
+        parts = self._ask(where, lambda at, some: at.scan(some, limit=limit, after=after, newest_first=newest_first))
+        return joined.scanned(parts, limit, newest_first=newest_first)
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""
-        found = {(order_of(ref.group, 0), ref.namespace) for ref in (entry.record.ref for entry in self._meant(where))}
-        return [(namespace, order[1]) for order, namespace in sorted(found)[:limit]]
+        return joined.grouped(self._ask(where, lambda at, some: at.groups(some, limit=limit)), limit)
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
         """See `Store.count`."""
-        found = len(self._meant(where))
+        found = sum(self._ask(where, lambda at, some: at.count(some, at_most=at_most)))
         return found if at_most is None else min(found, at_most)
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
-        counts: dict[str, int] = {}
-        for entry in self._meant(where):
-            labels = entry.record.labels
-            for label in labels if key is None else [labels[key]] if key in labels else []:
-                counts[label] = counts.get(label, 0) + 1
-        return dict(sorted(counts.items()))
+        return joined.counted(self._ask(where, lambda at, some: at.labels(some, key)))
 
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
     ) -> list[Candidate]:
         """See `Store.candidates`."""
-        from memories.stores.files.search import best, words_of
-
-        pools = self._session.pools(where.collection, where.namespaces)
-        entries = [entry for pool in pools for entry in meant(pool, where)]
-        words = words_of(pools, where, entries, terms).scores
-        similar = self._similarities(entries, vector)
-        rows = dict.fromkeys([row for row in best(words, k) if words[row] > 0] + best(similar, k))
-        records = self._counted([entries[row] for row in rows])
-        return [
-            Candidate(record, None if similar[row] != similar[row] else float(similar[row]), float(words[row]))
-            for row, record in zip(rows, records, strict=True)
-        ]
+        return joined.best(self._ask(where, lambda at, some: at.candidates(some, vector=vector, terms=terms, k=k)), k)
 
     def matches(self, where: Filter, query: TurnQuery) -> Matches:
         """See `Store.matches`."""
-        from memories.stores.columns import matches_of
-        from memories.stores.files.search import words_of
-
-        pools = self._session.pools(where.collection, where.namespaces)
-        entries = [entry for pool in pools for entry in meant(pool, where)]
-        words = words_of(pools, where, entries, query.terms)
-        similarity = self._similarities(entries, query.vector)
-        return matches_of([entry.record for entry in entries], words, similarity, searched=len(entries))
+        return joined.matched(self._ask(where, lambda at, some: at.matches(some, query)))
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""
-        return self._counted(self._entries(refs))
+        return [record for part in self._ask_of(refs, lambda at, some: at.read(some)) for record in part]
 
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """See `Store.values`."""
-        return list(self.labels(Filter(collection, tuple(namespaces), state="any"), key))
+        where = Filter(collection, tuple(namespaces))
+        parts = self._ask(where, lambda at, some: at.values(collection, some.namespaces, key))
+        return sorted({value for part in parts for value in part})
 
     def info(self, where: Filter) -> StoreInfo:
         """See `Store.info`."""
-        self._session.refuse_damaged(where.collection, where.namespaces)
-        spaces = self._session.spaces
+        here = self._places(where.namespaces).get(None, [])
+        self._here.refuse_damaged(where.collection, here)
+        parts = self._ask(where._replace(namespaces=(*where.namespaces,)), lambda at, some: at.info(some))
+        own = self._here.index.info(where._replace(namespaces=()))
+        sizes = [part.size_bytes for part in parts if part.url != own.url]
+        known = [size for size in sizes if size is not None]
         return StoreInfo(
-            url=f"files:///{self.folder.path}",
-            schema_version=FORMAT if self.folder.exists() else None,
-            model=spaces.used.model if spaces.used else None,
-            size_bytes=self.folder.size_bytes(),
-            without_vector_count=sum(
-                kept is None for kept in self._session.vectors_of(self._meant(where), spaces.used)
-            ),
-            erasing=self.derived.erasing,
+            url=f"files:///{self._folder.path}",
+            schema_version=FORMAT if self._folder.exists() else None,
+            model=next((part.model for part in (*parts, own) if part.model is not None), None),
+            size_bytes=self._folder.size_bytes() + sum(known) if len(known) == len(sizes) else None,
+            without_vector_count=sum(part.without_vector_count for part in parts),
+            erasing=own.erasing or any(part.erasing for part in parts),
         )
 
     def namespaces(self, collection: Collection) -> list[str]:
         """See `Store.namespaces`."""
-        return self._session.namespaces(collection)
+        found = self._here.namespaces(collection, self._mover.here(self._here.files(collection)))
+        for marker in self._mover.markers():
+            store = self._there(marker.namespace)
+            if not isinstance(store, LocalFiles) and marker.namespace in store.namespaces(collection):
+                found.append(marker.namespace)
+        return sorted(found)
 
     def close(self) -> None:
         """See `Store.close`."""
-        self._session.forget()
+        self._here.close()
+        for store in self._opened.values():
+            store.close()
+        self._opened.clear()
 
     # --- vectors ---------------------------------------------------------------------------------------------------
 
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
         """See `Store.vectors`."""
-        used = self._session.spaces.used
-        if used is None:
-            return {}
-        found = self._entries(refs)
-        return {
-            entry.record.ref: decode(kept, used)
-            for entry, kept in zip(found, self._session.vectors_of(found, used), strict=True)
-            if kept is not None
-        }
+        parts = self._ask_of(refs, lambda at, some: at.vectors(some))
+        return {ref: vectors for part in parts for ref, vectors in part.items()}
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`."""
-        found: list[Entry] = []
-        for namespace in self.namespaces(collection):
-            entries = self._meant(Filter(collection, (namespace,), state="any"))
-            vectors = self._session.vectors_of(entries, named(space))
-            found += [entry for entry, kept in zip(entries, vectors, strict=True) if kept is None]
-            if len(found) >= limit:
-                break
-        return self._counted(found[:limit])
+        with self._here.current(collection, self._mover.here(self._here.files(collection))):
+            pass  # the index is up to date
+        found: list[Record] = []
+        for store in self._all():
+            if len(found) < limit:
+                found += store.unstaged(space, collection, limit=limit - len(found))
+        return found
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
         """See `Store.stage`."""
-        wanted = named(space)
-        with self._session.writing() as work:
-            refs = [entry.record.ref for entry in self._entries(list(vectors))]
-            if not refs:
-                return
-            spaces = self._session.spaces
-            if wanted not in spaces:
-                work.spaces = Spaces(wanted) if spaces.used is None else Spaces(spaces.used, wanted)
-            for (collection, namespace), some in by_file(refs, lambda ref: ref).items():
-                given = {(ref.group, ref.position): vectors[ref] for ref in some}
-                self._add_vectors(work, file_name(collection, namespace), wanted, given)
-
-    def unstage_others(self, space: Space) -> None:
-        """Drop what was staged for another space than this one."""
-        spaces = self._session.spaces
-        if spaces.staged not in (None, named(space)):
-            with self._session.writing() as work:
-                work.spaces = Spaces(spaces.used)
+        with self.transaction():
+            for store, refs in self._by_store(list(vectors), lambda ref: ref):
+                store.stage(space, {ref: vectors[ref] for ref in refs})
+            if vectors and self.read(list(vectors)[:1]):
+                self._here.index.drop_other_stages(space)
 
     def switch(self, space: Space) -> None:
         """See `Store.switch`."""
-        with self._session.writing() as work:
-            if self._session.spaces.used == named(space):
-                return
+        with self.transaction():
             for collection in Collection:
-                if self.unstaged(space, collection, limit=1):
-                    raise Conflict(f"not all records have vectors of {space.model} yet; make them and switch again")
-            work.spaces = Spaces(named(space))
+                for namespace in self._mover.here(self._here.files(collection)):
+                    self._here.intact(collection, namespace)
+            for store in reversed(self._all()):
+                store.switch(space)
 
-    def whole(self, namespace: str) -> list[Record]:
-        """Return all records of a namespace, ended ones included.
+    # --- places ----------------------------------------------------------------------------------------------------
 
-        Raises:
-            StoreDamaged: A file of it can't be read.
-        """
-        for collection in Collection:
-            self._session.refuse_damaged(collection, [namespace])
-        return self._counted(
-            [entry for each in Collection for entry in self._meant(Filter(each, (namespace,), state="any"))]
-        )
+    def _place(self, namespace: str) -> str | None:
+        """Return the store that a namespace has moved to; None if it is here."""
+        marker = self._mover.marker(namespace)
+        return None if marker is None else marker.store
 
-    def stored_space(self) -> Named | None:
-        """Return the space of the vectors in use."""
-        return self._session.spaces.used
-
-    def _entries(self, refs: Sequence[Ref]) -> list[Entry]:
-        found: list[Entry] = []
-        for (collection, namespace), some in by_file(refs, lambda ref: ref).items():
-            [pool] = self._session.pools(collection, [namespace])
-            addresses = dict.fromkeys((ref.group, ref.position) for ref in some)
-            found += [pool.entries[address] for address in addresses if address in pool.entries]
+    def _places(self, namespaces: "set[str] | Sequence[str]") -> dict[str | None, list[str]]:
+        """Return the namespaces by their place."""
+        found: dict[str | None, list[str]] = {}
+        for namespace in namespaces:
+            found.setdefault(self._place(namespace), []).append(namespace)
         return found
 
-    def _claimed(self, work: Work) -> Named:
-        """Return the space of the vectors that go in; the first one decides for the store."""
-        if self._space is None:
-            raise StoreError("this store was opened without an embedder and was given a vector")
-        spaces, own = self._session.spaces, named(self._space)
-        if spaces.used is None:
-            work.spaces = Spaces(own)
-        elif spaces.used != own:
-            raise self._mismatch(spaces.used)
-        return own
+    def _there(self, namespace: str) -> "Store | LocalFiles":
+        """Return what a namespace is in, inside the transactions that this thread is in."""
+        marker = self._mover.marker(namespace)
+        if marker is None:
+            return self._here
+        with self._opening:
+            if marker.store not in self._opened:
+                self._opened[marker.store] = self._mover.opened(marker)
+            store = self._opened[marker.store]
+        for stack, entered in self._here.work.levels if self._here.work else ():
+            if id(store) not in entered:
+                stack.enter_context(store.transaction())
+                entered.add(id(store))
+        return store
 
-    def _mismatch(self, used: Named) -> EmbedderMismatch:
-        own = "none" if self._space is None else f"{self._space.model} ({self._space.dimension})"
-        return EmbedderMismatch(
-            f"this store's vectors were made by {used.model} ({used.dimension} dimensions) and the embedder is {own}; "
-            "set EMBEDDER to the one it was made with, or use another store"
-        )
+    def _all(self) -> "list[Store | LocalFiles]":
+        """Return the files and every store that something has moved to."""
+        there = (self._there(marker.namespace) for marker in self._mover.markers())
+        return [self._here, *{id(store): store for store in there}.values()]
 
-    def _add_vectors(
-        self, work: Work, name: str, space: Named, vectors: "Mapping[Address, NDArray[np.float32]]"
-    ) -> None:
-        """Keep the vectors of records."""
-        entries = (work.pools.get(name) or work.loaded[name].pool).entries
-        added = {entries[address].vector_key: encode(given) for address, given in vectors.items()}
-        work.vectors[space, name] = {**work.vectors.get((space, name), {}), **added}
-
-    def _similarities(self, entries: Sequence[Entry], vector: "NDArray[np.float32] | None") -> "NDArray[np.float64]":
-        from memories.stores.files.derived import similarities
-
-        used = self._session.spaces.used
-        if vector is None or used is None:
-            import numpy as np
-
-            return np.full(len(entries), np.nan)
-        if self._space is None or named(self._space) != used:
-            raise self._mismatch(used)
-        return similarities(self._session.vectors_of(entries, used), vector, used)
-
-    # --- inside ----------------------------------------------------------------------------------------------------
-
-    def _meant(self, where: Filter) -> list[Entry]:
+    def _by_store(
+        self, items: Sequence[Item], ref_of: Callable[[Item], Ref]
+    ) -> "list[tuple[Store | LocalFiles, list[Item]]]":
+        """Return items by the store that they concern, in order."""
         return [
-            entry for pool in self._session.pools(where.collection, where.namespaces) for entry in meant(pool, where)
+            (self._there(namespaces[0]), [item for item in items if ref_of(item).namespace in namespaces])
+            for namespaces in self._places({ref_of(item).namespace for item in items}).values()
         ]
 
-    def _counted(self, entries: Sequence[Entry]) -> list[Record]:
-        """Return the records with the counts of their reads."""
-        counts = {
-            place: self.derived.accesses(file_name(*place))
-            for place in {(entry.record.ref.collection, entry.record.ref.namespace) for entry in entries}
-        }
-        records: list[Record] = []
-        for entry in entries:
-            ref = entry.record.ref
-            count = counts[ref.collection, ref.namespace].get(entry.address, 0)
-            records.append(entry.record._replace(accesses=count) if count else entry.record)
-        return records
+    def _ask(self, where: Filter, ask: Callable[[Store, Filter], Answer]) -> list[Answer]:
+        """Ask each store about the namespaces that are there, again if one has moved meanwhile."""
+        for _ in range(_TRIES):
+            places = self._places(where.namespaces) or {None: []}
+            answers: list[Answer] = []
+            for namespaces in places.values():
+                store = self._there(namespaces[0]) if namespaces else self._here
+                if isinstance(store, LocalFiles):
+                    with store.current(where.collection, namespaces) as now:
+                        answers.append(ask(now.store, where._replace(namespaces=now.namespaces)))
+                else:
+                    answers.append(ask(store, where._replace(namespaces=tuple(namespaces))))
+            if (self._places(where.namespaces) or {None: []}) == places:
+                return answers
+        raise StoreError(f"{self._folder.path} kept changing while it was read; try again")
+
+    def _ask_of(self, refs: Sequence[Ref], ask: Callable[[Store, list[Ref]], Answer]) -> list[Answer]:
+        """Ask each store about the records that are there."""
+        answers: list[Answer] = []
+        for collection in Collection:
+            where = Filter(collection, tuple({ref.namespace for ref in refs if ref.collection == collection}))
+
+            def of(store: Store, asked: Filter) -> Answer:
+                return ask(store, [ref for ref in refs if ref[0] == asked.collection and ref[1] in asked.namespaces])
+
+            answers += self._ask(where, of) if where.namespaces else []
+        return answers
 
 
-def _as_kept(record: Record) -> Record:
-    """Return a record as it is kept: times in their resolution, no vectors, no count of reads."""
-    return record._replace(
-        created_at=kept(record.created_at),
-        ended_at=None if record.ended_at is None else kept(record.ended_at),
-        fields=present(record.fields),
-        vectors=None,
-        accesses=0,
-    )
+def _none(url: str, _space: Space | None, _config: Config | None) -> Store:
+    raise StoreError(f"{url} can't be opened from here; open the folder by its URL, files:///…")

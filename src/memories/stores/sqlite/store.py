@@ -122,23 +122,27 @@ class SQLiteStore:
         if self._file.in_write:
             raise StoreError("removing for good rewrites the file and can't be part of a transaction")
         with self._file.write() as db:
-            for ref in refs:
-                seq = seq_of(db, ref)
-                if seq is None:
-                    continue
-                if fetch(db, f"SELECT 1 FROM {schema.VECTORS[ref.collection]} WHERE seq = ?", (seq,)):
-                    self._vectors(db, ref.collection).remove(db, seq)
-                spaces.drop_staged(db, [seq])
-                index.remove(db, seq)
-                for table in ("record_label", "access", "record"):
-                    db.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))
-            db.execute(_FORGET_LABELS)
-            index.erase(db)
-            db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('erasing', 1)")
+            self._drop(db, refs)
         self._file.erase_free_pages()
         with self._file.write() as db:
             db.execute("DELETE FROM meta WHERE name = 'erasing'")
         return self._file.snapshots()
+
+    def _drop(self, db: apsw.Connection, refs: Sequence[Ref]) -> None:
+        """Delete records; until the free pages are erased, their bytes are in the file, which `info` reports."""
+        for ref in refs:
+            seq = seq_of(db, ref)
+            if seq is None:
+                continue
+            if fetch(db, f"SELECT 1 FROM {schema.VECTORS[ref.collection]} WHERE seq = ?", (seq,)):
+                self._vectors(db, ref.collection).remove(db, seq)
+            spaces.drop_staged(db, [seq])
+            index.remove(db, seq)
+            for table in ("record_label", "access", "record"):
+                db.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))
+        db.execute(_FORGET_LABELS)
+        index.erase(db)
+        db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('erasing', 1)")
 
     # --- changing the space ----------------------------------------------------------------------------------------
 

@@ -1,26 +1,50 @@
-"""Records as lines of JSON that people, grep and git can read, and the names of the files that they are in."""
+"""Events as lines of JSON that people, grep and git can read, and the names of the files that they are in.
+
+A line states a version of a memory, or a turn, with the fields of the chat agent's contract, whatever happened to it;
+`op` says what did. A line without `op`, of another program or written by hand, creates what it states.
+"""
 
 import json
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
+from memories.ids import digest
 from memories.stores.records import Collection, Record, Ref
 from memories.times import from_millis, to_iso, to_millis
 
 UNTYPED = "memory"  # the kind of a memory without a tag `type`
 _TURN = "turn"
 _PARTS = {Collection.MEMORY: "", Collection.HISTORY: ".turns"}
-_CHANGING = frozenset(
-    {"id", "version", "turn_index", "ended_at", "ended_by", "confidence", "source_turn_id", "fields"}
-)  # a patch changes them, or reading did
 _PLAIN = re.compile(r"[a-z0-9._-]")
 _ESCAPED = re.compile(r"%([0-9a-f]{2})")
 _DEVICE = re.compile(r"(con|nul|aux|prn|com\d|lpt\d)(?=\.|$)")  # no file on Windows may be named so
 _BARE_ID = re.compile(r"[0-9a-f]{32}")
 
+CREATE, END, CHANGE, REMOVE = "create", "end", "change", "remove"
+
 Json = dict[str, Any]
+
+
+class Event(NamedTuple):
+    """What happened to a version of a memory, or to a turn.
+
+    Attributes:
+        time: When, as text that sorts; the later one of two counts.
+        id: Tells it from all others; of two at one time the greater one counts.
+        op: `create`, `end` (its end was set or undone), `change` (of fields), or `remove` (for good).
+        of: The id of the event that created it.
+        record: How it was afterwards.
+        names: The fields that changed; of what was removed, the ids of their creation, and digests of the memories
+            of which nothing was left.
+    """
+
+    time: str
+    id: str
+    op: str
+    of: str
+    record: Record
+    names: tuple[str, ...] = ()
 
 
 def file_name(collection: Collection, namespace: str) -> str:
@@ -99,16 +123,42 @@ def to_json(record: Record) -> Json:
     return line | {name: value for name, value in optional.items() if value is not None}
 
 
-def written(line: Mapping[str, Any]) -> str:
-    """Return an object as a line, without its end."""
+def to_line(event: Event) -> str:
+    """Return an event as a line, without its end."""
+    line = to_json(event.record) | {"op": event.op, "event": event.id, "time": event.time}
+    if event.op in (END, CHANGE):
+        line["of"] = event.of
+    if event.names:
+        line["names"] = list(event.names)
     return json.dumps(line, ensure_ascii=False)
 
 
-def rewritten(line: str, record: Record) -> str:
-    """Return the line of a record that was changed; what we don't know of it, and how times were written, stays."""
-    before, now = json.loads(line), to_json(record)
-    known = {name: now[name] if name in _CHANGING else before.get(name, now[name]) for name in now}
-    return written(known | {name: before[name] for name in before if name not in known and name not in _CHANGING})
+def to_event(line: object, collection: Collection, namespace: str) -> Event:
+    """Return the event of a line; one without `op` creates what it states, at the time at which that was written.
+
+    Raises:
+        ValueError: It is none; the message says why, and the line is not shown.
+    """
+    record = to_record(line, collection, namespace)
+    assert isinstance(line, dict)
+    op = line.get("op", CREATE)
+    if op not in (CREATE, END, CHANGE, REMOVE):
+        raise ValueError("its op is not one that this program knows")
+    if "event" not in line:
+        written_at = time_text(record.created_at)
+        own = digest(record.ref.group, str(record.ref.position), written_at)
+        return Event(written_at, own, CREATE, own, record)
+    own = _text(line, "event")
+    names = line.get("names", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("its names are not texts")
+    of = _text(line, "of") if op in (END, CHANGE) else own
+    return Event(time_text(_moment(line, "time")), own, op, of, record, tuple(names))
+
+
+def time_text(moment: datetime) -> str:
+    """Return a time in UTC as text that sorts, with microseconds."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def to_record(line: object, collection: Collection, namespace: str) -> Record:
@@ -212,10 +262,15 @@ def _number(line: Json, name: str, default: int | None = None) -> int:
 
 
 def _time(line: Json, name: str) -> datetime:
-    """Return a time in the resolution in which times are kept; one that names no zone is in UTC."""
+    """Return a time in the resolution in which times are kept."""
+    moment = _moment(line, name)
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+def _moment(line: Json, name: str) -> datetime:
+    """Return a time; one that names no zone is in UTC."""
     try:
         moment = datetime.fromisoformat(_text(line, name))
-        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         raise ValueError(f"its {name} is no time in ISO 8601") from None
-    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

@@ -1,0 +1,288 @@
+"""The folder of the files store: its lock, its files as they are read, added to and replaced, and its journal."""
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+import weakref
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memories.disk import flush_folder, tried, write_all
+from memories.errors import StoreBusy, StoreError
+
+BUSY_SECONDS = 30.0
+INNER = ".memories"  # for the index and what is in the making; git leaves it out
+_JOURNAL, _LOCK, _SCRATCH = "journal", "lock", ".new"
+_GUARD = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_LEFT = (_SCRATCH, ".vectors", ".accesses")
+_TAIL_BYTES = 512
+
+Plan = dict[str, dict[str, Any]]  # for each file: what a commit does to it
+
+
+class Stamp(NamedTuple):
+    """What tells that a file is still as it was; the checksum is that of its last bytes."""
+
+    inode: int
+    size: int
+    changed_at: int
+    tail: int
+
+
+class Folder:
+    """The files of one store.
+
+    A file is added to or replaced. What is more than one line is written to a journal first: once that is whole the
+    lines count, and who locks the folder next finishes what a crash has left.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Remember where it is; nothing is opened or made yet."""
+        self.path = path
+        self.inner = path / INNER
+        if path.is_dir() and not os.access(path, os.W_OK):  # it can be read all the same
+            self.inner = Path(tempfile.mkdtemp(prefix="memories-"))
+            weakref.finalize(self, shutil.rmtree, self.inner, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep all other writers out while inside; the kernel frees the lock of a process that dies.
+
+        Raises:
+            StoreBusy: Somebody else kept it for `BUSY_SECONDS`.
+        """
+        if os.name != "posix":
+            raise StoreError(f"{self.path} can't be used: this system has no file locks; use sqlite:///path")
+        until = time.monotonic() + BUSY_SECONDS
+        with contextlib.ExitStack() as stack:
+            while True:
+                with translated(self.path):
+                    self._make()
+                    held = stack.enter_context(tried(self.inner / _LOCK, max(0.0, until - time.monotonic())))
+                if not held:
+                    raise StoreBusy(
+                        f"{self.path} was kept busy for {BUSY_SECONDS:.0f} s; nothing was written; try again"
+                    )
+                if (self.inner / _LOCK).exists():  # else somebody removed the folder of the lock meanwhile
+                    break
+                stack.pop_all().close()
+            yield
+
+    def _make(self) -> None:
+        if self.inner.is_dir():
+            for folder in (self.path, self.inner):
+                mode = folder.stat().st_mode
+                if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:  # anyone could put other files in place of ours
+                    raise StoreError(f"{folder} can be written by everybody; run: chmod o-w {folder}")
+            return
+        for folder in (*reversed(self.path.parents), self.path, self.inner):
+            if not folder.exists():
+                folder.mkdir(mode=0o700, exist_ok=True)
+                flush_folder(folder.parent)
+        _write(self.inner / ".gitignore", b"*\n")
+        _write(self.inner / _JOURNAL, b"")
+        flush_folder(self.inner)
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Return whether anything was ever written here."""
+        return any(name.endswith((".jsonl", ".moved")) for name in self.names())
+
+    def names(self, folder: Path | None = None) -> list[str]:
+        """Return the names of the files, in order; none if there is no folder."""
+        with translated(self.path):
+            try:
+                return sorted(part.name for part in (folder or self.path).iterdir())
+            except FileNotFoundError:
+                return []
+
+    def stamp(self, name: str) -> Stamp | None:
+        """Return what tells that a file is as it was; None if there is none.
+
+        Raises:
+            StoreError: It can't be read, or is no plain file.
+        """
+        return _read(self.path / name, whole=False)[0]
+
+    def read(self, name: str) -> tuple[Stamp | None, bytes]:
+        """Return a file and its stamp from just before it was read; nothing if there is none.
+
+        Raises:
+            StoreError: It can't be read, or is no plain file.
+        """
+        return _read(self.path / name)
+
+    def read_inner(self, name: str) -> tuple[Stamp | None, bytes]:
+        """Return a file of the inner folder and its stamp; nothing if there is none."""
+        return _read(self.inner / name)
+
+    def size_bytes(self) -> int:
+        """Return what all files take on the disk."""
+        total = 0
+        with translated(self.path):
+            for folder in (self.path, self.inner):
+                with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
+                    total += sum(part.stat(follow_symlinks=False).st_size for part in found if part.is_file())
+        return total
+
+    # --- writing, under the lock -----------------------------------------------------------------------------------
+
+    def append(self, name: str, data: bytes, whole: int) -> None:
+        """Add lines to a file, which is made if it is not there; a failure leaves the file as it was.
+
+        Args:
+            name: The file.
+            data: Whole lines.
+            whole: How long the file is without what a crash has left at its end, which is cut off.
+        """
+        with translated(self.path):
+            fd = os.open(self.path / name, os.O_CREAT | os.O_APPEND | os.O_RDWR | _GUARD, 0o600)
+            try:
+                size = os.fstat(fd).st_size
+                if size > whole:
+                    os.ftruncate(fd, whole)
+                ended = whole == 0 or os.pread(fd, 1, whole - 1) == b"\n"
+                write_all(fd, data if ended else b"\n" + data)
+                os.fsync(fd)
+            except BaseException:
+                os.ftruncate(fd, whole)  # a full disk took only a part
+                raise
+            finally:
+                os.close(fd)
+            if not size:
+                flush_folder(self.path)
+
+    def cut(self, name: str, size: int) -> None:
+        """Cut a file to its first bytes."""
+        with translated(self.path), contextlib.suppress(FileNotFoundError):
+            os.truncate(self.path / name, size)
+
+    def replace(self, name: str, data: bytes, folder: Path | None = None) -> None:
+        """Put a new file in the place of one, in one step."""
+        place = (folder or self.path) / name
+        new = self.inner / f"{name}{_SCRATCH}"
+        with translated(self.path):
+            try:
+                _write(new, data, stat.S_IMODE(place.lstat().st_mode) if place.exists() else 0o600)
+                os.replace(new, place)  # noqa: PTH105 - one step on the disk
+            except BaseException:
+                new.unlink(missing_ok=True)
+                raise
+            flush_folder(place.parent)
+
+    def rename(self, name: str, new: str) -> None:
+        """Give a file another name."""
+        with translated(self.path):
+            (self.path / name).rename(self.path / new)
+            flush_folder(self.path)
+
+    def discard(self, *names: str) -> None:
+        """Remove files of the inner folder, those that a crash left half made, and the vectors of an earlier format."""
+        with translated(self.path):
+            for name in (*names, *(left for left in self.names(self.inner) if left.endswith(_LEFT))):
+                (self.inner / name).unlink(missing_ok=True)
+            flush_folder(self.inner)
+
+    # --- the journal -----------------------------------------------------------------------------------------------
+
+    def promise(self, plan: Plan) -> None:
+        """Write down what a commit does; from here on it happens, whatever crashes."""
+        data = json.dumps(plan).encode()
+        with translated(self.path):
+            _write(self.inner / _JOURNAL, f"{zlib.crc32(data):08x}".encode() + data)
+
+    def promised(self) -> Plan | None:
+        """Return what a commit was about to do when it was cut short."""
+        data = _read(self.inner / _JOURNAL)[1]
+        whole = data[:8] == f"{zlib.crc32(data[8:]):08x}".encode()
+        return dict(json.loads(data[8:])) if whole and len(data) > 8 else None
+
+    def pending(self) -> bool:
+        """Return whether there is a commit that is under way, or was cut short."""
+        with translated(self.path):
+            try:
+                return (self.inner / _JOURNAL).stat().st_size > 0
+            except FileNotFoundError:
+                return False
+
+    def kept(self) -> None:
+        """Empty the journal: all that it promised is done, or taken back."""
+        with translated(self.path):
+            _write(self.inner / _JOURNAL, b"")
+
+    def commit(self, added: Mapping[str, bytes], whole: Mapping[str, int]) -> None:
+        """Add lines to several files in one step: all of them or none, also when it is cut short.
+
+        Args:
+            added: The lines, by the name of their file.
+            whole: See `append`.
+        """
+        alone = sum(data.count(b"\n") for data in added.values()) == 1  # one line is all or nothing by itself
+        begun: list[str] = []
+        try:
+            if not alone:
+                self.promise({name: {"add": data.decode()} for name, data in added.items()})
+            for name, data in added.items():
+                begun.append(name)
+                self.append(name, data, whole[name])
+        except BaseException:
+            for name in begun:
+                self.cut(name, whole[name])
+            if not alone:
+                self.kept()
+            raise
+        if not alone:
+            self.kept()
+
+
+@contextlib.contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn the errors of the filesystem into ours; around nothing but its use."""
+    try:
+        yield
+    except OSError as exc:
+        name = exc.filename if isinstance(exc.filename, str) else str(exc.filename or path)
+        raise StoreError(f"cannot use {name}: {exc.strerror or exc}; nothing was acknowledged") from exc
+
+
+def _read(path: Path, *, whole: bool = True) -> tuple[Stamp | None, bytes]:
+    """Return the stamp of a file and, if it is to be read whole, what is in it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | _GUARD | getattr(os, "O_NONBLOCK", 0))  # what is no file must not keep us
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(f"{path} is no plain file")
+            os.lseek(fd, max(0, found.st_size - _TAIL_BYTES), os.SEEK_SET)
+            tail = os.read(fd, _TAIL_BYTES)
+            stamp = Stamp(found.st_ino, found.st_size, found.st_mtime_ns, zlib.crc32(tail))
+            os.lseek(fd, 0, os.SEEK_SET)
+            parts = []
+            while whole and (part := os.read(fd, 1_048_576)):
+                parts.append(part)
+            return stamp, b"".join(parts)
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        return None, b""
+    except OSError as exc:
+        raise StoreError(
+            f"cannot read {path}: {exc.strerror or exc}; make it a plain file that you may read, or put it aside"
+        ) from exc
+
+
+def _write(path: Path, data: bytes, mode: int = 0o600) -> None:
+    fd = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | _GUARD, mode)
+    try:
+        os.fchmod(fd, mode)
+        write_all(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,407 @@
+"""The files that are here, with their index: reads that see the lines as they are, and transactions that add some."""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from memories.errors import StoreBusy, StoreDamaged, StoreError
+from memories.stores.copies import mutable
+from memories.stores.files.connection import Folder, Plan, Stamp
+from memories.stores.files.index import Index, Known
+from memories.stores.files.log import Clock, Damage, changed, fold, parse, removal, without
+from memories.stores.files.schema import CREATE, file_name, namespace_of, to_line
+from memories.stores.records import Collection, Filter, Patch, Record, Ref, Space
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_TRIES = 100  # to find the files as the index knows them
+_log = logging.getLogger(__name__)
+
+AfterCommit = Callable[[set[str]], None]
+
+
+class Work:
+    """What a transaction knows of files, the lines that it adds, and the larger stores that it reaches into."""
+
+    def __init__(self, index: Index, *, erases: bool) -> None:
+        """Begin a transaction of this process."""
+        self.index, self.erases, self.pid = index, erases, os.getpid()
+        self.known: dict[str, Known] = {}
+        self.lines: tuple[tuple[str, str], ...] = ()
+        self.plan: Plan = {}
+        self.also_in: tuple[str, ...] = ()
+        self.levels: list[tuple[contextlib.ExitStack, set[int]]] = []
+        self._clocks: dict[str, Clock] = {}
+
+    def clock(self, name: str) -> Clock:
+        """Return what gives the events of a file their times."""
+        return self._clocks.setdefault(name, Clock(self.known[name].last))
+
+
+class Current(NamedTuple):
+    """An index that is up to date, and the namespaces that can be read."""
+
+    store: Index
+    namespaces: tuple[str, ...]
+
+
+class LocalFiles:
+    """The records of one folder, of all namespaces that have not moved."""
+
+    def __init__(self, folder: Folder, space: Space | None, after_commit: AfterCommit) -> None:
+        """Prepare; nothing is opened or written yet.
+
+        Args:
+            folder: Where the files are.
+            space: The space of the vectors that will be written and searched.
+            after_commit: Called under the lock with the namespaces that were written to; it may use `working`.
+        """
+        self.folder = folder
+        self._space, self._after_commit = space, after_commit
+        self._local = threading.local()
+        self._warned: dict[str, Stamp | None] = {}
+        self._opened: tuple[tuple[int, int] | None, Index] | None = None
+
+    # --- transactions ----------------------------------------------------------------------------------------------
+
+    @property
+    def work(self) -> Work | None:
+        """The transaction that this thread is inside."""
+        work: Work | None = getattr(self._local, "work", None)
+        if work is not None and work.pid != os.getpid():
+            raise StoreError(f"{self.folder.path} was being written when this process was forked; start it by spawn")
+        return work
+
+    @property
+    def index(self) -> Index:
+        """The index; another one if somebody has removed it meanwhile."""
+        work = self.work
+        if work is not None:
+            return work.index
+        path = self.folder.inner / "index.db"
+        try:
+            found = path.lstat()
+            identity = found.st_dev, found.st_ino
+        except OSError:
+            identity = None
+        if self._opened is None or self._opened[0] not in (None, identity):
+            self._opened = identity, Index(path, self._space)
+        elif self._opened[0] is None:
+            self._opened = identity, self._opened[1]
+        return self._opened[1]
+
+    @contextlib.contextmanager
+    def transaction(self, *, erases: bool = False) -> Iterator[Work]:
+        """Collect lines and add them in the end; inside another one, undo a failure's own part.
+
+        The index comes first, marked as uncertain; then the lines, which count; then it is marked as certain. So a
+        crash in between loses nothing: what the lines don't have is taken out of the index again.
+
+        Args:
+            erases: Tell of bytes that could not be erased, instead of leaving them to the next removal.
+        """
+        outer = self.work
+        if outer is not None:
+            lines, known = outer.lines, dict(outer.known)
+            try:
+                with outer.index.transaction():
+                    yield outer
+            except BaseException:
+                outer.lines, outer.known = lines, known
+                raise
+            return
+        with self.folder.locked():
+            self._recover()
+            with self.working(erases=erases) as work:
+                yield work
+                self._refuse_changed(work)
+                for name in {*(name for name, _ in work.lines), *work.plan}:
+                    work.index.know(name, None)
+            written = self._write(work)
+            if work.plan:
+                self.folder.promise(work.plan)
+                self._recover()
+            self._after_commit(written)
+            self._erase(work)
+
+    @contextlib.contextmanager
+    def working(self, *, erases: bool = False) -> Iterator[Work]:
+        """Begin a transaction of the index, under the lock."""
+        work = Work(self.index, erases=erases)
+        self._local.work = work
+        try:
+            with work.index.transaction():
+                yield work
+        finally:
+            self._local.work = None
+
+    def _refuse_changed(self, work: Work) -> None:
+        for name in dict(work.lines):
+            if self.folder.stamp(name) != work.known[name].stamp:
+                raise StoreBusy(
+                    f"{self.folder.path / name} was changed by another program; nothing was written; try again"
+                )
+
+    def _write(self, work: Work) -> set[str]:
+        """Add the lines to their files; return the namespaces that they are of."""
+        added: dict[str, bytes] = {}
+        for name, line in work.lines:
+            added[name] = added.get(name, b"") + f"{line}\n".encode()
+        if added:
+            self.folder.commit(added, {name: work.known[name].whole for name in added})
+        for name, data in added.items():
+            stamp = self.folder.stamp(name)
+            if stamp and stamp.size - len(data) - work.known[name].whole in (0, 1):  # else others were faster
+                work.index.know(name, Known(stamp, stamp.size, work.clock(name).last))
+        return {_place(name)[1] for name in added}
+
+    def _recover(self) -> None:
+        """Finish what was promised: add lines that are missing, and take out those that are to be gone."""
+        plan = self.folder.promised() or {}
+        for name, todo in plan.items():
+            data = self.folder.read(name)[1]
+            parsed = parse(data, *_place(name))
+            if parsed.damage:
+                raise self._damaged(name, parsed.damage)
+            there = set(data.split(b"\n"))
+            missing = [line for line in todo["add"].encode().split(b"\n") if line and line not in there]
+            added = b"".join(line + b"\n" for line in missing)
+            if "drop" in todo:
+                self.folder.replace(name, without(data, set(todo["drop"]), parsed.events) + added)
+            elif added:
+                self.folder.append(name, added, parsed.whole)
+        if any("drop" in todo for todo in plan.values()):
+            with self.working():
+                for name in plan:
+                    self.sync(*_place(name))
+            self.folder.discard()
+        if plan or self.folder.pending():
+            self.folder.kept()
+
+    def _erase(self, work: Work) -> None:
+        """Erase the bytes of what was taken out of the index."""
+        index = self.index
+        if not index.erasing():
+            return
+        try:
+            work.also_in = index.remove([])
+        except StoreBusy:
+            if work.erases:
+                raise
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def sync(self, collection: Collection, namespace: str) -> Known:
+        """Bring the index up to date with a file, in a transaction; return what is known of the file."""
+        name, work = file_name(collection, namespace), self.work
+        assert work is not None
+        if name not in work.known:
+            known = work.index.known([name]).get(name, Known())
+            if known.stamp != self.folder.stamp(name):
+                known = self._read(name, work.index)
+            work.known[name] = known
+        return work.known[name]
+
+    def _read(self, name: str, index: Index) -> Known:
+        place = _place(name)
+        stamp, data = self.folder.read(name)
+        parsed = parse(data, *place)
+        known = Known(stamp, parsed.whole, damage=parsed.damage)
+        if parsed.damage is None:
+            folded = fold(parsed.events)
+            if folded.dead:  # a merge has brought back what was removed for good
+                data = without(data, folded.dead, parsed.events)
+                self.folder.replace(name, data)
+                known = Known(self.folder.stamp(name), len(data))
+            index.bring(*place, folded)
+            known = known._replace(last=folded.last)
+        index.know(name, known)
+        return known
+
+    def intact(self, collection: Collection, namespace: str) -> str:
+        """Bring the index up to date with a file, in a transaction; return its name.
+
+        Raises:
+            StoreDamaged: It can't be read.
+        """
+        known, name = self.sync(collection, namespace), file_name(collection, namespace)
+        if known.damage:
+            raise self._damaged(name, known.damage)
+        return name
+
+    @contextlib.contextmanager
+    def current(self, collection: Collection, namespaces: Sequence[str]) -> Iterator[Current]:
+        """Keep what is read inside of one state, that of the files.
+
+        A file that is damaged reads as empty, but not in a transaction: what is decided there would be wrong for good.
+
+        Raises:
+            StoreDamaged: The file of one can't be read, in a transaction.
+            StoreError: The system does not let us read one.
+        """
+        if self.work is not None:
+            for namespace in namespaces:
+                self.intact(collection, namespace)
+            yield Current(self.work.index, tuple(namespaces))
+            return
+        files = {file_name(collection, namespace): namespace for namespace in namespaces}
+        for _ in range(_TRIES):
+            index, pending = self.index, self.folder.pending()
+            stamps = {name: self.folder.stamp(name) for name in files}
+            with index.reading():
+                known = {name: Known() for name in files} | index.known(files)
+                if not pending and all(known[name].stamp == stamp for name, stamp in stamps.items()):
+                    damaged = {name for name in files if self._warn(name, known[name])}
+                    yield Current(index, tuple(files[name] for name in files if name not in damaged))
+                    return
+            with self.transaction():
+                for namespace in files.values():
+                    self.sync(collection, namespace)
+        raise StoreBusy(f"{self.folder.path} kept changing while it was read; try again")
+
+    def _warn(self, name: str, known: Known) -> bool:
+        if known.damage and self._warned.get(name) != known.stamp:
+            self._warned[name] = known.stamp
+            _log.warning(
+                "%s:%d can't be read: %s; it was left as it is, and reads as empty",
+                self.folder.path / name,
+                *known.damage,
+            )
+        return known.damage is not None
+
+    def _damaged(self, name: str, damage: Damage) -> StoreDamaged:
+        where = f"{self.folder.path / name}:{damage.line}"
+        return StoreDamaged(
+            f"{where} can't be read: {damage.reason}; it was left as it is; mend the line or put it aside"
+        )
+
+    def refuse_damaged(self, collection: Collection, namespaces: Sequence[str]) -> None:
+        """Raise if the file of one of these namespaces can't be read.
+
+        Raises:
+            StoreDamaged: It can't.
+        """
+        with self.current(collection, namespaces) as now:
+            for namespace in namespaces:
+                name = file_name(collection, namespace)
+                damage = now.store.known([name]).get(name, Known()).damage
+                if damage:
+                    raise self._damaged(name, damage)
+
+    def files(self, collection: Collection) -> list[str]:
+        """Return the namespaces that have a file, or had one when it was read last, or get one in this transaction."""
+        known = self.work.known if self.work else {}
+        names = {*self.folder.names(), *self.index.files(), *known}
+        found = (namespace_of(name, collection) for name in names)
+        return sorted(namespace for namespace in found if namespace is not None)
+
+    def namespaces(self, collection: Collection, among: Sequence[str]) -> list[str]:
+        """Return those of some namespaces that have records, or a file that can't be read."""
+        if self.work is not None:
+            damaged = {namespace for namespace in among if self.sync(collection, namespace).damage}
+            return [each for each in among if each in damaged or each in self.index.namespaces(collection)]
+        with self.current(collection, among) as now:
+            having = set(now.store.namespaces(collection))
+            return [each for each in among if each in having or each not in now.namespaces]
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    def append(self, records: Sequence[Record]) -> None:
+        """See `Store.append`."""
+        with self.transaction() as work:
+            names = {ref[:2]: self.intact(*ref[:2]) for ref in (record.ref for record in records)}
+            work.index.append(records)
+            ids: list[tuple[Ref, str]] = []
+            lines: list[tuple[str, str]] = []
+            for record in records:
+                name = names[record.ref[:2]]
+                event = work.clock(name).event(CREATE, record)
+                lines.append((name, to_line(event)))
+                ids.append((record.ref, event.id))
+            work.index.name_events(ids)
+            work.lines += tuple(lines)
+
+    def patch(self, patches: Sequence[Patch]) -> None:
+        """See `Store.patch`."""
+        with self.transaction() as work:
+            refs = list(dict.fromkeys(patch.ref for patch in patches))
+            names = {ref[:2]: self.intact(*ref[:2]) for ref in refs}
+            before = {record.ref: record for record in work.index.read(refs)}
+            work.index.patch(patches)
+            ids = work.index.created_by(before)
+            for after in work.index.read(refs):
+                if mutable(before[after.ref]) != mutable(after):
+                    name = names[after.ref[:2]]
+                    event = changed(work.clock(name), before[after.ref], after, ids[after.ref])
+                    work.lines += ((name, to_line(event)),)
+
+    def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
+        """See `Store.remove`."""
+        if self.work is not None:
+            raise StoreError("removing for good rewrites files and can't be part of a transaction")
+        if not self.folder.exists():
+            return ()
+        with self.transaction(erases=True) as work:
+            for place in dict.fromkeys(ref[:2] for ref in refs):
+                name = self.intact(*place)
+                ids = work.index.created_by(ref for ref in dict.fromkeys(refs) if ref[:2] == place)
+                if ids:
+                    work.plan[name] = {"drop": sorted(ids.values()), "add": self._tombstone(work, name, ids) + "\n"}
+        return work.also_in
+
+    def _tombstone(self, work: Work, name: str, ids: dict[Ref, str]) -> str:
+        first = next(iter(ids))
+        groups: dict[str, int] = {}
+        for ref in ids:
+            groups[ref.group] = groups.get(ref.group, 0) + 1
+        where = Filter(first.collection, (first.namespace,), state="any")
+        whole = [group for group, count in groups.items() if work.index.count(where._replace(group=group)) == count]
+        return removal(work.clock(name), first, ids.values(), whole)
+
+    def touch(self, refs: Iterable[Ref]) -> None:
+        """See `Store.touch`."""
+        if self.index.path.exists():
+            self.index.touch(list(refs))
+
+    def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
+        """See `Store.unstaged`; of files that the index is up to date with."""
+        return self.index.unstaged(space, collection, limit=limit)
+
+    def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
+        """See `Store.stage`."""
+        for place in {ref[:2] for ref in vectors}:
+            self.intact(*place)
+        self.index.stage(space, vectors)
+
+    def switch(self, space: Space) -> None:
+        """See `Store.switch`."""
+        self.index.switch(space)
+
+    def leave(self, namespace: str) -> None:
+        """Take what has moved out of the index, in a transaction."""
+        work = self.work
+        assert work is not None
+        for collection in Collection:
+            name = file_name(collection, namespace)
+            if name in work.index.known([name]):
+                work.index.bring(collection, namespace, fold([]))
+                work.index.know(name, Known())
+
+    def close(self) -> None:
+        """Release what is held."""
+        if self._opened:
+            self._opened[1].close()
+
+
+def _place(name: str) -> tuple[Collection, str]:
+    """Return what a file of that name holds."""
+    for collection in Collection:
+        namespace = namespace_of(name, collection)
+        if namespace is not None:
+            return collection, namespace
+    raise AssertionError(f"{name} is no file of records")
