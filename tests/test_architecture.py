@@ -23,46 +23,56 @@ MODULES = [
     ".".join(("memories", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__") for file in FILES
 ]
 
-# A module may import those of its own layer and of the layers before, by the longest of these names that fits it.
-PACKAGES = ("memories", "memories.skins")  # they only hold others
-LAYERS = (
-    "errors models batches disk text",
-    "validate times ids config decay logs stores.records",
-    "versions http_client embedders.protocol stores.words",
-    "stores.protocol stores.columns stores.copies turns lookup",
-    "stores.documents",
-    "stores stores.sqlite stores.postgres stores.chroma stores.qdrant stores.files",
-    "embedders",
-    "write search agent.fence agent.policy",
-    "service",
-    "transfer agent",
-    "skins.shapes",
-    "skins.cli skins.mcp",
-    "__main__",
-)
-# Inside a store a module imports only those further to the left.
-INSIDE = {
-    "sqlite": "schema quantize < connection query < vectors words < spaces turns < store",
-    "postgres": (
-        "schema errors driver < transaction < connection query < vectors words < spaces turns < erasure < store"
-    ),
-    "documents": "driver http < schema < pending < changes < query spaces < search < store",
-    "chroma": "driver < store",
-    "qdrant": "driver index < local rest < folder < store",
+# What each package holds, from the bottom up: an import, wherever it is written, leads to a level further left, never
+# to a neighbour on its own. So there is no cycle and no skin needs another. Of the stores, Chroma and Qdrant need the
+# layer for documents, which they are drivers of, and files the SQLite store that is its index.
+ORDER = {
+    "memories": """errors models text batches disk logs < validate decay < times config < ids http_client < stores <
+        embedders versions turns lookup < write search transfer < service < agent < skins < __main__""",
+    "memories.stores": "records < words copies protocol < columns < sqlite postgres documents < chroma qdrant files",
+    "memories.stores.sqlite": "schema quantize < connection query < vectors words < spaces turns < store",
+    "memories.stores.postgres": """schema errors driver < transaction < connection query < vectors words <
+        spaces turns < erasure < store""",
+    "memories.stores.documents": "driver client < schema < pending < changes < query spaces < search < store",
+    "memories.stores.chroma": "driver < store",
+    "memories.stores.qdrant": "driver index < local rest < folder < store",
+    "memories.stores.files": "connection schema joined < log move < index < local < store",
+    "memories.embedders": "protocol wordpiece < fake minilm service",
+    "memories.embedders.service": "models cache windows < providers < client < embedder",
+    "memories.write": "vocabulary queue < reading < duplicates < create change turns forget",
+    "memories.search": "dates speakers surroundings calibration ranking < candidates noise < results < search",
+    "memories.transfer": "lines pages < export importing migrate reembed",
+    "memories.agent": """fence policy < payloads < backend < engine chroma_process < chroma_mcp < gateway < context <
+        memory""",
+    "memories.skins": "shapes < cli mcp",
+    "memories.skins.cli": """output < text < session < options < memories search turns context stores status serve <
+        app""",
+    "memories.skins.mcp": "answers < server < stdio",
 }
-BUILT_ON = {"chroma": "documents", "qdrant": "documents", "files": "sqlite"}  # no other store imports a store
+MAX_FILES_TO_ROWS = 16
 HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp".split()
 MAX_CODE_LINES, MAX_FUNCTION_LINES, MAX_DEPTH = 400, 50, 3
 
 
-def place(module: str) -> str:
-    """Return the name in `LAYERS` that a module belongs to: the longest one; empty if there is none."""
-    known = [name for names in LAYERS for name in names.split() if f"{module}.".startswith(f"memories.{name}.")]
-    return max(known, key=len, default="")
+def level(package: str, name: str) -> int:
+    """Return on which level of its package a module, or a package in it, stands."""
+    return next(number for number, names in enumerate(ORDER[package].split("<")) if name in names.split())
 
 
-def layer(module: str) -> int:
-    return next(number for number, names in enumerate(LAYERS) if place(module) in names.split())
+def leads_down(importer: str, imported: str) -> bool:
+    """Return whether an import leads to a lower level of the innermost package that holds both modules."""
+    here, there = importer.split("."), imported.split(".")
+    both = next((at for at, (one, other) in enumerate(zip(here, there, strict=False)) if one != other), None)
+    if (
+        both is None
+    ):  # a package and what is in it: its `__init__` may be imported from there if it imports nothing of it
+        return len(here) < len(there) or imported in LEAVES or (imported == "memories" and here[1] in ABOVE_ALL)
+    package = ".".join(here[:both])
+    return level(package, here[both]) > level(package, there[both])
+
+
+LEAVES = ("memories.skins.cli",)  # packages whose `__init__` imports nothing of their own
+ABOVE_ALL = ("skins", "__main__")  # which may import public names from `memories`, since nothing imports them
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -108,39 +118,50 @@ def empty(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("file", FILES, ids=MODULES)
-def test_imports_point_inward(file: Path) -> None:
+def test_imports_lead_down(file: Path) -> None:
     module = MODULES[FILES.index(file)]
-    if module in PACKAGES:
-        return  # it only names what is exported; that importing it stays light is tested below
-    for imported in imports(ast.parse(file.read_text())):
-        if imported.startswith("memories."):
-            assert layer(imported) <= layer(module), f"{module} imports {imported}"
+    ours = {name for name in imports(ast.parse(file.read_text())) if f"{name}.".startswith("memories.")}
+    if module in LEAVES:
+        assert ours == set()
+    if module != "memories":  # it only names what is exported; that importing it stays light is tested below
+        assert [name for name in sorted(ours) if not leads_down(module, name)] == []
 
 
-def test_every_module_has_a_layer() -> None:
-    assert [module for module in MODULES if module not in PACKAGES and not place(module)] == []
+def test_every_module_has_its_level() -> None:
+    held: dict[str, set[str]] = {}
+    for module in MODULES:
+        package, _, name = module.rpartition(".")
+        held.setdefault(package, set()).add(name)
+    del held[""]
+    assert {package: set(levels.replace("<", " ").split()) for package, levels in ORDER.items()} == held
 
 
-def step(store: str, module: str) -> int:
-    return next(number for number, names in enumerate(INSIDE[store].split(" < ")) if module in names.split())
-
-
-@pytest.mark.parametrize("store", INSIDE)
-def test_inside_a_store_imports_point_down(store: str) -> None:
-    for file in sorted((SOURCE / "stores" / store).glob("[a-z]*.py")):
-        for imported in imports(ast.parse(file.read_text())):
-            if imported.startswith(f"memories.stores.{store}."):
-                name = imported.rpartition(".")[2]
-                assert step(store, name) < step(store, file.stem), f"{store}.{file.stem} imports {name}"
-
-
-def test_no_store_imports_another_but_those_that_are_built_on_one() -> None:
-    for file in sorted((SOURCE / "stores").glob("*/*.py")):
-        own = file.parent.name
-        for imported in imports(ast.parse(file.read_text())):
-            other = imported.removeprefix("memories.stores.").split(".")[0]
-            if imported.startswith("memories.stores.") and (SOURCE / "stores" / other).is_dir():
-                assert other in (own, BUILT_ON.get(own)), f"{own}.{file.stem} imports {imported}"
+def test_a_search_goes_down_to_the_rows_through_few_files_and_back_to_none(empty: Path) -> None:
+    """Each way from the command to a statement that reads rows, as the files of the functions on the stack."""
+    script = """
+import os, sys
+import memories.__main__
+root = os.path.dirname(memories.__file__)
+ways = set()
+def watch(frame, event, called):
+    if event == "c_call" and getattr(called, "__name__", "") == "execute":
+        way = []
+        while frame:
+            name = frame.f_code.co_filename
+            if name.startswith(root) and (not way or way[-1] != name):
+                way.append(name)
+            frame = frame.f_back
+        ways.add(tuple(way))
+memories.Memories().create("Deploys happen on Tuesdays")
+sys.setprofile(watch)
+memories.__main__.run(["search", "when do we deploy?"])
+sys.setprofile(None)
+print(max(map(len, ways)), all(len(set(way)) == len(way) for way in ways))
+"""
+    *_, last = in_process(script, empty).splitlines()
+    longest, straight = last.split()
+    assert 5 < int(longest) <= MAX_FILES_TO_ROWS
+    assert straight == "True"
 
 
 def test_what_opens_a_store_is_there() -> None:

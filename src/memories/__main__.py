@@ -31,23 +31,32 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command with these arguments; print its answer or its error, and return the exit code."""
-    from memories.skins.cli import help_page, output
+    from memories.errors import MemoriesError
+    from memories.skins.cli import output
 
+    try:
+        answer = _answer(arguments)
+        sys.stdout.flush()  # here, so that a reader who left is noticed
+    except (MemoriesError, OSError) as exc:
+        return output.failed(exc)
+    return answer if isinstance(answer, int) else 0
+
+
+def _answer(arguments: Sequence[str]) -> object:
+    """Do what was asked; return the exit code, or something else for 0."""
     first = arguments[0] if arguments else "--help"
     if first in ("--help", "-h", "--version") and "_MEMORY_COMPLETE" not in os.environ:
         from memories import __version__
+        from memories.skins.cli import help_page, output
 
-        return output.finish(lambda: output.say(__version__ if first == "--version" else help_page()))
+        output.say(__version__ if first == "--version" else help_page())
+        return 0
+    from memories.skins.cli.app import run as run_command
 
-    def command() -> object:
-        from memories.skins.cli.app import run as run_command
-
-        answer = run_command(arguments)
-        if isinstance(answer, tuple):
-            _serve_mcp(*answer)
-        return answer
-
-    return output.finish(command)
+    answer = run_command(arguments)
+    if isinstance(answer, tuple):
+        _serve_mcp(*answer)
+    return answer
 
 
 def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:

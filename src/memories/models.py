@@ -66,8 +66,7 @@ class Memory:
     access_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(NamedTuple):
     """One version of a memory: what it said from `created_at` until `ended_at`.
 
     Attributes:
@@ -85,8 +84,7 @@ class Version:
     ended_by: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(NamedTuple):
     """Every version of a memory, oldest first, and the memories before and after it in its chain."""
 
     id: str
@@ -108,8 +106,7 @@ class Draft:
     created_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """A page of a listing; pass `next_cursor` on to get the next one, None at the end."""
 
     memories: tuple[Memory, ...]
@@ -130,8 +127,7 @@ class Forgotten(NamedTuple):
     also_in: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     """How the memory is: where it lies and what it holds, as far as the caller's namespaces reach."""
 
     store: str

@@ -1,6 +1,5 @@
 """Candidates are ordered by score, and what is no answer says why."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,7 @@ def rules(**changes: Any) -> Rules:
 
 
 def order(*candidates: Features, **changes: Any) -> list[int]:
-    return [place.index for place in rank(candidates, rules(**changes)) if not place.dropped]
+    return [place.row for place in rank(candidates, rules(**changes)) if not place.dropped]
 
 
 def only(candidate: Features, **changes: Any) -> Ranked:
@@ -228,10 +227,10 @@ def test_scores_stay_between_0_and_1_while_the_order_is_by_what_lies_beyond() ->
     full = {"words": 9.0, "session_best": 9.0, "window_words": 1.0, "session_words": 1.0, "similarity": 1.0}
     signs = ({"named": 0.5}, {"named": 1.0, "date": 1.0}, {"named": 1.0})
     high = rank([said(**full, window_similarity=1.0, session_similarity=1.0, **each) for each in signs], rules())
-    assert [(place.index, place.score) for place in high] == [(1, 1.0), (2, 1.0), (0, 1.0)]
+    assert [(place.row, place.score) for place in high] == [(1, 1.0), (2, 1.0), (0, 1.0)]
     signs = ({"aside": 1.0}, {"aside": 1.0, "brevity": 1.0}, {"brevity": 1.0})
     low = rank([said(window_words=0.01, **each) for each in signs], rules())
-    assert [(place.index, place.score) for place in low] == [(2, 0.0), (0, 0.0), (1, 0.0)]
+    assert [(place.row, place.score) for place in low] == [(2, 0.0), (0, 0.0), (1, 0.0)]
 
 
 def test_turns_and_memories_share_one_order() -> None:
@@ -286,13 +285,13 @@ def test_what_shares_no_word_must_be_near_the_best() -> None:
     ],
 )
 def test_words_beside_a_turn_keep_it(evidence: dict[str, float], kept: bool) -> None:
-    dropped = {place.index: place.dropped for place in rank([found(0.8), said(similarity=0.1, **evidence)], rules())}
+    dropped = {place.row: place.dropped for place in rank([found(0.8), said(similarity=0.1, **evidence)], rules())}
     assert (not dropped[1]) is kept
     assert kept or "shares no word with the query, and its similarity is below 0.40" in dropped[1]
 
 
 def test_what_is_of_the_meant_day_needs_no_word() -> None:
-    assert order(found(0.8), replace(said(similarity=0.1, date=1.0), on_date=True)) == [0, 1]
+    assert order(found(0.8), said(similarity=0.1, date=1.0)._replace(on_date=True)) == [0, 1]
     assert order(found(0.9, 0.0, date=1.0, readable=False, on_date=True)) == [0]
     assert order(found(None, 0.0, date=1.0, on_date=True)) == [0]
 
@@ -328,7 +327,7 @@ def test_a_query_in_doubt_has_bounds_and_a_familiar_one_some_margin() -> None:
 
 def test_the_limit_counts_hits_and_not_what_was_dropped() -> None:
     places = rank([found(0.9, confidence=0.0), found(0.8), found(0.7), found(0.6)], rules(limit=2, min_confidence=0.1))
-    assert [(place.index, place.dropped) for place in places] == [
+    assert [(place.row, place.dropped) for place in places] == [
         (0, "confidence 0.00 is below 0.10"), (1, ""), (2, ""), (3, "beyond the limit")
     ]  # fmt: skip
 
@@ -342,8 +341,8 @@ def test_the_noise_floor_grows_with_what_is_searched() -> None:
 
 def test_a_query_that_may_be_noise_finds_only_what_is_nearly_the_best() -> None:
     places = rank([found(0.25, 2.0), found(0.21), found(0.15, 2.0)], rules(near_best=0.06))
-    assert [place.index for place in places if not place.dropped] == [0, 1]
-    assert ["may be noise" in place.dropped for place in places if place.index == 2] == [True]
+    assert [place.row for place in places if not place.dropped] == [0, 1]
+    assert ["may be noise" in place.dropped for place in places if place.row == 2] == [True]
 
 
 # --- thresholds ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ of the identity specification.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from memories.models import DecayPolicy
@@ -109,8 +108,7 @@ class Evidence(NamedTuple):
         return cls(words, words, None, None, similarity, similarity, similarity, date=date)
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(NamedTuple):
     """What is known of a candidate.
 
     Attributes:
@@ -132,8 +130,7 @@ class Features:
     on_date: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(NamedTuple):
     """What a search asks for.
 
     Attributes:
@@ -153,19 +150,18 @@ class Rules:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(NamedTuple):
     """A candidate's place.
 
     Attributes:
-        index: Its place in the sequence that was ranked.
+        row: Its place in the sequence that was ranked.
         score: 0 to 1.
         freshness: Its factor for age.
         boost: Its factor for reads.
         dropped: Why it is no hit; empty for a hit.
     """
 
-    index: int
+    row: int
     score: float
     freshness: float
     boost: float
@@ -232,11 +228,11 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     for ranked in scored:
         reason = (
             noise
-            or _why_not(candidates[ranked.index], rules, weakest, nearest)
+            or _why_not(candidates[ranked.row], rules, weakest, nearest)
             or ("" if hits < rules.limit else "beyond the limit")
         )
         hits += not reason
-        ordered.append(replace(ranked, score=min(1.0, max(0.0, ranked.score)), dropped=reason))
+        ordered.append(ranked._replace(score=min(1.0, max(0.0, ranked.score)), dropped=reason))
     return ordered
 
 

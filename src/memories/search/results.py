@@ -82,8 +82,7 @@ class Hit:
         return self.found.tags.get("conversation_id") if isinstance(self.found, Memory) else self.found.conversation_id
 
 
-@dataclass(frozen=True, slots=True)
-class Considered:
+class Considered(NamedTuple):
     """One candidate of a search, with the numbers that decided.
 
     Attributes:
@@ -101,8 +100,7 @@ class Considered:
     dropped: str
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(NamedTuple):
     """The hits of a search together with every candidate that was considered.
 
     Attributes:
@@ -127,7 +125,7 @@ class Found(NamedTuple):
 
     def memories(self) -> list[Record]:
         """Return the records of the hits that are memories."""
-        records = (self.candidates[place.index].record for place in self.ranked if not place.dropped)
+        records = (self.candidates[place.row].record for place in self.ranked if not place.dropped)
         return [record for record in records if record.ref.collection is Collection.MEMORY]
 
     def hits(self) -> tuple[Hit, ...]:
@@ -139,7 +137,7 @@ class Found(NamedTuple):
         return Explanation(self.hits(), tuple(map(self._considered, self.ranked)), tuple(self.query.terms), self.note)
 
     def _hit(self, place: Ranked) -> Hit:
-        candidate = self.candidates[place.index]
+        candidate = self.candidates[place.row]
         similarity = None if candidate.similarity is None else round(min(1.0, max(0.0, candidate.similarity)), 4)
         return Hit(
             found=self._item(candidate.record),
@@ -161,7 +159,7 @@ class Found(NamedTuple):
         return versions.to_memory(record, self.query.judged_at, self.query.half_life_hours)
 
     def _considered(self, place: Ranked) -> Considered:
-        record, features = self.candidates[place.index].record, self.features[place.index]
+        record, features = self.candidates[place.row].record, self.features[place.row]
         turn = record.ref.collection is Collection.HISTORY
         numbers = _numbers(features.evidence, turn=turn) | {
             "confidence": features.confidence,

@@ -9,9 +9,9 @@ dropped costs a fact.
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
+from typing import NamedTuple
 
 from memories.write.reading import CASED, Word, bare, is_shouted, read
 from memories.write.vocabulary import (
@@ -39,8 +39,7 @@ class Verdict(StrEnum):
     DIFFERENT = "different"
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(NamedTuple):
     """A verdict, and what differs: `numbers: 8080 -> 9090`, `negation: + not`, or nothing."""
 
     verdict: Verdict
@@ -180,7 +179,7 @@ def _aligned(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], list
         key = next((chosen[meaning] for meaning in meanings if meaning in chosen), word.key)
         for meaning in meanings:
             chosen.setdefault(meaning, key)
-        aligned.append(replace(word, key=key))
+        aligned.append(word._replace(key=key))
     return aligned[: len(new)], aligned[len(new) :]
 
 
@@ -313,7 +312,7 @@ def _active(words: Sequence[Word]) -> list[Word]:
         by = next((i for i, word in enumerate(rest) if word.key == "by"), len(rest))
         last = next((i for i in range(by + 1, len(rest)) if rest[i].key in SOFT), len(rest))
         agent, rest = rest[by + 1 : last], rest[:by] + rest[last:]
-        told[start:end] = [*agent, replace(told[at], form="active"), *told[start:at], *rest]
+        told[start:end] = [*agent, told[at]._replace(form="active"), *told[start:at], *rest]
     return told
 
 

@@ -4,7 +4,7 @@ import functools
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from memories.text import mark_raised
 from memories.write.vocabulary import (
@@ -50,8 +50,7 @@ _SHORT_FORMS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """A word as it is compared (`key`) and as it was written; an exact one has no inflections and no synonyms."""
 
     key: str
@@ -90,10 +89,10 @@ def _surface(text: str) -> list[Word]:
     opens = True
     for chunk in spelled.split():
         for word in _cut(chunk):
-            cut.append(replace(word, opens=opens))
+            cut.append(word._replace(opens=opens))
             opens = False
         opens = bool(_SENTENCE.fullmatch(chunk))
-    return [replace(word, opens=False) for word in cut] if len(cut) == 1 else cut
+    return [word._replace(opens=False) for word in cut] if len(cut) == 1 else cut
 
 
 def _understood(cut: list[Word]) -> list[Word]:
@@ -142,11 +141,11 @@ def _with_acronyms(words: list[Word]) -> list[Word]:
     for i, word in enumerate(words):
         after = words[i + 1].key if i + 1 < len(words) else "."
         if word.key == "am" and i and words[i - 1].shown[0].isdigit():
-            word = replace(word, key="a.m.", exact=True)  # noqa: PLW2901
+            word = word._replace(key="a.m.", exact=True)  # noqa: PLW2901
         elif word.key in SOFT and i and (after in SOFT or after in BOUNDARIES):
-            word = replace(word, key=f"@{word.key}", exact=True)  # noqa: PLW2901
+            word = word._replace(key=f"@{word.key}", exact=True)  # noqa: PLW2901
         elif not shouted and len(word.shown) > 1 and word.shown.isupper() and word.key in ACRONYMS:
-            word = replace(word, key=word.shown, exact=True)  # noqa: PLW2901
+            word = word._replace(key=word.shown, exact=True)  # noqa: PLW2901
         kept.append(word)
     return kept
 
@@ -176,7 +175,7 @@ def _with_every(words: list[Word]) -> list[Word]:
         every = bool(kept) and kept[-1].key in {"every", "each"}
         plural = word.key[:-1] in WEEKDAYS and word.key.endswith("s")
         if plural:
-            word = replace(word, key=word.key[:-1])  # noqa: PLW2901
+            word = word._replace(key=word.key[:-1])  # noqa: PLW2901
         if every and (word.key[:1].isdigit() or word.key in DATES or word.key.rstrip("s") in DATES):
             kept[-1] = Word("@every", "every", exact=True)
         elif plural:
@@ -191,13 +190,13 @@ def _with_names(words: list[Word]) -> list[Word]:
     for i, word in enumerate(words):
         before, after = words[i - 1].key if i else ".", words[i + 1].key if i + 1 < len(words) else ""
         capital = word.shown[:1].isupper() and before != "." and word.key not in WEEKDAYS
-        marked.append(replace(word, exact=True) if capital or {before, after} & NAMING else word)
+        marked.append(word._replace(exact=True) if capital or {before, after} & NAMING else word)
     return marked
 
 
 def _with_forms(words: list[Word]) -> list[Word]:
     """Tell passives, simple pasts and participles used as adjectives from the other forms of a verb."""
-    return [replace(word, form=_form(word.key, words[max(0, i - 2) : i])) for i, word in enumerate(words)]
+    return [word._replace(form=_form(word.key, words[max(0, i - 2) : i])) for i, word in enumerate(words)]
 
 
 def _form(key: str, before: Sequence[Word]) -> str:

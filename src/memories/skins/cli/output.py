@@ -19,24 +19,14 @@ def set_format(chosen: str | None) -> None:
     _format = _format_of(sys.stdout) if chosen == "auto" else chosen
 
 
-def finish(work: Callable[[], object]) -> int:
-    """Do what was asked, print its error if there is one, and return the exit code.
-
-    Args:
-        work: Does it; what it returns is the exit code if it is a number, else 0.
-    """
-    try:
-        code = work()
-        sys.stdout.flush()  # here, so that a reader who left is noticed
-    except (ConfigError, InvalidInput) as exc:
-        return fail(str(exc), 2, matches=getattr(exc, "matches", ()))
-    except MemoriesError as exc:
-        return fail(str(exc), 1)
-    except BrokenPipeError:
+def failed(error: Exception) -> int:
+    """Print an error of a command as one sentence; return the exit code."""
+    if isinstance(error, BrokenPipeError):
         return 0  # the reader has left, as `head` does
-    except OSError as exc:
-        return fail(f"operating system error: {exc.strerror or exc}", 1)
-    return code if isinstance(code, int) else 0
+    if isinstance(error, OSError) and not isinstance(error, MemoriesError):
+        return fail(f"operating system error: {error.strerror or error}", 1)
+    code = 2 if isinstance(error, ConfigError | InvalidInput) else 1
+    return fail(str(error), code, matches=getattr(error, "matches", ()))
 
 
 def emit(answer: Mapping[str, Any], text: Callable[[], str], *, stream: TextIO | None = None) -> None:
