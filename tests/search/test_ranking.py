@@ -68,8 +68,8 @@ def test_nothing_ranks_to_nothing() -> None:
 
 def test_words_and_similarity_are_fused() -> None:
     [first, second] = rank([found(0.6, 4.0), found(0.8, 2.0)], rules(weight=3 / STANDALONE))
-    assert (first.index, first.score) == pytest.approx((1, (0.5 + 3 * 0.8) / 4))
-    assert (second.index, second.score) == pytest.approx((0, (1.0 + 3 * 0.6) / 4))
+    assert (first.row, first.score) == pytest.approx((1, (0.5 + 3 * 0.8) / 4))
+    assert (second.row, second.score) == pytest.approx((0, (1.0 + 3 * 0.6) / 4))
 
 
 def test_either_alone_orders_too() -> None:
@@ -83,8 +83,8 @@ def test_equals_keep_their_order() -> None:
 
 def test_age_counts_against_what_decays_only() -> None:
     [fresh, old] = rank([found(decay_policy=DecayPolicy.CONTEXTUAL, age_days=50), found(age_days=5000)], rules())
-    assert (fresh.index, fresh.freshness) == (1, 1.0)
-    assert (old.index, old.freshness) == (0, 0.5)
+    assert (fresh.row, fresh.freshness) == (1, 1.0)
+    assert (old.row, old.freshness) == (0, 0.5)
     assert old.score == pytest.approx(fresh.score / 2)
     assert only(found(decay_policy=DecayPolicy.REINFORCEABLE, age_days=-3)).freshness == 1.0
 
@@ -115,7 +115,7 @@ def test_without_similarities_the_best_words_count_in_full() -> None:
 
 def test_a_memory_of_the_meant_day_comes_first() -> None:
     [first, second] = rank([found(), found(date=1.0)], rules(weight=3 / STANDALONE))
-    assert (first.index, second.index) == (1, 0)
+    assert (first.row, second.row) == (1, 0)
     assert first.score - second.score == pytest.approx(WEIGHTS.date / WEIGHTS.words / 4)
 
 
