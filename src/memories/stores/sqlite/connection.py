@@ -431,14 +431,6 @@ def _refuse_unsafe(path: Path) -> None:
             raise StoreError(f"{part} belongs to another user; set MEMORY_HOME to a folder of your own")
 
 
-def _filesystem(folder: Path) -> str:
-    """Return the kind of filesystem that a folder is on, as Linux names it; empty where that can't be told."""
-    if not sys.platform.startswith("linux"):
-        return ""
-    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
-    return filesystem_of(str(folder.resolve()), mounts)
-
-
 def filesystem_of(resolved: str, mounts: str) -> str:
     """Return the kind of filesystem of a path, given the text of /proc/self/mounts."""
     best, kind = "", ""
