@@ -12,7 +12,7 @@ help:  ## list the targets
 demo: $(VENV)/.installed  ## store a dozen memories, find them again, show where the file lies
 	@sh tools/demo.sh $(BIN)/memory
 
-test: $(VENV)/.dev  ## run the tests (three minutes on two idle cores)
+test: $(VENV)/.dev  ## run the tests, several at once (a few minutes on two idle cores)
 	$(BIN)/pytest $(TOGETHER)
 
 test-slow: $(VENV)/.dev  ## run the tests that take minutes

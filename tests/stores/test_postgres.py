@@ -222,7 +222,6 @@ def test_a_database_of_another_encoding_is_refused(server: Node, opened: Callabl
     store = opened(server.url("ascii"))
     assert "SQL_ASCII" in refusal(store)
     store.close()
-    server.sql("DROP DATABASE ascii WITH (FORCE)")
 
 
 def test_a_server_without_fsync_is_only_read(
