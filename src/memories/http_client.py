@@ -303,7 +303,10 @@ def _connect(connection: http.client.HTTPConnection, seconds: float) -> None:
 def _cut_off(sock: socket.socket, seconds: float) -> Iterator[None]:
     """Cut a connection off when the time is over: one that brings a byte now and then never times out."""
 
+    over = threading.Event()
+
     def cut() -> None:
+        over.set()
         with contextlib.suppress(OSError):  # it is closed already
             socket.socket.shutdown(sock, socket.SHUT_RDWR)  # TLS's own would wait for the other side
 
@@ -314,6 +317,8 @@ def _cut_off(sock: socket.socket, seconds: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+    if over.is_set():
+        raise TimeoutError  # headers that were cut off look like an answer without a body
 
 
 def _value(body: bytes) -> Any:
