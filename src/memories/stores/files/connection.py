@@ -111,17 +111,13 @@ class Folder:
         """
         return _read(self.path / name, whole=False)[0]
 
-    def read(self, name: str) -> tuple[Stamp | None, bytes]:
-        """Return a file and its stamp from just before it was read; nothing if there is none.
+    def read(self, name: str, *, inner: bool = False) -> tuple[Stamp | None, bytes]:
+        """Return a file, or one of the inner folder, and its stamp from just before; nothing if there is none.
 
         Raises:
             StoreError: It can't be read, or is no plain file.
         """
-        return _read(self.path / name)
-
-    def read_inner(self, name: str) -> tuple[Stamp | None, bytes]:
-        """Return a file of the inner folder and its stamp; nothing if there is none."""
-        return _read(self.inner / name)
+        return _read((self.inner if inner else self.path) / name)
 
     def size_bytes(self) -> int:
         """Return what all files take on the disk."""
@@ -159,11 +155,6 @@ class Folder:
             if not size:
                 flush_folder(self.path)
 
-    def cut(self, name: str, size: int) -> None:
-        """Cut a file to its first bytes."""
-        with translated(self.path), contextlib.suppress(FileNotFoundError):
-            os.truncate(self.path / name, size)
-
     def replace(self, name: str, data: bytes, folder: Path | None = None) -> None:
         """Put a new file in the place of one, in one step."""
         place = (folder or self.path) / name
@@ -193,29 +184,21 @@ class Folder:
     # --- the journal -----------------------------------------------------------------------------------------------
 
     def promise(self, plan: Plan) -> None:
-        """Write down what a commit does; from here on it happens, whatever crashes."""
+        """Write down what a commit does, so that it happens whatever crashes; nothing once it is done or undone."""
         data = json.dumps(plan).encode()
         with translated(self.path):
-            _write(self.inner / _JOURNAL, f"{zlib.crc32(data):08x}".encode() + data)
+            _write(self.inner / _JOURNAL, f"{zlib.crc32(data):08x}".encode() + data if plan else b"")
 
-    def promised(self) -> Plan | None:
+    def promised(self) -> Plan:
         """Return what a commit was about to do when it was cut short."""
         data = _read(self.inner / _JOURNAL)[1]
         whole = data[:8] == f"{zlib.crc32(data[8:]):08x}".encode()
-        return dict(json.loads(data[8:])) if whole and len(data) > 8 else None
+        return dict(json.loads(data[8:])) if whole and data else {}
 
     def pending(self) -> bool:
         """Return whether there is a commit that is under way, or was cut short."""
-        with translated(self.path):
-            try:
-                return (self.inner / _JOURNAL).stat().st_size > 0
-            except FileNotFoundError:
-                return False
-
-    def kept(self) -> None:
-        """Empty the journal: all that it promised is done, or taken back."""
-        with translated(self.path):
-            _write(self.inner / _JOURNAL, b"")
+        stamp = _read(self.inner / _JOURNAL, whole=False)[0]
+        return stamp is not None and stamp.size > 0
 
     def commit(self, added: Mapping[str, bytes], whole: Mapping[str, int]) -> None:
         """Add lines to several files in one step: all of them or none, also when it is cut short.
@@ -233,13 +216,15 @@ class Folder:
                 begun.append(name)
                 self.append(name, data, whole[name])
         except BaseException:
-            for name in begun:
-                self.cut(name, whole[name])
+            with translated(self.path):
+                for name in begun:
+                    if (self.path / name).exists():
+                        os.truncate(self.path / name, whole[name])
             if not alone:
-                self.kept()
+                self.promise({})
             raise
         if not alone:
-            self.kept()
+            self.promise({})
 
 
 @contextlib.contextmanager

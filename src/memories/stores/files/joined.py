@@ -1,21 +1,17 @@
 """The answers of several stores as the answer of one. Pure."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memories.stores.records import Candidate, Matches, Record
+from memories.stores.sqlite.schema import encode_group
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
 
 def scanned(parts: Sequence[list[Record]], limit: int, *, newest_first: bool) -> list[Record]:
     """Return the first records of several scans, in the order of a SQLite store: names before ids."""
-    if len(parts) == 1:
-        return parts[0]
     found = [record for part in parts for record in part]
     found.sort(key=lambda one: (*_order(one.ref.group), one.ref.position, one.ref.namespace), reverse=newest_first)
     return found[:limit]
@@ -23,8 +19,6 @@ def scanned(parts: Sequence[list[Record]], limit: int, *, newest_first: bool) ->
 
 def grouped(parts: Sequence[list[tuple[str, str]]], limit: int) -> list[tuple[str, str]]:
     """Return the first groups of several stores."""
-    if len(parts) == 1:
-        return parts[0]
     return sorted((place for part in parts for place in part), key=lambda place: (*_order(place[1]), place[0]))[:limit]
 
 
@@ -39,8 +33,6 @@ def counted(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def best(parts: Sequence[list[Candidate]], k: int) -> list[Candidate]:
     """Return the best candidates of several searches, `k` by words and `k` by vector."""
-    if len(parts) == 1:
-        return parts[0]
     found = [candidate for part in parts for candidate in part]
     by_words = sorted((one for one in found if one.words > 0), key=lambda one: -one.words)[:k]
     similar = [(one.similarity, one) for one in found if one.similarity is not None]
@@ -81,5 +73,6 @@ def matched(parts: Sequence[Matches]) -> Matches:
     )
 
 
-def _order(group: str) -> tuple[bool, str]:
-    return bool(_ID.fullmatch(group)), group
+def _order(group: str) -> tuple[bool, str | bytes]:
+    encoded = encode_group(group)
+    return isinstance(encoded, bytes), encoded

@@ -4,8 +4,9 @@ import contextlib
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memories.errors import StoreBusy, StoreDamaged, StoreError
 from memories.stores.copies import mutable
@@ -28,26 +29,18 @@ AfterCommit = Callable[[set[str]], None]
 class Work:
     """What a transaction knows of files, the lines that it adds, and the larger stores that it reaches into."""
 
-    def __init__(self, index: Index, *, erases: bool) -> None:
+    def __init__(self, index: Index) -> None:
         """Begin a transaction of this process."""
-        self.index, self.erases, self.pid = index, erases, os.getpid()
+        self.index, self.pid = index, os.getpid()
         self.known: dict[str, Known] = {}
         self.lines: tuple[tuple[str, str], ...] = ()
         self.plan: Plan = {}
-        self.also_in: tuple[str, ...] = ()
         self.levels: list[tuple[contextlib.ExitStack, set[int]]] = []
         self._clocks: dict[str, Clock] = {}
 
     def clock(self, name: str) -> Clock:
         """Return what gives the events of a file their times."""
         return self._clocks.setdefault(name, Clock(self.known[name].last))
-
-
-class Current(NamedTuple):
-    """An index that is up to date, and the namespaces that can be read."""
-
-    store: Index
-    namespaces: tuple[str, ...]
 
 
 class LocalFiles:
@@ -96,14 +89,11 @@ class LocalFiles:
         return self._opened[1]
 
     @contextlib.contextmanager
-    def transaction(self, *, erases: bool = False) -> Iterator[Work]:
+    def transaction(self) -> Iterator[Work]:
         """Collect lines and add them in the end; inside another one, undo a failure's own part.
 
         The index comes first, marked as uncertain; then the lines, which count; then it is marked as certain. So a
         crash in between loses nothing: what the lines don't have is taken out of the index again.
-
-        Args:
-            erases: Tell of bytes that could not be erased, instead of leaving them to the next removal.
         """
         outer = self.work
         if outer is not None:
@@ -117,9 +107,13 @@ class LocalFiles:
             return
         with self.folder.locked():
             self._recover()
-            with self.working(erases=erases) as work:
+            with self.working() as work:
                 yield work
-                self._refuse_changed(work)
+                for name in dict(work.lines):
+                    if self.folder.stamp(name) != work.known[name].stamp:
+                        raise StoreBusy(
+                            f"{self.folder.path / name} was changed by another program; nothing was written; try again"
+                        )
                 for name in {*(name for name, _ in work.lines), *work.plan}:
                     work.index.know(name, None)
             written = self._write(work)
@@ -127,25 +121,20 @@ class LocalFiles:
                 self.folder.promise(work.plan)
                 self._recover()
             self._after_commit(written)
-            self._erase(work)
+            if not work.plan and self.index.info(Filter(Collection.MEMORY, ())).erasing:
+                with contextlib.suppress(StoreBusy):  # the next removal erases it
+                    self.index.remove([])
 
     @contextlib.contextmanager
-    def working(self, *, erases: bool = False) -> Iterator[Work]:
+    def working(self) -> Iterator[Work]:
         """Begin a transaction of the index, under the lock."""
-        work = Work(self.index, erases=erases)
+        work = Work(self.index)
         self._local.work = work
         try:
             with work.index.transaction():
                 yield work
         finally:
             self._local.work = None
-
-    def _refuse_changed(self, work: Work) -> None:
-        for name in dict(work.lines):
-            if self.folder.stamp(name) != work.known[name].stamp:
-                raise StoreBusy(
-                    f"{self.folder.path / name} was changed by another program; nothing was written; try again"
-                )
 
     def _write(self, work: Work) -> set[str]:
         """Add the lines to their files; return the namespaces that they are of."""
@@ -162,7 +151,7 @@ class LocalFiles:
 
     def _recover(self) -> None:
         """Finish what was promised: add lines that are missing, and take out those that are to be gone."""
-        plan = self.folder.promised() or {}
+        plan = self.folder.promised()
         for name, todo in plan.items():
             data = self.folder.read(name)[1]
             parsed = parse(data, *_place(name))
@@ -180,19 +169,8 @@ class LocalFiles:
                 for name in plan:
                     self.sync(*_place(name))
             self.folder.discard()
-        if plan or self.folder.pending():
-            self.folder.kept()
-
-    def _erase(self, work: Work) -> None:
-        """Erase the bytes of what was taken out of the index."""
-        index = self.index
-        if not index.erasing():
-            return
-        try:
-            work.also_in = index.remove([])
-        except StoreBusy:
-            if work.erases:
-                raise
+        if self.folder.pending():
+            self.folder.promise({})
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -235,8 +213,8 @@ class LocalFiles:
         return name
 
     @contextlib.contextmanager
-    def current(self, collection: Collection, namespaces: Sequence[str]) -> Iterator[Current]:
-        """Keep what is read inside of one state, that of the files.
+    def current(self, collection: Collection, namespaces: Sequence[str]) -> Iterator[tuple[Index, tuple[str, ...]]]:
+        """Keep what is read inside of one state, that of the files; yield the index and what can be read there.
 
         A file that is damaged reads as empty, but not in a transaction: what is decided there would be wrong for good.
 
@@ -247,7 +225,7 @@ class LocalFiles:
         if self.work is not None:
             for namespace in namespaces:
                 self.intact(collection, namespace)
-            yield Current(self.work.index, tuple(namespaces))
+            yield self.work.index, tuple(namespaces)
             return
         files = {file_name(collection, namespace): namespace for namespace in namespaces}
         for _ in range(_TRIES):
@@ -256,23 +234,20 @@ class LocalFiles:
             with index.reading():
                 known = {name: Known() for name in files} | index.known(files)
                 if not pending and all(known[name].stamp == stamp for name, stamp in stamps.items()):
-                    damaged = {name for name in files if self._warn(name, known[name])}
-                    yield Current(index, tuple(files[name] for name in files if name not in damaged))
+                    self._warn(known)
+                    yield index, tuple(files[name] for name in files if not known[name].damage)
                     return
             with self.transaction():
                 for namespace in files.values():
                     self.sync(collection, namespace)
         raise StoreBusy(f"{self.folder.path} kept changing while it was read; try again")
 
-    def _warn(self, name: str, known: Known) -> bool:
-        if known.damage and self._warned.get(name) != known.stamp:
-            self._warned[name] = known.stamp
-            _log.warning(
-                "%s:%d can't be read: %s; it was left as it is, and reads as empty",
-                self.folder.path / name,
-                *known.damage,
-            )
-        return known.damage is not None
+    def _warn(self, known: Mapping[str, Known]) -> None:
+        for name, (stamp, _, _, damage) in known.items():
+            if damage and self._warned.get(name) != stamp:
+                self._warned[name] = stamp
+                path = self.folder.path / name
+                _log.warning("%s:%d can't be read: %s; it was left as it is, and reads as empty", path, *damage)
 
     def _damaged(self, name: str, damage: Damage) -> StoreDamaged:
         where = f"{self.folder.path / name}:{damage.line}"
@@ -286,12 +261,11 @@ class LocalFiles:
         Raises:
             StoreDamaged: It can't.
         """
-        with self.current(collection, namespaces) as now:
-            for namespace in namespaces:
-                name = file_name(collection, namespace)
-                damage = now.store.known([name]).get(name, Known()).damage
-                if damage:
-                    raise self._damaged(name, damage)
+        with self.current(collection, namespaces) as (_, well):
+            pass
+        for namespace in set(namespaces) - {*well}:
+            with self.transaction():
+                self.intact(collection, namespace)
 
     def files(self, collection: Collection) -> list[str]:
         """Return the namespaces that have a file, or had one when it was read last, or get one in this transaction."""
@@ -305,9 +279,9 @@ class LocalFiles:
         if self.work is not None:
             damaged = {namespace for namespace in among if self.sync(collection, namespace).damage}
             return [each for each in among if each in damaged or each in self.index.namespaces(collection)]
-        with self.current(collection, among) as now:
-            having = set(now.store.namespaces(collection))
-            return [each for each in among if each in having or each not in now.namespaces]
+        with self.current(collection, among) as (index, well):
+            having = set(index.namespaces(collection))
+            return [each for each in among if each in having or each not in well]
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -346,22 +320,17 @@ class LocalFiles:
             raise StoreError("removing for good rewrites files and can't be part of a transaction")
         if not self.folder.exists():
             return ()
-        with self.transaction(erases=True) as work:
+        with self.transaction() as work:
             for place in dict.fromkeys(ref[:2] for ref in refs):
                 name = self.intact(*place)
                 ids = work.index.created_by(ref for ref in dict.fromkeys(refs) if ref[:2] == place)
                 if ids:
-                    work.plan[name] = {"drop": sorted(ids.values()), "add": self._tombstone(work, name, ids) + "\n"}
-        return work.also_in
-
-    def _tombstone(self, work: Work, name: str, ids: dict[Ref, str]) -> str:
-        first = next(iter(ids))
-        groups: dict[str, int] = {}
-        for ref in ids:
-            groups[ref.group] = groups.get(ref.group, 0) + 1
-        where = Filter(first.collection, (first.namespace,), state="any")
-        whole = [group for group, count in groups.items() if work.index.count(where._replace(group=group)) == count]
-        return removal(work.clock(name), first, ids.values(), whole)
+                    where = Filter(place[0], (place[1],), state="any")
+                    groups = Counter(ref.group for ref in ids)
+                    whole = [each for each in groups if work.index.count(where._replace(group=each)) == groups[each]]
+                    line = removal(work.clock(name), next(iter(ids)), ids.values(), whole)
+                    work.plan[name] = {"drop": sorted(ids.values()), "add": f"{line}\n"}
+        return self.index.remove([])
 
     def touch(self, refs: Iterable[Ref]) -> None:
         """See `Store.touch`."""

@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from memories.batches import by_count
 from memories.config import Config, without_password
 from memories.errors import ConfigError, MemoriesError, StoreDamaged, StoreError
 from memories.stores.copies import immutable, mutable
-from memories.stores.files.connection import Folder, Stamp
+from memories.stores.files.connection import Folder
 from memories.stores.files.schema import file_name, namespace_of, stem
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref, Space
@@ -52,13 +52,6 @@ class Marker(NamedTuple):
     originals: tuple[str, ...]
 
 
-class _Begun(NamedTuple):
-    """A move that was begun: to which store, and which records may be there already."""
-
-    store: str
-    copies: frozenset[Ref]
-
-
 class Mover:
     """Moves the namespaces of one folder, and knows which have moved."""
 
@@ -77,8 +70,7 @@ class Mover:
         self._most = config.file_migrate_at if config else None
         self._target = config.file_migrate_to if config else None
         self._folder, self._space, self._config, self._open_store = folder, space, config, open_store
-        self._markers: dict[str, tuple[Stamp, Marker]] = {}
-        self._warned: set[str] = set()
+        self._checked: set[str] = set()
         if self._target is not None:
             if self._target.startswith("files:"):
                 raise ConfigError(
@@ -95,19 +87,18 @@ class Mover:
         Raises:
             StoreDamaged: The marker can't be read.
         """
-        name = f"{stem(namespace)}{MARKED}"
-        stamp = self._folder.stamp(name)
+        marker = self._read_marker(f"{stem(namespace)}{MARKED}", namespace)
+        if marker and namespace not in self._checked:
+            self._checked.add(namespace)
+            self._warn_of_new_lines(marker)
+        return marker
+
+    def _read_marker(self, name: str, namespace: str) -> Marker | None:
+        stamp, data = self._folder.read(name)
         if stamp is None:
             return None
-        known = self._markers.get(namespace)
-        if known is None or known[0] != stamp:
-            known = self._markers[namespace] = stamp, self._read_marker(name, namespace)
-            self._warn_of_new_lines(known[1])
-        return known[1]
-
-    def _read_marker(self, name: str, namespace: str) -> Marker:
         try:
-            found = json.loads(self._folder.read(name)[1])
+            found = json.loads(data)
             return Marker(namespace, str(found["store"]), tuple(map(str, found["originals"])))
         except (ValueError, TypeError, LookupError) as exc:
             raise StoreDamaged(
@@ -117,15 +108,13 @@ class Mover:
 
     def _warn_of_new_lines(self, marker: Marker) -> None:
         for name in (file_name(collection, marker.namespace) for collection in Collection):
-            if name in self._warned or self._begun(marker.namespace) or self._folder.stamp(name) is None:
-                continue
-            self._warned.add(name)
-            _log.warning(
-                "%s is not read: %s was moved to %s; import its lines and put it aside",
-                self._folder.path / name,
-                marker.namespace,
-                marker.store,
-            )
+            if self._folder.stamp(name) is not None and self._begun(marker.namespace) is None:
+                _log.warning(
+                    "%s is not read: %s was moved to %s; import its lines and put it aside",
+                    self._folder.path / name,
+                    marker.namespace,
+                    marker.store,
+                )
 
     def markers(self) -> list[Marker]:
         """Return all that have moved."""
@@ -169,9 +158,8 @@ class Mover:
         marker, names = self.marker(namespace), self._folder.names()
         found = [name for name in names if marker and KEPT in name and name.partition(KEPT)[0] in marker.originals]
         left = {name for name in names if _BESIDE.fullmatch(name)}
-        for name in names:
-            if name.startswith(f"{stem(namespace)}{BACK}"):
-                left.add(self._read_marker(name, namespace).store)
+        backs = [name for name in names if name.startswith(f"{stem(namespace)}{BACK}")]
+        left |= {back.store for back in (self._read_marker(name, namespace) for name in backs) if back}
         for store in sorted(left - {marker.store if marker else ""}):
             try:
                 with contextlib.closing(self._open(store, None)) as there:
@@ -193,7 +181,9 @@ class Mover:
             space: The space of the vectors there, which need not be the one that is searched in.
         """
         store = without_password(self._target) if self._target else ""
-        if self._most is None or self.marker(namespace) or self._paused(namespace, store):
+        failed, where = self._folder.read(f"{stem(namespace)}{_FAILED}", inner=True)
+        recently = failed is not None and time.time() - failed.changed_at / 1e9 < _PAUSE_SECONDS
+        if self._most is None or self.marker(namespace) or (recently and where == store.encode()):
             return
         try:
             if _count(namespace, here) > self._most:
@@ -202,20 +192,12 @@ class Mover:
             _log.warning("%s could not move to a larger store and stays in its files: %s", namespace, exc)
             self._folder.replace(f"{stem(namespace)}{_FAILED}", store.encode(), self._folder.inner)
 
-    def _paused(self, namespace: str, store: str) -> bool:
-        failed, where = self._folder.read_inner(f"{stem(namespace)}{_FAILED}")
-        recently = failed is not None and time.time() - failed.changed_at / 1e9 < _PAUSE_SECONDS
-        return recently and where == store.encode()
-
     def _move(self, namespace: str, store: str, here: Store, space: Space | None) -> None:
         began = time.monotonic()
         stamps = {name: self._folder.stamp(name) for name in (file_name(each, namespace) for each in Collection)}
         records = list(_everything(namespace, here))
-        begun = self._begun(namespace)
-        store = store or self._free_file(namespace, begun)
-        if begun and begun.store != store:  # an attempt that went elsewhere
-            with contextlib.closing(self._open(begun.store, None)) as there:
-                there.remove(sorted(begun.copies))
+        self.remove_copies(namespace)
+        store = store or self._free_file(namespace)
         with contextlib.closing(self._open(store, space)) as there:
             self._copy(namespace, store, records, here, there)
             digest = _digest(records)
@@ -247,11 +229,11 @@ class Mover:
             ", ".join(f"{name}{KEPT}" for name in originals),
         )
 
-    def _free_file(self, namespace: str, begun: _Begun | None) -> str:
+    def _free_file(self, namespace: str) -> str:
         """Return the SQLite file to move to: one that has nothing of the namespace, as a file gone back from has."""
         for number in range(1, 1_000):
             name = "memories.db" if number == 1 else f"memories-{number}.db"
-            if (begun and begun.store == name) or not (self._folder.path / name).exists():
+            if not (self._folder.path / name).exists():
                 return name
             with contextlib.closing(self._open(name, None)) as there:
                 if not _count(namespace, there):
@@ -259,60 +241,50 @@ class Mover:
         raise StoreError(f"{self._folder.path} is full of stores that were gone back from; remove them")
 
     def _copy(self, namespace: str, store: str, records: Sequence[Record], here: Store, there: Store) -> None:
-        """Bring a store to what the files hold, whatever an attempt that was cut short has left there.
+        """Copy all records, having written down which copies an attempt that is cut short may leave there.
 
         Raises:
-            StoreError: It has other records of the namespace.
+            StoreError: The store has records of the namespace already.
         """
-        begun = self._begun(namespace)
-        ours = begun.copies if begun and begun.store == store else frozenset[Ref]()
-        found = list(_everything(namespace, there))
-        if any(record.ref not in ours for record in found):
+        if _count(namespace, there):
             raise StoreError(
                 f"{store} has memories of {namespace} already, of others or of an earlier move; to join them run: "
                 "memory migrate; else remove them there, or set FILE_MIGRATE_TO to another store"
             )
-        own = {record.ref: record for record in records}
-        known = {copy.ref for copy in found if copy.ref in own and _equal(copy, own[copy.ref])}
-        if len(known) < len(found):
-            there.remove([copy.ref for copy in found if copy.ref not in known])
-        self._begin(namespace, _Begun(store, frozenset(own)))
-        for batch in by_count([record for record in records if record.ref not in known], _BATCH):
+        copies = [(record.ref.collection, record.ref.group, record.ref.position) for record in records]
+        data = json.dumps({"store": store, "copies": copies}).encode()
+        self._folder.replace(f"{stem(namespace)}{_BEGUN}", data, self._folder.inner)
+        for batch in by_count(records, _BATCH):
             vectors = here.vectors([record.ref for record in batch])
             there.append([record._replace(vectors=vectors.get(record.ref)) for record in batch])
 
-    def _begin(self, namespace: str, begun: _Begun) -> None:
-        """Remember which copies may be in a store, so that what is gone meanwhile goes there too."""
-        copies = sorted((ref.collection, ref.group, ref.position) for ref in begun.copies)
-        data = json.dumps({"store": begun.store, "copies": copies}).encode()
-        self._folder.replace(f"{stem(namespace)}{_BEGUN}", data, self._folder.inner)
-
-    def _begun(self, namespace: str) -> _Begun | None:
-        """Return what is known of a move that was not finished.
+    def _begun(self, namespace: str) -> tuple[str, list[Ref]] | None:
+        """Return the store that a move which was not finished went to, and the records that it may have copied there.
 
         Raises:
             StoreDamaged: It can't be read.
         """
         name = f"{stem(namespace)}{_BEGUN}"
-        stamp, data = self._folder.read_inner(name)
+        stamp, data = self._folder.read(name, inner=True)
         if stamp is None:
             return None
         try:
             found = json.loads(data)
-            copies = (Ref(Collection(each), namespace, group, position) for each, group, position in found["copies"])
-            return _Begun(str(found["store"]), frozenset(copies))
+            copies = [Ref(Collection(each), namespace, group, position) for each, group, position in found["copies"]]
+            return str(found["store"]), copies
         except (ValueError, TypeError, LookupError) as exc:
             raise StoreDamaged(
                 f"{self._folder.inner / name}, which says where copies of {namespace} may be, can't be read ({exc}); "
                 "remove those copies and then that file"
             ) from exc
 
-    def remove_copies(self, namespace: str, refs: Sequence[Ref]) -> None:
-        """Remove what a move that was not finished has copied."""
+    def remove_copies(self, namespace: str, among: Container[Ref] | None = None) -> None:
+        """Remove what a move that was not finished has copied, or of that what is among some records."""
         begun = self._begun(namespace)
         if begun:
-            with contextlib.closing(self._open(begun.store, None)) as there:
-                there.remove([ref for ref in refs if ref in begun.copies])
+            store, copies = begun
+            with contextlib.closing(self._open(store, None)) as there:
+                there.remove([ref for ref in copies if among is None or ref in among])
 
     def finish(self) -> None:
         """Put aside the files of what has moved."""
@@ -320,13 +292,10 @@ class Mover:
             marker = self.marker(namespace)
             for name in marker.originals if marker else ():
                 if self._folder.stamp(name) is not None:
-                    self._folder.rename(name, self._free_name(f"{name}{KEPT}"))
+                    kept = (f"{name}{KEPT}{number}" for number in ("", *(f".{count}" for count in range(2, 1_000))))
+                    self._folder.rename(name, next(free for free in kept if self._folder.stamp(free) is None))
             if marker:
                 self._folder.discard(f"{stem(namespace)}{_BEGUN}", f"{stem(namespace)}{_FAILED}")
-
-    def _free_name(self, name: str) -> str:
-        numbered = (f"{name}.{number}" for number in range(2, 1_000))
-        return next(free for free in (name, *numbered) if self._folder.stamp(free) is None)
 
 
 def _named(names: Sequence[str], ending: str) -> list[str]:
@@ -351,10 +320,6 @@ def _everything(namespace: str, store: Store) -> Iterator[Record]:
 
 def _read_back(records: Sequence[Record], there: Store) -> list[Record]:
     return [found for batch in by_count(records, _BATCH) for found in there.read([record.ref for record in batch])]
-
-
-def _equal(one: Record, other: Record) -> bool:
-    return (immutable(one), mutable(one)) == (immutable(other), mutable(other))
 
 
 def _digest(records: Sequence[Record]) -> str:

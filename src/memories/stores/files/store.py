@@ -244,16 +244,12 @@ class FilesStore:
 
     # --- places ----------------------------------------------------------------------------------------------------
 
-    def _place(self, namespace: str) -> str | None:
-        """Return the store that a namespace has moved to; None if it is here."""
-        marker = self._mover.marker(namespace)
-        return None if marker is None else marker.store
-
     def _places(self, namespaces: "set[str] | Sequence[str]") -> dict[str | None, list[str]]:
-        """Return the namespaces by their place."""
+        """Return the namespaces by the stores that they have moved to; those that are here by None."""
         found: dict[str | None, list[str]] = {}
         for namespace in namespaces:
-            found.setdefault(self._place(namespace), []).append(namespace)
+            marker = self._mover.marker(namespace)
+            found.setdefault(marker.store if marker else None, []).append(namespace)
         return found
 
     def _there(self, namespace: str) -> "Store | LocalFiles":
@@ -293,8 +289,8 @@ class FilesStore:
             for namespaces in places.values():
                 store = self._there(namespaces[0]) if namespaces else self._here
                 if isinstance(store, LocalFiles):
-                    with store.current(where.collection, namespaces) as now:
-                        answers.append(ask(now.store, where._replace(namespaces=now.namespaces)))
+                    with store.current(where.collection, namespaces) as (index, well):
+                        answers.append(ask(index, where._replace(namespaces=well)))
                 else:
                     answers.append(ask(store, where._replace(namespaces=tuple(namespaces))))
             if (self._places(where.namespaces) or {None: []}) == places:
