@@ -1,6 +1,6 @@
 """The answers of several stores as the answer of one. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memories.stores.records import Candidate, Matches, Record
@@ -20,15 +20,6 @@ def scanned(parts: Sequence[list[Record]], limit: int, *, newest_first: bool) ->
 def grouped(parts: Sequence[list[tuple[str, str]]], limit: int) -> list[tuple[str, str]]:
     """Return the first groups of several stores."""
     return sorted((place for part in parts for place in part), key=lambda place: (*_order(place[1]), place[0]))[:limit]
-
-
-def counted(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the sums of several counts."""
-    counts: dict[str, int] = {}
-    for part in parts:
-        for label, count in part.items():
-            counts[label] = counts.get(label, 0) + count
-    return dict(sorted(counts.items()))
 
 
 def best(parts: Sequence[list[Candidate]], k: int) -> list[Candidate]:

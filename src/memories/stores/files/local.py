@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_TRIES = 100  # to find the files as the index knows them
 _log = logging.getLogger(__name__)
-
-AfterCommit = Callable[[set[str]], None]
 
 
 class Work:
@@ -46,7 +43,7 @@ class Work:
 class LocalFiles:
     """The records of one folder, of all namespaces that have not moved."""
 
-    def __init__(self, folder: Folder, space: Space | None, after_commit: AfterCommit) -> None:
+    def __init__(self, folder: Folder, space: Space | None, after_commit: Callable[[set[str]], None]) -> None:
         """Prepare; nothing is opened or written yet.
 
         Args:
@@ -228,26 +225,26 @@ class LocalFiles:
             yield self.work.index, tuple(namespaces)
             return
         files = {file_name(collection, namespace): namespace for namespace in namespaces}
-        for _ in range(_TRIES):
-            index, pending = self.index, self.folder.pending()
-            stamps = {name: self.folder.stamp(name) for name in files}
-            with index.reading():
-                known = {name: Known() for name in files} | index.known(files)
-                if not pending and all(known[name].stamp == stamp for name, stamp in stamps.items()):
-                    self._warn(known)
-                    yield index, tuple(files[name] for name in files if not known[name].damage)
-                    return
-            with self.transaction():
-                for namespace in files.values():
-                    self.sync(collection, namespace)
-        raise StoreBusy(f"{self.folder.path} kept changing while it was read; try again")
+        index, pending = self.index, self.folder.pending()
+        stamps = {name: self.folder.stamp(name) for name in files}
+        with index.reading():
+            known = {name: Known() for name in files} | index.known(files)
+            if not pending and all(known[name].stamp == stamp for name, stamp in stamps.items()):
+                yield index, self._readable(files, known)
+                return
+        with self.transaction() as work:
+            known = {name: self.sync(collection, namespace) for name, namespace in files.items()}
+            yield work.index, self._readable(files, known)
 
-    def _warn(self, known: Mapping[str, Known]) -> None:
-        for name, (stamp, _, _, damage) in known.items():
-            if damage and self._warned.get(name) != stamp:
-                self._warned[name] = stamp
+    def _readable(self, files: Mapping[str, str], known: Mapping[str, Known]) -> tuple[str, ...]:
+        """Return the namespaces whose files can be read, and warn of the others."""
+        damaged = {name: known[name].damage for name in files if known[name].damage}
+        for name, damage in damaged.items():
+            if damage and self._warned.get(name) != known[name].stamp:
+                self._warned[name] = known[name].stamp
                 path = self.folder.path / name
                 _log.warning("%s:%d can't be read: %s; it was left as it is, and reads as empty", path, *damage)
+        return tuple(namespace for name, namespace in files.items() if name not in damaged)
 
     def _damaged(self, name: str, damage: Damage) -> StoreDamaged:
         where = f"{self.folder.path / name}:{damage.line}"

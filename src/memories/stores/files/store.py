@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 FORMAT = 2
-_TRIES = 100  # to read namespaces before one of them moves
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -107,14 +107,13 @@ class FilesStore:
         """See `Store.remove`; names also the files from before a move, and stores that were gone back from."""
         also_in: set[str] = set()
         namespaces = {ref.namespace for ref in refs}
-        for _ in range(_TRIES):
+        before = None
+        while before != self._places(namespaces):  # again if one has moved meanwhile
             before = self._places(namespaces)
             for namespace in namespaces:
                 self._mover.remove_copies(namespace, [ref for ref in refs if ref.namespace == namespace])
             for store, some in self._by_store(refs, lambda ref: ref) if refs else [(each, []) for each in self._all()]:
                 also_in.update(store.remove(some))
-            if self._places(namespaces) == before:
-                break
         for namespace in namespaces:
             also_in.update(self._mover.also_in(namespace, [ref for ref in refs if ref.namespace == namespace]))
         return tuple(sorted(also_in))
@@ -153,7 +152,8 @@ class FilesStore:
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
-        return joined.counted(self._ask(where, lambda at, some: at.labels(some, key)))
+        parts = self._ask(where, lambda at, some: at.labels(some, key))
+        return dict(sorted(sum(map(Counter, parts), Counter[str]()).items()))
 
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
@@ -283,7 +283,7 @@ class FilesStore:
 
     def _ask(self, where: Filter, ask: Callable[[Store, Filter], Answer]) -> list[Answer]:
         """Ask each store about the namespaces that are there, again if one has moved meanwhile."""
-        for _ in range(_TRIES):
+        while True:
             places = self._places(where.namespaces) or {None: []}
             answers: list[Answer] = []
             for namespaces in places.values():
@@ -295,7 +295,6 @@ class FilesStore:
                     answers.append(ask(store, where._replace(namespaces=tuple(namespaces))))
             if (self._places(where.namespaces) or {None: []}) == places:
                 return answers
-        raise StoreError(f"{self._folder.path} kept changing while it was read; try again")
 
     def _ask_of(self, refs: Sequence[Ref], ask: Callable[[Store, list[Ref]], Answer]) -> list[Answer]:
         """Ask each store about the records that are there."""
