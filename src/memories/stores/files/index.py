@@ -115,7 +115,8 @@ class Index(SQLiteStore):
     def bring(self, collection: Collection, namespace: str, folded: Folded) -> None:
         """Make the records of a file what its lines come to; vectors and counts of what says the same are kept."""
         with self._file.write() as db:
-            before = {record.ref: record for record in self.scan(_all_of(collection, namespace), limit=_ALL)}
+            where = Filter(collection, (namespace,), state="any")
+            before = {record.ref: record for record in self.scan(where, limit=_ALL)}
             after = {record.ref: record for record in folded.records.values()}
             same = {ref for ref in before.keys() & after.keys() if immutable(before[ref]) == immutable(after[ref])}
             twins = {(record.ref.group, record.text): record for record in before.values()}
@@ -139,8 +140,8 @@ class Index(SQLiteStore):
     def drop_other_stages(self, space: Space) -> None:
         """Drop what was staged for another space than this one."""
         with self._file.write() as db:
-            rows = dict(fetch(db, "SELECT name, value FROM meta WHERE name IN ('staged_model', 'staged_dimension')"))
-            if rows and tuple(rows[f"staged_{name}"] for name in ("model", "dimension")) != space[:2]:
+            rows = fetch(db, "SELECT value FROM meta WHERE name IN ('staged_dimension', 'staged_model') ORDER BY name")
+            if rows and [value for (value,) in rows] != [space.dimension, space.model]:
                 spaces.drop_staged(db)
 
     def stored_space(self) -> Space | None:
@@ -153,10 +154,6 @@ class Index(SQLiteStore):
 def space_named(model: str, dimension: int) -> Space:
     """Return a space that is only written in: what concerns searches is not known."""
     return Space(model, dimension, 0.0, 0.0, 0.0, 0.0, (0.0, 0.0))
-
-
-def _all_of(collection: Collection, namespace: str) -> Filter:
-    return Filter(collection, (namespace,), state="any")
 
 
 def _known(stamp: list[int] | None, whole: int = 0, last: str = "", damage: list[int | str] | None = None) -> Known:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from memories.errors import StoreBusy, StoreDamaged, StoreError
 from memories.stores.copies import mutable
-from memories.stores.files.connection import Folder, Plan, Stamp
+from memories.stores.files.connection import Folder, Stamp
 from memories.stores.files.index import Index, Known
-from memories.stores.files.log import Clock, Damage, changed, fold, parse, removal, without
-from memories.stores.files.schema import CREATE, file_name, namespace_of, to_line
+from memories.stores.files.log import Damage, changed, created, fold, parse, removal, without
+from memories.stores.files.schema import Event, file_name, namespace_of, to_line
 from memories.stores.records import Collection, Filter, Patch, Record, Ref, Space
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ class Work:
         """Begin a transaction of this process."""
         self.index, self.pid = index, os.getpid()
         self.known: dict[str, Known] = {}
-        self.lines: tuple[tuple[str, str], ...] = ()
-        self.plan: Plan = {}
+        self.lines: list[tuple[str, str]] = []
+        self.dropped: dict[str, list[str]] = {}
         self.levels: list[tuple[contextlib.ExitStack, set[int]]] = []
-        self._clocks: dict[str, Clock] = {}
 
-    def clock(self, name: str) -> Clock:
-        """Return what gives the events of a file their times."""
-        return self._clocks.setdefault(name, Clock(self.known[name].last))
+    def add(self, name: str, event: Event) -> None:
+        """Add a line to a file in the end."""
+        self.lines.append((name, to_line(event)))
+        self.known[name] = self.known[name]._replace(last=event.time)
 
 
 class LocalFiles:
@@ -94,12 +94,13 @@ class LocalFiles:
         """
         outer = self.work
         if outer is not None:
-            lines, known = outer.lines, dict(outer.known)
+            count, known = len(outer.lines), dict(outer.known)
             try:
                 with outer.index.transaction():
                     yield outer
             except BaseException:
-                outer.lines, outer.known = lines, known
+                outer.known = known
+                del outer.lines[count:]
                 raise
             return
         with self.folder.locked():
@@ -111,14 +112,10 @@ class LocalFiles:
                         raise StoreBusy(
                             f"{self.folder.path / name} was changed by another program; nothing was written; try again"
                         )
-                for name in {*(name for name, _ in work.lines), *work.plan}:
                     work.index.know(name, None)
-            written = self._write(work)
-            if work.plan:
-                self.folder.promise(work.plan)
-                self._recover()
-            self._after_commit(written)
-            if not work.plan and self.index.info(Filter(Collection.MEMORY, ())).erasing:
+            self._write(work)
+            self._after_commit(set() if work.dropped else {_place(name)[1] for name, _ in work.lines})
+            if not work.dropped and self.index.info(Filter(Collection.MEMORY, ())).erasing:
                 with contextlib.suppress(StoreBusy):  # the next removal erases it
                     self.index.remove([])
 
@@ -133,18 +130,22 @@ class LocalFiles:
         finally:
             self._local.work = None
 
-    def _write(self, work: Work) -> set[str]:
-        """Add the lines to their files; return the namespaces that they are of."""
+    def _write(self, work: Work) -> None:
+        """Add the lines to their files, and take out what was dropped."""
         added: dict[str, bytes] = {}
         for name, line in work.lines:
             added[name] = added.get(name, b"") + f"{line}\n".encode()
-        if added:
+        if work.dropped:
+            self.folder.promise(
+                {name: {"drop": ids, "add": added[name].decode()} for name, ids in work.dropped.items()}
+            )
+            self._recover()
+        elif added:
             self.folder.commit(added, {name: work.known[name].whole for name in added})
-        for name, data in added.items():
-            stamp = self.folder.stamp(name)
-            if stamp and stamp.size - len(data) - work.known[name].whole in (0, 1):  # else others were faster
-                work.index.know(name, Known(stamp, stamp.size, work.clock(name).last))
-        return {_place(name)[1] for name in added}
+            for name, data in added.items():
+                stamp, known = self.folder.stamp(name), work.known[name]
+                if stamp and stamp.size - len(data) - known.whole in (0, 1):  # else others were faster
+                    work.index.know(name, Known(stamp, stamp.size, known.last))
 
     def _recover(self) -> None:
         """Finish what was promised: add lines that are missing, and take out those that are to be gone."""
@@ -288,14 +289,12 @@ class LocalFiles:
             names = {ref[:2]: self.intact(*ref[:2]) for ref in (record.ref for record in records)}
             work.index.append(records)
             ids: list[tuple[Ref, str]] = []
-            lines: list[tuple[str, str]] = []
             for record in records:
                 name = names[record.ref[:2]]
-                event = work.clock(name).event(CREATE, record)
-                lines.append((name, to_line(event)))
+                event = created(work.known[name].last, record)
+                work.add(name, event)
                 ids.append((record.ref, event.id))
             work.index.name_events(ids)
-            work.lines += tuple(lines)
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
@@ -308,8 +307,7 @@ class LocalFiles:
             for after in work.index.read(refs):
                 if mutable(before[after.ref]) != mutable(after):
                     name = names[after.ref[:2]]
-                    event = changed(work.clock(name), before[after.ref], after, ids[after.ref])
-                    work.lines += ((name, to_line(event)),)
+                    work.add(name, changed(work.known[name].last, before[after.ref], after, ids[after.ref]))
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
@@ -325,8 +323,8 @@ class LocalFiles:
                     where = Filter(place[0], (place[1],), state="any")
                     groups = Counter(ref.group for ref in ids)
                     whole = [each for each in groups if work.index.count(where._replace(group=each)) == groups[each]]
-                    line = removal(work.clock(name), next(iter(ids)), ids.values(), whole)
-                    work.plan[name] = {"drop": sorted(ids.values()), "add": f"{line}\n"}
+                    work.add(name, removal(work.known[name].last, next(iter(ids)), ids.values(), whole))
+                    work.dropped[name] = sorted(ids.values())
         return self.index.remove([])
 
     def touch(self, refs: Iterable[Ref]) -> None:

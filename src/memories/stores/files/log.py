@@ -8,6 +8,7 @@ branches together, in any order, always come to the same:
 - What was removed stays removed, also if a merge brings its lines back: these are `dead`.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Collection as Some
@@ -16,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from memories.ids import digest
-from memories.stores.files.schema import CHANGE, CREATE, END, REMOVE, Event, time_text, to_event, to_line
+from memories.stores.files.schema import CHANGE, CREATE, END, REMOVE, Event, time_text, to_event
 from memories.stores.records import Collection, Record, Ref
 
 Address = tuple[str, int]
@@ -201,46 +202,33 @@ class _Fold:
 # --- new events ------------------------------------------------------------------------------------------------------
 
 
-class Clock:
-    """Gives events their times: each later than all that the file has, so that it is applied after them."""
-
-    def __init__(self, last: str) -> None:
-        """Begin behind the last event of a file."""
-        self.last = last
-
-    def event(self, op: str, record: Record, of: str | None = None, names: Iterable[str] = ()) -> Event:
-        """Return a new event; without `of` it creates the record."""
-        now = time_text(datetime.now(UTC))
-        if now <= self.last:
-            now = time_text(_behind(datetime.fromisoformat(self.last)))
-        self.last = now
-        own = os.urandom(8).hex()
-        return Event(now, own, op, own if of is None else of, record, tuple(names))
+def created(last: str, record: Record) -> Event:
+    """Return a new event, later than the last one of its file, so that it is applied after it."""
+    now = time_text(datetime.now(UTC))
+    if now <= last:
+        now = last
+        with contextlib.suppress(OverflowError):  # the end of the year 9999
+            now = time_text(datetime.fromisoformat(last) + timedelta(microseconds=1))
+    own = os.urandom(8).hex()
+    return Event(now, own, CREATE, own, record)
 
 
-def _behind(moment: datetime) -> datetime:
-    try:
-        return moment + timedelta(microseconds=1)
-    except OverflowError:
-        return moment  # the end of the year 9999
-
-
-def changed(clock: Clock, before: Record, after: Record, of: str) -> Event:
-    """Return the event that makes one record the other, which was only changed or ended."""
+def changed(last: str, before: Record, after: Record, of: str) -> Event:
+    """Return the event that makes one record the other, which was only changed or ended; see `created`."""
     names = before.fields.keys() | after.fields.keys()
     ended = (before.ended_at, before.ended_by) != (after.ended_at, after.ended_by)
     names = {name for name in names if before.fields.get(name) != after.fields.get(name)}
-    return clock.event(END if ended else CHANGE, after, of, sorted(names))
+    return created(last, after)._replace(op=END if ended else CHANGE, of=of, names=tuple(sorted(names)))
 
 
-def removal(clock: Clock, ref: Ref, gone: Iterable[str], groups: Iterable[str]) -> str:
-    """Return the line that keeps what was removed from coming back; nothing of it can be read there.
+def removal(last: str, ref: Ref, gone: Iterable[str], groups: Iterable[str]) -> Event:
+    """Return the event that keeps what was removed from coming back; nothing of it can be read there.
 
     Args:
-        clock: For its time.
+        last: See `created`.
         ref: Names the collection and the namespace.
         gone: The ids of what was removed.
         groups: The names of memories or conversations of which nothing is left.
     """
     record = Record(ref._replace(group=REMOVE, position=0), "", datetime.now(UTC))
-    return to_line(clock.event(REMOVE, record, names=(*sorted(gone), *sorted(map(digest, groups)))))
+    return created(last, record)._replace(op=REMOVE, names=(*sorted(gone), *sorted(map(digest, groups))))
