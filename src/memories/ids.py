@@ -23,7 +23,7 @@ def new_id(created_at: datetime) -> str:
     millis = min(max(to_millis(created_at), 0), _MAX_MILLIS)
     random = int.from_bytes(os.urandom(10))
     value = millis << 80 | 0x7 << 76 | (random >> 62 & 0xFFF) << 64 | 0b10 << 62 | random & ((1 << 62) - 1)
-    return _hyphenated(f"{value:032x}")
+    return hyphenated(f"{value:032x}")
 
 
 def parse_id(text: str) -> str:
@@ -40,7 +40,7 @@ def parse_id(text: str) -> str:
         raise InvalidInput(
             f'"{shown(text)}" is not a memory id; give the whole id, or its first {MIN_PREFIX} or more characters'
         )
-    return _hyphenated(bare)
+    return hyphenated(bare)
 
 
 def storable(text: str) -> bool:
@@ -59,5 +59,6 @@ def digest(*parts: str) -> str:
     return made.hexdigest()
 
 
-def _hyphenated(digits: str) -> str:
+def hyphenated(digits: str) -> str:
+    """Return the hex digits of a UUID, or its first ones, with the hyphens in their places."""
     return "-".join(filter(None, (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])))

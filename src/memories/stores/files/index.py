@@ -6,7 +6,6 @@ It has the words, vectors and counts of reads, and for each file the stamp that 
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from memories.errors import SchemaTooNew, StoreDamaged
@@ -20,11 +19,6 @@ from memories.stores.sqlite.query import fetch
 from memories.stores.sqlite.store import SQLiteStore
 
 _ALL = 1_000_000_000
-_TABLE = """
-CREATE TABLE IF NOT EXISTS event (
-  file TEXT, grp TEXT, position INTEGER, id TEXT NOT NULL, PRIMARY KEY (file, grp, position)
-) WITHOUT ROWID
-"""
 
 
 class Known(NamedTuple):
@@ -46,11 +40,6 @@ class Known(NamedTuple):
 class Index(SQLiteStore):
     """A SQLite store whose records are those of files."""
 
-    def __init__(self, path: Path, space: Space | None) -> None:
-        """Prepare; nothing is opened or written yet."""
-        super().__init__(path, space)
-        self.path = path
-
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Let all that is read inside be of one state."""
@@ -68,10 +57,11 @@ class Index(SQLiteStore):
         try:
             yield
         except (StoreDamaged, SchemaTooNew) as exc:
-            if str(self.path) not in str(exc):
+            path = self._file.path
+            if str(path) not in str(exc):
                 raise
             raise StoreDamaged(
-                f"{self.path} is damaged; remove {self.path.parent}, which loses no memory, and run: memory reembed"
+                f"{path} is damaged; remove {path.parent}, which loses no memory, and run: memory reembed"
             ) from exc
 
     def known(self, names: Iterable[str]) -> dict[str, Known]:
@@ -99,18 +89,15 @@ class Index(SQLiteStore):
 
     def created_by(self, refs: Iterable[Ref]) -> dict[Ref, str]:
         """Return the events that created records."""
-        sql = "SELECT id FROM event WHERE file = ? AND grp = ? AND position = ?"
-        with self._file.write() as db:
-            db.execute(_TABLE)
-            found = {ref: fetch(db, sql, (file_name(ref.collection, ref.namespace), *ref[2:])) for ref in refs}
+        with self._file.read() as db:
+            found = {ref: fetch(db, "SELECT value FROM meta WHERE name = ?", (_name(ref),)) for ref in refs}
         return {ref: rows[0][0] for ref, rows in found.items() if rows}
 
     def name_events(self, ids: Iterable[tuple[Ref, str]]) -> None:
         """Remember the events that created records."""
-        rows = [(file_name(ref.collection, ref.namespace), *ref[2:], own) for ref, own in ids]
+        rows = [(_name(ref), own) for ref, own in ids]
         with self._file.write() as db:
-            db.execute(_TABLE)
-            db.executemany("INSERT OR REPLACE INTO event (file, grp, position, id) VALUES (?, ?, ?, ?)", rows)
+            db.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", rows)
 
     def bring(self, collection: Collection, namespace: str, folded: Folded) -> None:
         """Make the records of a file what its lines come to; vectors and counts of what says the same are kept."""
@@ -133,8 +120,8 @@ class Index(SQLiteStore):
             if stored and vectors:
                 kept = {record.ref: vectors[twin.ref] for record, twin in copies if twin and twin.ref in vectors}
                 self.stage(space_named(*stored), kept)
-            db.execute(_TABLE)
-            db.execute("DELETE FROM event WHERE file = ?", (file_name(collection, namespace),))
+            file = file_name(collection, namespace)
+            db.execute("DELETE FROM meta WHERE name > ? AND name < ?", (f"event:{file}:", f"event:{file};"))
             self.name_events((Ref(collection, namespace, *where), own) for where, own in folded.ids.items())
 
     def drop_other_stages(self, space: Space) -> None:
@@ -154,6 +141,11 @@ class Index(SQLiteStore):
 def space_named(model: str, dimension: int) -> Space:
     """Return a space that is only written in: what concerns searches is not known."""
     return Space(model, dimension, 0.0, 0.0, 0.0, 0.0, (0.0, 0.0))
+
+
+def _name(ref: Ref) -> str:
+    """Return what the event that created a record is kept under."""
+    return f"event:{file_name(ref.collection, ref.namespace)}:{ref.group}#{ref.position}"
 
 
 def _known(stamp: list[int] | None, whole: int = 0, last: str = "", damage: list[int | str] | None = None) -> Known:

@@ -329,7 +329,7 @@ class LocalFiles:
 
     def touch(self, refs: Iterable[Ref]) -> None:
         """See `Store.touch`."""
-        if self.index.path.exists():
+        if (self.folder.inner / "index.db").exists():
             self.index.touch(list(refs))
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:

@@ -2,8 +2,8 @@
 
 It moves only to a store that has no memories of it, so what it finds there later is what it brought: nothing is mixed
 with what others wrote, and nothing that an earlier move left behind comes back. Each step can be cut short. Until the
-marker is there the files count, and another attempt makes the copy complete; from then on the larger store counts, in
-every process, and the next writer puts the files aside.
+marker is there the files count, and another attempt takes back what the last one copied and begins anew; from then on
+the larger store counts, in every process, and the next writer puts the files aside.
 """
 
 import contextlib

@@ -9,7 +9,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from memories.ids import digest
+from memories.ids import digest, hyphenated
 from memories.stores.records import Collection, Record, Ref
 from memories.times import from_millis, to_iso, to_millis
 
@@ -181,8 +181,11 @@ def to_record(line: object, collection: Collection, namespace: str) -> Record:
     if collection is Collection.HISTORY:
         ref = Ref(collection, namespace, _text(line, "conversation_id"), _number(line, "turn_index"))
     else:
-        group, foreign = _text(line, "id"), "version" not in line
-        ref = Ref(collection, namespace, _canonical(group) if foreign else group, _number(line, "version", 1))
+        group = _text(line, "id")
+        digits = group.replace("-", "").lower()
+        if "version" not in line and _BARE_ID.fullmatch(digits):  # a UUID has one form among ids of memories
+            group = hyphenated(digits)
+        ref = Ref(collection, namespace, group, _number(line, "version", 1))
         if kind != UNTYPED:
             labels.setdefault("type", kind)
         if created_at != updated_at:
@@ -219,14 +222,6 @@ def _first_written(record: Record, fields: Json) -> datetime:
 
 def _is_share(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
-
-
-def _canonical(group: str) -> str:
-    """Return a UUID in the one form that ids of memories have; anything else as it is."""
-    digits = group.replace("-", "").lower()
-    if not _BARE_ID.fullmatch(digits):
-        return group
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def _text(line: Json, name: str) -> str:
