@@ -131,6 +131,11 @@ class Index(SQLiteStore):
             if rows and [value for (value,) in rows] != [space.dimension, space.model]:
                 spaces.drop_staged(db)
 
+    def erasing(self) -> bool:
+        """Return whether bytes of what was taken out may be left."""
+        with self._file.read() as db:
+            return bool(fetch(db, "SELECT 1 FROM meta WHERE name = 'erasing'"))
+
     def stored_space(self) -> Space | None:
         """Return the space of the vectors in use; what concerns searches is not known of it."""
         with self._file.read() as db:

@@ -115,7 +115,7 @@ class LocalFiles:
                     work.index.know(name, None)
             self._write(work)
             self._after_commit(set() if work.dropped else {_place(name)[1] for name, _ in work.lines})
-            if not work.dropped and self.index.info(Filter(Collection.MEMORY, ())).erasing:
+            if not work.dropped and self.index.erasing():
                 with contextlib.suppress(StoreBusy):  # the next removal erases it
                     self.index.remove([])
 
