@@ -1,6 +1,7 @@
 """The JSON shapes of answers, as the command's specification gives them."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from memories.times import to_iso
@@ -25,34 +26,23 @@ HINT_SAME = "nothing was stored: this memory says the same already"
 
 def memory(found: "Memory") -> dict[str, Any]:
     """Return a memory: the five known tags by themselves, all tags under `tags`, the rest if it is set."""
-    tags = found.tags
-    shape: dict[str, Any] = {
-        "id": found.id,
-        "content": found.content,
-        "agent": tags.get("agent", ""),
-        "personality": tags.get("personality", ""),
-        "project": tags.get("project", ""),
-        "type": tags.get("type", ""),
-        "global": tags.get("global", "").lower() == "true",
-        "tags": dict(sorted(tags.items())),
+    return {
+        **_fields(found, "id", "content"),
+        **_known_tags(found.tags),
+        "tags": dict(sorted(found.tags.items())),
         "namespace": found.namespace,
         "decay_policy": str(found.decay_policy),
-        "confidence": found.confidence,
-        "created_at": to_iso(found.created_at),
-        "updated_at": to_iso(found.updated_at),
-        "version": found.version,
+        **_fields(found, "confidence", "created_at", "updated_at", "version"),
         "version_count": found.version,
+        **_present(
+            _fields(found, "key", "last_reinforced_at", "supersedes", "superseded_by")
+            | {
+                "base_confidence": None if found.base_confidence == 1.0 else found.base_confidence,
+                "deleted": found.deleted or None,
+                "access_count": found.access_count or None,
+            }
+        ),
     }
-    optional = {
-        "key": found.key,
-        "base_confidence": None if found.base_confidence == 1.0 else found.base_confidence,
-        "last_reinforced_at": found.last_reinforced_at and to_iso(found.last_reinforced_at),
-        "supersedes": found.supersedes,
-        "superseded_by": found.superseded_by,
-        "deleted": found.deleted or None,
-        "access_count": found.access_count or None,
-    }
-    return shape | {name: value for name, value in optional.items() if value is not None}
 
 
 def created(result: "Created") -> dict[str, Any]:
@@ -67,9 +57,8 @@ def created(result: "Created") -> dict[str, Any]:
 
 
 def _similar(found: "Similar") -> dict[str, Any]:
-    shape = {"id": found.id, "content": found.content, "similarity": found.similarity}
-    shape |= {"created_at": to_iso(found.created_at)} | ({"agent": found.agent} if found.agent else {})
-    return shape | ({"difference": found.difference} if found.difference else {})
+    optional = {"agent": found.agent or None, "difference": found.difference or None}
+    return _fields(found, "id", "content", "similarity", "created_at") | _present(optional)
 
 
 def deleted(found: "Memory") -> dict[str, Any]:
@@ -79,8 +68,7 @@ def deleted(found: "Memory") -> dict[str, Any]:
 
 def reinforced(found: "Memory") -> dict[str, Any]:
     """Return what a reinforcement changed."""
-    at = found.last_reinforced_at
-    return {"id": found.id, "confidence": found.confidence, "last_reinforced_at": to_iso(at) if at else ""}
+    return {"last_reinforced_at": ""} | _present(_fields(found, "id", "confidence", "last_reinforced_at"))
 
 
 def forgotten(result: "Forgotten") -> dict[str, Any]:
@@ -90,24 +78,20 @@ def forgotten(result: "Forgotten") -> dict[str, Any]:
 
 def forgotten_turns(result: "Forgotten") -> dict[str, Any]:
     """Return what was removed of a conversation for good."""
-    shape = {"conversation_id": result.id, "forgotten": True, "turns": result.versions}
-    return shape | {"also_in": list(result.also_in)}
+    also_in = list(result.also_in)
+    return {"conversation_id": result.id, "forgotten": True, "turns": result.versions, "also_in": also_in}
 
 
 def turn(said: "Turn") -> dict[str, Any]:
     """Return a turn of a conversation."""
-    shape: dict[str, Any] = {
-        "id": said.id,
-        "content": said.content,
-        "conversation_id": said.conversation_id,
+    return {
+        **_fields(said, "id", "content", "conversation_id"),
         "turn_index": said.index,
-        "role": said.role,
-        "speaker": said.speaker,
+        **_fields(said, "role", "speaker"),
         "tags": dict(sorted(said.tags.items())),
-        "namespace": said.namespace,
-        "created_at": to_iso(said.created_at),
+        **_fields(said, "namespace", "created_at"),
+        **_present({"message_id": said.message_id}),
     }
-    return shape | ({} if said.message_id is None else {"message_id": said.message_id})
 
 
 def turns(said: "Sequence[Turn]") -> dict[str, Any]:
@@ -123,16 +107,8 @@ def added(conversation: str, said: "Sequence[Turn]") -> dict[str, Any]:
 
 def conversations(found: "Sequence[Conversation]") -> dict[str, Any]:
     """Return a listing of conversations."""
-    rows = [
-        {
-            "conversation_id": each.id,
-            "namespace": each.namespace,
-            "turn_count": each.turn_count,
-            "first_at": to_iso(each.first_at),
-            "last_at": to_iso(each.last_at),
-        }
-        for each in found
-    ]
+    names = ("namespace", "turn_count", "first_at", "last_at")
+    rows = [{"conversation_id": each.id, **_fields(each, *names)} for each in found]
     return {"results": rows, "count": len(rows)}
 
 
@@ -143,23 +119,14 @@ def hit(each: "Hit") -> dict[str, Any]:
     if isinstance(each.found, Memory):
         shape = memory(each.found) | {"kind": "memory"}
     else:
-        known = dict.fromkeys(("agent", "personality", "project", "type"), "") | dict(each.found.tags)
-        shape = turn(each.found) | {name: known[name] for name in ("agent", "personality", "project", "type")}
-        shape |= {"global": known.get("global", "").lower() == "true", "confidence": 1.0, "kind": "turn"}
-    return shape | {
-        "speaker": each.speaker,
-        "date": to_iso(each.date),
-        "conversation_id": each.conversation_id,
-        "similarity": each.similarity,
-        "calibrated": each.calibrated,
-        "score": each.score,
-    }
+        shape = turn(each.found) | _known_tags(each.found.tags) | {"confidence": 1.0, "kind": "turn"}
+    return shape | _fields(each, "speaker", "date", "conversation_id", "similarity", "calibrated", "score")
 
 
 def found(result: "Explanation", *, explain: bool) -> dict[str, Any]:
     """Return the hits of a search; with `explain`, also everything that was considered."""
     results = [hit(each) for each in result.hits]
-    shape: dict[str, Any] = {"results": results, "count": len(results)} | ({"note": result.note} if result.note else {})
+    shape: dict[str, Any] = {"results": results, "count": len(results)} | _present({"note": result.note or None})
     if explain:
         considered = [
             {"id": item.id, "content": item.content, "score": item.score, **item.features, "dropped": item.dropped}
@@ -171,34 +138,16 @@ def found(result: "Explanation", *, explain: bool) -> dict[str, Any]:
 
 def page(result: "Page") -> dict[str, Any]:
     """Return a page of memories."""
-    return {
-        "results": [memory(item) for item in result.memories],
-        "count": len(result.memories),
-        "next_cursor": result.next_cursor,
-    }
+    results = [memory(item) for item in result.memories]
+    return {"results": results, "count": len(results), "next_cursor": result.next_cursor}
 
 
 def history(result: "History") -> dict[str, Any]:
     """Return every version of a memory."""
-    versions = [
-        {
-            "version": version.version,
-            "content": version.content,
-            "tags": dict(version.tags),
-            "operation": version.operation,
-            "created_at": to_iso(version.created_at),
-            "ended_at": version.ended_at and to_iso(version.ended_at),
-            "ended_by": version.ended_by,
-        }
-        for version in result.versions
-    ]
-    chain = {"supersedes": result.supersedes, "superseded_by": result.superseded_by}
-    return {
-        "id": result.id,
-        "versions": versions,
-        "count": len(versions),
-        **{name: value for name, value in chain.items() if value is not None},
-    }
+    names = ("version", "content", "tags", "operation", "created_at", "ended_at", "ended_by")
+    versions = [_fields(version, *names) for version in result.versions]
+    chain = _present(_fields(result, "supersedes", "superseded_by"))
+    return {"id": result.id, "versions": versions, "count": len(versions), **chain}
 
 
 def tags(key: str | None, counts: Mapping[str, int]) -> dict[str, Any]:
@@ -227,14 +176,8 @@ def context(built: Mapping[str, Any], prompt: str) -> dict[str, Any]:
 def imported(done: "Imported", *, dry_run: bool) -> dict[str, Any]:
     """Return what became of an import."""
     conflicts = [{"line": line, **ref._asdict(), "reason": reason} for line, ref, reason in done.conflicts]
-    return {
-        "imported": done.imported,
-        "known": done.known,
-        "conflict_count": done.conflict_count,
-        "conflicts": conflicts,
-        "without_vector": done.without_vector,
-        "dry_run": dry_run,
-    }
+    counts = _fields(done, "imported", "known", "conflict_count")
+    return {**counts, "conflicts": conflicts, "without_vector": done.without_vector, "dry_run": dry_run}
 
 
 def migrated(done: "Migrated", source: str, target: str) -> dict[str, Any]:
@@ -248,10 +191,7 @@ def migrated(done: "Migrated", source: str, target: str) -> dict[str, Any]:
         "verified": True,
         "records": records,
         "namespaces": sorted({place.namespace for place, contents in done.contents.items() if contents.records}),
-        "copied": done.copied,
-        "changed": done.changed,
-        "removed": done.removed,
-        "without_vector": done.without_vector,
+        **_fields(done, "copied", "changed", "removed", "without_vector"),
         "from": without_password(source),
         "to": without_password(target),
     }
@@ -272,18 +212,10 @@ def status(found: "Status", problem: str | None = None) -> dict[str, Any]:
     problem = trouble(found) if problem is None else problem
     shape = {
         "status": "unhealthy" if problem else "healthy",
-        "store": found.store,
-        "collection": found.collection,
-        "memory_count": found.memory_count,
-        "turn_count": found.turn_count,
-        "deleted_count": found.deleted_count,
-        "without_vector_count": found.without_vector_count,
-        "namespace": found.namespace,
-        "namespaces_read": list(found.namespaces_read),
-        "embedder": found.embedder,
-        "store_model": found.store_model,
-        "schema_version": found.schema_version,
-        "size_bytes": found.size_bytes,
+        **_fields(found, "store", "collection"),
+        **_fields(found, "memory_count", "turn_count", "deleted_count", "without_vector_count"),
+        **_fields(found, "namespace", "namespaces_read"),
+        **_fields(found, "embedder", "store_model", "schema_version", "size_bytes"),
     }
     optional = {"unfinished_erasure": found.erasing or None, "chromadb_host": chroma_host(found.store)}
     return shape | {name: value for name, value in {**optional, "error": problem}.items() if value}
@@ -302,10 +234,9 @@ def trouble(found: "Status") -> str:
     """Return what is wrong with a memory that answered, or nothing."""
     if found.store_model is None or found.embedder in ("none", found.store_model):
         return ""
-    return (
-        f"the store's vectors were made by {found.store_model}, but the embedder is {found.embedder}; set EMBEDDER "
-        "back, or run: memory reembed"
-    )
+    from memories.stores.protocol import other_embedder
+
+    return str(other_embedder(found.store_model, found.embedder))
 
 
 def chroma_host(store: str) -> str:
@@ -332,6 +263,25 @@ def config(found: "Config") -> dict[str, Any]:
             }
         )
     return {"settings": rows}
+
+
+def _fields(found: object, *names: str) -> dict[str, Any]:
+    """Return attributes under their own names, in the form that JSON has for them."""
+    return {name: _plain(getattr(found, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return to_iso(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _known_tags(tags: Mapping[str, str]) -> dict[str, Any]:
+    """Return the five known tags, empty or false where they are not set."""
+    texts = {name: tags.get(name, "") for name in ("agent", "personality", "project", "type")}
+    return {**texts, "global": tags.get("global", "").lower() == "true"}
 
 
 def _present(fields: Mapping[str, Any]) -> dict[str, Any]:

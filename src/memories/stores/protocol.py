@@ -236,7 +236,7 @@ def required(space: Space | None) -> Space:
 
 def other_space(model: str, dimension: int, space: Space) -> EmbedderMismatch:
     """Return the error for vectors of a space that differs from the store's, which has this model and dimension."""
-    return _other_embedder(f"{model} ({dimension} dimensions)", f"{space.model} ({space.dimension})")
+    return other_embedder(f"{model} ({dimension} dimensions)", f"{space.model} ({space.dimension})")
 
 
 def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
@@ -247,10 +247,11 @@ def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
     """
     model = store.info(where).model
     if model is not None and model != space.model:
-        raise _other_embedder(model, space.model)
+        raise other_embedder(model, space.model)
 
 
-def _other_embedder(stored: str, used: str) -> EmbedderMismatch:
+def other_embedder(stored: str, used: str) -> EmbedderMismatch:
+    """Return the error for a store whose vectors another model made."""
     return EmbedderMismatch(
         f"this store's vectors were made by {stored} and the embedder is {used}; set EMBEDDER to the one it was made "
         "with, or change over to this one with: memory reembed"
