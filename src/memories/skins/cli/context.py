@@ -8,11 +8,12 @@ import click
 from memories.errors import InvalidInput
 from memories.skins import shapes
 from memories.skins.cli.options import command, in_session, option
-from memories.skins.cli.output import note, safe
-from memories.skins.cli.session import Session, read_argument
+from memories.skins.cli.output import emit, note, safe
+from memories.skins.cli.session import read_argument
 
 if TYPE_CHECKING:
     from memories.agent.context import ContextBuilder
+    from memories.service import Memories
 
 MAX_BUDGET = 100_000_000
 
@@ -22,7 +23,7 @@ MAX_BUDGET = 100_000_000
 @option("--conversation", metavar="NAME", required=True, help="Conversation that the message belongs to.")
 @option("--budget", metavar="N", help="Maximum number of tokens, as estimated. [default: no limit]")
 @in_session(reads=True)
-def context(run: Session, query: str, conversation: str, budget: str | None) -> None:
+def context(memories: "Memories", query: str, conversation: str, budget: str | None) -> None:
     """Assemble what a model needs to answer a message.
 
     That is the last turns, relevant memories, and the message itself. QUERY is the message, or - to read it from
@@ -30,16 +31,16 @@ def context(run: Session, query: str, conversation: str, budget: str | None) -> 
     beside its parts.
     """
     message = read_argument(query, "query")
-    builder = _builder(run, _tokens(budget))
+    builder = _builder(memories, None if budget is None else _tokens(budget))
     with contextlib.closing(builder.gateway):
         built = builder.build_context(conversation, message)
     prompt = builder.format_for_prompt(built)
     for failed in built["metadata"]["errors"]:
         note(f"{failed['part']} left out: {failed['error']}")
-    run.show(shapes.context(built, prompt), lambda: safe(prompt))
+    emit(shapes.context(built, prompt), lambda: safe(prompt))
 
 
-def _builder(run: Session, budget: int | None) -> "ContextBuilder":
+def _builder(memories: "Memories", budget: int | None) -> "ContextBuilder":
     """Return a builder over this run's memory, or over what MCP_ENDPOINT names, if it names something else.
 
     Raises:
@@ -51,20 +52,18 @@ def _builder(run: Session, budget: int | None) -> "ContextBuilder":
     from memories.agent.engine import EngineBackend
     from memories.agent.gateway import ENGINE, MemoryGateway
 
-    if run.config.sources["log_level"] != "default":
-        logs.enable(run.config.log_level)
-    endpoint = run.config.mcp_endpoint
-    ours = endpoint == ENGINE or run.config.sources["store"] == "flag"
+    if memories.config.sources["log_level"] != "default":
+        logs.enable(memories.config.log_level)
+    endpoint = memories.config.mcp_endpoint
+    ours = endpoint == ENGINE or memories.config.sources["store"] == "flag"
     try:
-        gateway = MemoryGateway(endpoint, backend=EngineBackend(run.memories) if ours else None)
+        gateway = MemoryGateway(endpoint, backend=EngineBackend(memories) if ours else None)
     except UnsupportedEndpoint as exc:
         raise InvalidInput(f"MCP_ENDPOINT: {exc}") from exc
-    return ContextBuilder.from_config(gateway, run.config, budget)
+    return ContextBuilder.from_config(gateway, memories.config, budget)
 
 
-def _tokens(text: str | None) -> int | None:
-    if text is None:
-        return None
+def _tokens(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= MAX_BUDGET):
         raise InvalidInput(f"budget must be a whole number of tokens from 1 to {MAX_BUDGET}")
     return int(text)

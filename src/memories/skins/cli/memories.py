@@ -1,14 +1,18 @@
 """Commands that write memories: create, update, reinforce, delete, restore, forget."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from memories.errors import NotFound
 from memories.skins import shapes
 from memories.skins.cli.options import command, in_session, memory_id, option, share, tag_options
-from memories.skins.cli.output import confirm, note
-from memories.skins.cli.session import Session, read_argument, texts
+from memories.skins.cli.output import confirm, emit, note
+from memories.skins.cli.session import read_argument, texts
+
+if TYPE_CHECKING:
+    from memories.service import Memories
 
 NOT_STORED = 3
 _POLICIES = ("stable", "contextual", "reinforceable")
@@ -33,7 +37,7 @@ _POLICIES = ("stable", "contextual", "reinforceable")
 @tag_options
 @in_session(reads=False)
 def create(
-    run: Session,
+    memories: "Memories",
     content: str,
     tags: Mapping[str, str],
     decay: str | None,
@@ -50,12 +54,12 @@ def create(
     text = read_argument(content, "content")
     sure = share(confidence, "confidence")
     try:
-        created = run.memories.create(
+        created = memories.create(
             text, tags=tags, decay=decay, key=key, supersedes=supersedes, confidence=sure, force=force
         )
     except NotFound as exc:  # of the ids that a create is given, there is only this one
         raise NotFound(f"{exc}: --supersedes {supersedes}") from exc
-    run.show(shapes.created(created), lambda: texts().created(created))
+    emit(shapes.created(created), lambda: texts().created(created))
     return 0 if created.memory is not None else NOT_STORED
 
 
@@ -69,57 +73,57 @@ def create(
 @option("--remove-tag", metavar="KEY", multiple=True, section="Tags", help="A tag to remove; may be repeated.")
 @in_session(reads=True)
 def update(
-    run: Session, memory_id: str, content: str | None, tags: Mapping[str, str], remove_tag: Sequence[str]
+    memories: "Memories", memory_id: str, content: str | None, tags: Mapping[str, str], remove_tag: Sequence[str]
 ) -> None:
     """Add a new version of a memory: new text, new tags.
 
     What is not given stays as it is. CONTENT is the new text, or - to read it from standard input.
     """
     text = None if content is None else read_argument(content, "content")
-    memory = run.memories.update(memory_id, text, tags=tags, remove_tags=remove_tag)
-    run.show(shapes.memory(memory), lambda: texts().memory(memory))
+    memory = memories.update(memory_id, text, tags=tags, remove_tags=remove_tag)
+    emit(shapes.memory(memory), lambda: texts().memory(memory))
 
 
 @command(epilog="memory reinforce 01a1fdf1-92cd-72f2")
 @memory_id
 @in_session(reads=True)
-def reinforce(run: Session, memory_id: str) -> None:
+def reinforce(memories: "Memories", memory_id: str) -> None:
     """Restart the decay of a reinforceable memory."""
-    memory = run.memories.reinforce(memory_id)
-    run.show(shapes.reinforced(memory), lambda: texts().memory(memory))
+    memory = memories.reinforce(memory_id)
+    emit(shapes.reinforced(memory), lambda: texts().memory(memory))
 
 
 @command(epilog="memory delete 01a1fdf1-92cd-72f2")
 @memory_id
 @in_session(reads=True)
-def delete(run: Session, memory_id: str) -> None:
+def delete(memories: "Memories", memory_id: str) -> None:
     """Delete a memory; restore brings it back."""
-    memory = run.memories.delete(memory_id)
-    run.show(shapes.deleted(memory), lambda: texts().deleted(memory))
+    memory = memories.delete(memory_id)
+    emit(shapes.deleted(memory), lambda: texts().deleted(memory))
 
 
 @command(epilog="memory restore 01a1fdf1-92cd-72f2")
 @memory_id
 @in_session(reads=True)
-def restore(run: Session, memory_id: str) -> None:
+def restore(memories: "Memories", memory_id: str) -> None:
     """Bring back a deleted or superseded memory."""
-    memory = run.memories.restore(memory_id)
-    run.show(shapes.memory(memory), lambda: texts().memory(memory))
+    memory = memories.restore(memory_id)
+    emit(shapes.memory(memory), lambda: texts().memory(memory))
 
 
 @command(epilog="memory forget 01a1fdf1-92cd-72f2\nmemory forget 01a1fdf1-92cd-72f2 --yes")
 @memory_id
 @option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @in_session(reads=True)
-def forget(run: Session, memory_id: str, yes: bool) -> int:
+def forget(memories: "Memories", memory_id: str, yes: bool) -> int:
     """Erase a memory for good, every version of it.
 
     No byte of it stays in the store, and nothing brings it back.
     """
-    if not yes and not confirm(texts().forget_question(run.memories.history(memory_id))):
+    if not yes and not confirm(texts().forget_question(memories.history(memory_id))):
         return 1
-    forgotten = run.memories.forget(memory_id)
-    run.show(shapes.forgotten(forgotten), lambda: f"Forgotten for good: {forgotten.id}")
+    forgotten = memories.forget(memory_id)
+    emit(shapes.forgotten(forgotten), lambda: f"Forgotten for good: {forgotten.id}")
     if forgotten.also_in:
         where = ", ".join(forgotten.also_in)
         note(f"Copies made before an upgrade or a move, or kept by a server, may still hold it: {where}")

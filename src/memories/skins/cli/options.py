@@ -2,13 +2,16 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from memories.errors import InvalidInput
-from memories.skins.cli.session import session
+from memories.skins.cli.session import settings
 from memories.validate import MAX_LIMIT, parse_tag
+
+if TYPE_CHECKING:
+    from memories.config import Config
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -148,23 +151,40 @@ _TIMES = (
 )  # fmt: skip
 
 
-def in_session(*, reads: bool) -> Callable[[Decorated], Decorated]:
-    """Give a command the options for output, namespace and store, and pass it a session as its first argument.
+def with_settings(*options: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command options that are settings, among others, and pass it the settings as its first argument."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def wrapped(
+            output: str | None = None, namespace: str | None = None, store: str | None = None, **given: Any
+        ) -> Any:
+            return command(settings(output, namespace, store), **given)
+
+        return _with(options, wrapped)
+
+    return decorate
+
+
+def in_session(*, reads: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the options for output, namespace and store, and pass it the memory as its first argument.
 
     Args:
         reads: It looks memories up, so it can leave out the shared namespace.
     """
 
-    def decorate(command: Decorated) -> Decorated:
-        @functools.wraps(command)
-        def wrapped(
-            output: str | None, namespace: str | None, store: str | None, no_shared: bool = False, **given: Any
-        ) -> Any:
-            with session(output, namespace, store, shared=not no_shared) as run:
-                return command(run, **given)
+    between = [no_shared_option] if reads else []
 
-        between = [no_shared_option] if reads else []
-        return _with([namespace_option, *between, store_option, format_option], wrapped)  # type: ignore[return-value]
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @with_settings(namespace_option, *between, store_option, format_option)
+        @functools.wraps(command)
+        def wrapped(config: "Config", no_shared: bool = False, **given: Any) -> Any:
+            from memories.service import Memories  # after the settings, whose errors need none of it
+
+            with Memories(shared=not no_shared, config=config) as memories:
+                return command(memories, **given)
+
+        return wrapped
 
     return decorate
 

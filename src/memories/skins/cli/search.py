@@ -17,10 +17,12 @@ from memories.skins.cli.options import (
     time_options,
     whole_number,
 )
-from memories.skins.cli.session import Session, read_argument, texts
+from memories.skins.cli.output import emit
+from memories.skins.cli.session import read_argument, texts
 
 if TYPE_CHECKING:
     from memories.search.search import Scope
+    from memories.service import Memories
 
 _SCOPES = ("memories", "history", "all")
 
@@ -49,7 +51,7 @@ _SCOPES = ("memories", "history", "all")
 @limit_option
 @in_session(reads=True)
 def search(
-    run: Session,
+    memories: "Memories",
     query: str,
     limit: str | None,
     min_confidence: str | None,
@@ -65,7 +67,7 @@ def search(
 
     QUERY is a question or some words, or - to read it from standard input. Both meaning and words count.
     """
-    found = run.memories.explain(
+    found = memories.explain(
         read_argument(query, "query"),
         tags=tags,
         limit=whole_number(limit),
@@ -76,31 +78,31 @@ def search(
         now=now,
         **times,
     )
-    run.show(shapes.found(found, explain=explain), lambda: texts().found(found, explain=explain))
+    emit(shapes.found(found, explain=explain), lambda: texts().found(found, explain=explain))
 
 
 @command(epilog="memory get 01a1fdf1-92cd-72f2")
 @memory_id
 @in_session(reads=True)
-def get(run: Session, memory_id: str) -> None:
+def get(memories: "Memories", memory_id: str) -> None:
     """Show one memory.
 
     ID is the memory's id, or its first 8 or more characters if no other id begins with them.
     """
-    memory = run.memories.get(memory_id)
-    run.show(shapes.memory(memory), lambda: texts().memory(memory))
+    memory = memories.get(memory_id)
+    emit(shapes.memory(memory), lambda: texts().memory(memory))
 
 
 @command(epilog="memory history 01a1fdf1-92cd-72f2")
 @memory_id
 @in_session(reads=True)
-def history(run: Session, memory_id: str) -> None:
+def history(memories: "Memories", memory_id: str) -> None:
     """Show every version of a memory, oldest first.
 
     Deleted memories have a history too.
     """
-    versions = run.memories.history(memory_id)
-    run.show(shapes.history(versions), lambda: texts().history(versions))
+    versions = memories.history(memory_id)
+    emit(shapes.history(versions), lambda: texts().history(versions))
 
 
 @command("list", epilog="memory list --since 7d --type preference\nmemory list --deleted --limit 50")
@@ -111,7 +113,7 @@ def history(run: Session, memory_id: str) -> None:
 @option("--cursor", metavar="CURSOR", section="Output", help="Continue after a page; next_cursor of that page.")
 @in_session(reads=True)
 def list_(
-    run: Session,
+    memories: "Memories",
     deleted: bool,
     limit: str | None,
     cursor: str | None,
@@ -122,20 +124,20 @@ def list_(
 
     The order is that of creation; --since and --until look at the latest version.
     """
-    page = run.memories.list(tags=tags, deleted=deleted, limit=whole_number(limit), cursor=cursor, **times)
-    run.show(shapes.page(page), lambda: texts().page(page))
+    page = memories.list(tags=tags, deleted=deleted, limit=whole_number(limit), cursor=cursor, **times)
+    emit(shapes.page(page), lambda: texts().page(page))
 
 
 @command(epilog="memory tags\nmemory tags project")
 @click.argument("key", required=False)
 @in_session(reads=True)
-def tags(run: Session, key: str | None) -> None:
+def tags(memories: "Memories", key: str | None) -> None:
     """List tags and how many memories have each.
 
     With KEY, list the values of that tag.
     """
-    counts = run.memories.tags(key)
-    run.show(shapes.tags(key, counts), lambda: texts().tags(key, counts))
+    counts = memories.tags(key)
+    emit(shapes.tags(key, counts), lambda: texts().tags(key, counts))
 
 
 COMMANDS = (search, get, history, list_, tags)

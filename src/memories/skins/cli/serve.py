@@ -3,8 +3,7 @@
 from typing import NamedTuple
 
 from memories.config import Config
-from memories.skins.cli.options import command, namespace_option, no_shared_option, option, store_option
-from memories.skins.cli.session import settings
+from memories.skins.cli.options import command, namespace_option, no_shared_option, option, store_option, with_settings
 
 
 class ServeMCP(NamedTuple):
@@ -17,15 +16,13 @@ class ServeMCP(NamedTuple):
 
 @command(epilog="memory mcp --namespace bob\nclaude mcp add memories -- memory mcp")
 @option("--read-only", is_flag=True, help="Offer only tools that read, and do not count reads.")
-@namespace_option
-@no_shared_option
-@store_option
-def mcp(namespace: str | None, no_shared: bool, store: str | None, read_only: bool) -> ServeMCP:
+@with_settings(namespace_option, no_shared_option, store_option)
+def mcp(config: Config, no_shared: bool, read_only: bool) -> ServeMCP:
     """Serve an agent over MCP, on standard input and output.
 
     An MCP client starts this command; docs/mcp.md shows how to configure one.
     """
-    return ServeMCP(settings(None, namespace, store), not no_shared, read_only)
+    return ServeMCP(config, not no_shared, read_only)
 
 
 COMMANDS = (mcp,)

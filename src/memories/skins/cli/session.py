@@ -1,29 +1,15 @@
-"""One run of a command: its settings, its memory, and what it reads from standard input."""
+"""One run of a command: its settings, what it reads from standard input, and how it renders answers."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from memories.errors import InvalidInput
-from memories.skins.cli.output import emit, set_format
+from memories.skins.cli.output import set_format
 from memories.validate import MAX_CONTENT_BYTES
 
 if TYPE_CHECKING:
     from memories.config import Config
-    from memories.service import Memories
-
-
-class Session(NamedTuple):
-    """What a command works with."""
-
-    memories: "Memories"
-    config: "Config"
-
-    def show(self, answer: Mapping[str, Any], text: Callable[[], str]) -> None:
-        """Print the answer: as JSON, or as the text that `text` makes of it."""
-        emit(answer, text)
 
 
 def texts() -> ModuleType:
@@ -33,17 +19,7 @@ def texts() -> ModuleType:
     return text
 
 
-@contextmanager
-def session(output: str | None, namespace: str | None, store: str | None, *, shared: bool) -> Iterator[Session]:
-    """Read the settings, and open the memory for one command."""
-    config = settings(output, namespace, store)
-    from memories.service import Memories  # after the settings, whose errors need none of it
-
-    with Memories(shared=shared, config=config) as memories:
-        yield Session(memories, config)
-
-
-def settings(output: str | None, namespace: str | None = None, store: str | None = None) -> "Config":
+def settings(output: str | None, namespace: str | None, store: str | None) -> "Config":
     """Return the settings of this run, and remember how to print."""
     from memories.config import load_config  # 4 ms that `--help` does without
 

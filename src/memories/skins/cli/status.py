@@ -3,39 +3,41 @@
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memories.errors import SystemFault
 from memories.skins import shapes
-from memories.skins.cli.options import command, format_option, in_session, namespace_option, store_option
+from memories.skins.cli.options import command, format_option, in_session, namespace_option, store_option, with_settings
 from memories.skins.cli.output import emit
-from memories.skins.cli.session import Session, settings, texts
+from memories.skins.cli.session import texts
+
+if TYPE_CHECKING:
+    from memories.config import Config
+    from memories.service import Memories
 
 
 @command(epilog="memory status\nmemory status --format text")
 @in_session(reads=True)
-def status(run: Session) -> int:
+def status(memories: "Memories") -> int:
     """Check that the store works, and show what it holds.
 
     Exits 1 if the store can't be used; "error" says why.
     """
     try:
-        found = run.memories.status()
+        found = memories.status()
     except SystemFault as exc:
         message = str(exc)
-        emit(shapes.unhealthy(run.config.store, message), lambda: f"unhealthy: {message}", stream=sys.stderr)
+        emit(shapes.unhealthy(memories.config.store, message), lambda: f"unhealthy: {message}", stream=sys.stderr)
         return 1
     problem = shapes.trouble(found) or _why_not_creatable(found.store)
-    run.show(shapes.status(found, problem), lambda: texts().status(found, problem))
+    emit(shapes.status(found, problem), lambda: texts().status(found, problem))
     return 1 if problem else 0
 
 
 @command(epilog="memory config\nmemory config --format text")
-@namespace_option
-@store_option
-@format_option
-def config(namespace: str | None, store: str | None, output: str | None) -> None:
+@with_settings(namespace_option, store_option, format_option)
+def config(found: "Config") -> None:
     """Show every setting and where it came from."""
-    found = settings(output, namespace, store)
     emit(shapes.config(found), lambda: texts().config(found))
 
 

@@ -19,9 +19,10 @@ from memories.skins.cli.options import (
     no_shared_option,
     option,
     store_option,
+    with_settings,
 )
 from memories.skins.cli.output import emit, note
-from memories.skins.cli.session import settings, texts
+from memories.skins.cli.session import texts
 
 if TYPE_CHECKING:
     from memories.config import Config
@@ -30,9 +31,14 @@ if TYPE_CHECKING:
 
 _IN_MEMORY_BYTES = 16_777_216  # of an export that waits for its reader; what is more lies in a temporary file
 
-all_namespaces_option = option(
-    "--all-namespaces", is_flag=True, section="Store", help="The whole store, every namespace in it."
+_some_namespaces = with_settings(
+    namespace_option,
+    no_shared_option,
+    option("--all-namespaces", is_flag=True, section="Store", help="The whole store, every namespace in it."),
+    store_option,
+    format_option,
 )
+_whole_store = with_settings(store_option, format_option)
 
 
 @command(epilog="memory export --output backup.jsonl\nmemory export --all-namespaces >everything.jsonl")
@@ -41,20 +47,8 @@ all_namespaces_option = option(
     help="Write to FILE, either all of it or nothing. [default: standard output]",
 )  # fmt: skip
 @option("--vectors", is_flag=True, help="Include vectors, so that an import need not compute them.")
-@namespace_option
-@no_shared_option
-@all_namespaces_option
-@store_option
-@format_option
-def export(
-    file: str | None,
-    vectors: bool,
-    all_namespaces: bool,
-    namespace: str | None,
-    no_shared: bool,
-    store: str | None,
-    output: str | None,
-) -> None:
+@_some_namespaces
+def export(config: "Config", file: str | None, vectors: bool, all_namespaces: bool, no_shared: bool) -> None:
     """Write all memories and turns as JSON lines.
 
     Every version and every field is in it, deleted memories too. memory import reads it.
@@ -63,7 +57,6 @@ def export(
 
     from memories.transfer.export import export as run
 
-    config = settings(output, namespace, store)
     names = None if all_namespaces else _readable(config, no_shared)
 
     def write_to(stream: IO[bytes]) -> int:
@@ -87,20 +80,8 @@ def export(
 @command("import", epilog="memory import backup.jsonl --dry-run\nmemory import everything.jsonl --all-namespaces")
 @click.argument("file")
 @option("--dry-run", is_flag=True, help="Store nothing, only report what an import would do.")
-@namespace_option
-@no_shared_option
-@all_namespaces_option
-@store_option
-@format_option
-def import_(
-    file: str,
-    dry_run: bool,
-    all_namespaces: bool,
-    namespace: str | None,
-    no_shared: bool,
-    store: str | None,
-    output: str | None,
-) -> int:
+@_some_namespaces
+def import_(config: "Config", file: str, dry_run: bool, all_namespaces: bool, no_shared: bool) -> int:
     """Read an export into the store.
 
     FILE is what memory export wrote, or - for standard input. Records that are already there are left as they are.
@@ -109,7 +90,6 @@ def import_(
     from memories.embedders import open_embedder
     from memories.transfer.importing import import_ as run
 
-    config = settings(output, namespace, store)
     names = None if all_namespaces else _readable(config, no_shared)
     embedder = open_embedder(config.embedder, config)
     with _opened(config.store, embedder, config) as opened, _lines(file) as lines:
@@ -120,9 +100,8 @@ def import_(
 
 @command(epilog="memory migrate --to postgresql://memories@db.example/memories")
 @option("--to", "target", metavar="URL", required=True, help="Store to copy to: empty, or an unfinished copy.")
-@store_option
-@format_option
-def migrate(target: str, store: str | None, output: str | None) -> None:
+@_whole_store
+def migrate(config: "Config", target: str) -> None:
     """Copy the whole store into another one and verify it.
 
     The original stays as it is and can be used meanwhile. An interrupted copy can be continued by running the same
@@ -131,15 +110,10 @@ def migrate(target: str, store: str | None, output: str | None) -> None:
     from memories.embedders import open_embedder
     from memories.transfer.migrate import migrate as run
 
-    config = settings(output, None, store)
     if _absolute(target) == _absolute(config.store):
         raise InvalidInput("the store to copy to is the store itself; name another one")
     embedder = open_embedder(config.embedder, config)
-    with (
-        _opened(config.store, None, config) as source,
-        _opened(target, embedder, config) as copy,
-        _Bar() as bar,
-    ):
+    with _opened(config.store, None, config) as source, _opened(target, embedder, config) as copy, _Bar() as bar:
         done = run(source, copy, embedder, progress=bar)
     switch = _setting(target, "set MEMORY_STORE to the URL that you gave")
     go_back = _setting(config.store, "set MEMORY_STORE back to the URL that you had")
@@ -149,9 +123,8 @@ def migrate(target: str, store: str | None, output: str | None) -> None:
 
 @command(epilog="memory reembed\nmemory reembed --model minilm")
 @option("--model", metavar="NAME", help="Embedder to change to, a value of EMBEDDER. [default: the one that is set]")
-@store_option
-@format_option
-def reembed(model: str | None, store: str | None, output: str | None) -> None:
+@_whole_store
+def reembed(config: "Config", model: str | None) -> None:
     """Recompute all vectors with another embedder.
 
     Searches go on meanwhile, and it can be interrupted and run again. Afterwards set EMBEDDER to the new one. For the
@@ -160,7 +133,6 @@ def reembed(model: str | None, store: str | None, output: str | None) -> None:
     from memories.embedders import open_embedder
     from memories.transfer.reembed import reembed as run
 
-    config = settings(output, None, store)
     name = model or config.embedder
     embedder = open_embedder(name, config)
     if embedder is None:

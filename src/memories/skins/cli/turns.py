@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from memories.errors import InvalidInput
 from memories.skins import shapes
 from memories.skins.cli.options import Group, in_session, limit_option, option, whole_number
-from memories.skins.cli.output import confirm
-from memories.skins.cli.session import Session, read_argument, texts
+from memories.skins.cli.output import confirm, emit
+from memories.skins.cli.session import read_argument, texts
 from memories.times import parse_time
+
+if TYPE_CHECKING:
+    from memories.service import Memories
 
 MAX_INPUT_BYTES = 67_108_864  # of JSON lines
 _NAMES = {"text": "content", "ts": "created_at"}  # as the conversation specification calls them
@@ -43,7 +46,7 @@ def turns(context: click.Context) -> None:
 @option("--at", "created_at", metavar="TIME", help="When it was said. [default: now]")
 @option("--message-id", metavar="ID", help="Its id elsewhere; a turn whose id is already there is not added again.")
 @in_session(reads=False)
-def add(run: Session, conversation: str, content: str, **given: str | None) -> None:
+def add(memories: "Memories", conversation: str, content: str, **given: str | None) -> None:
     """Add a turn to a conversation, or many.
 
     CONTENT is what was said, or - to read many turns from standard input: a JSON object on each line, with the keys
@@ -53,24 +56,24 @@ def add(run: Session, conversation: str, content: str, **given: str | None) -> N
 
     fields = {name: value for name, value in given.items() if value is not None}
     if content != "-":
-        [said] = run.memories.add_turns(conversation, [TurnDraft(content, **_read(fields))])
-        run.show(shapes.turn(said), lambda: texts().turns([said]))
+        [said] = memories.add_turns(conversation, [TurnDraft(content, **_read(fields))])
+        emit(shapes.turn(said), lambda: texts().turns([said]))
         return
     if fields:
         raise InvalidInput("with -, each line has its own role, speaker, time and id; remove these options")
     lines = enumerate(read_argument("-", "input", MAX_INPUT_BYTES).split("\n"), 1)
-    added = run.memories.add_turns(conversation, [_draft(line, number) for number, line in lines if line.strip()])
-    run.show(shapes.added(conversation, added), lambda: texts().added(added))
+    added = memories.add_turns(conversation, [_draft(line, number) for number, line in lines if line.strip()])
+    emit(shapes.added(conversation, added), lambda: texts().added(added))
 
 
 @turns.command(epilog="memory turns tail standup --limit 16")
 @click.argument("conversation")
 @limit_option
 @in_session(reads=True)
-def tail(run: Session, conversation: str, limit: str | None) -> None:
+def tail(memories: "Memories", conversation: str, limit: str | None) -> None:
     """Show the last turns of a conversation, oldest first."""
-    said = run.memories.tail_turns(conversation, limit=whole_number(limit))
-    run.show(shapes.turns(said), lambda: texts().turns(said))
+    said = memories.tail_turns(conversation, limit=whole_number(limit))
+    emit(shapes.turns(said), lambda: texts().turns(said))
 
 
 @turns.command(epilog="memory turns show standup --from 100 --limit 50")
@@ -78,20 +81,20 @@ def tail(run: Session, conversation: str, limit: str | None) -> None:
 @option("--from", "start", metavar="INDEX", section="Output", help="First turn to show, counted from 0. [default: 0]")
 @limit_option
 @in_session(reads=True)
-def show(run: Session, conversation: str, start: str | None, limit: str | None) -> None:
+def show(memories: "Memories", conversation: str, start: str | None, limit: str | None) -> None:
     """Show the turns of a conversation, oldest first."""
     first = whole_number(start, "from must be a whole number from 0")
-    said = run.memories.turns(conversation, start=first or 0, limit=whole_number(limit))
-    run.show(shapes.turns(said), lambda: texts().turns(said))
+    said = memories.turns(conversation, start=first or 0, limit=whole_number(limit))
+    emit(shapes.turns(said), lambda: texts().turns(said))
 
 
 @turns.command("list", epilog="memory turns list --limit 20")
 @limit_option
 @in_session(reads=True)
-def list_(run: Session, limit: str | None) -> None:
+def list_(memories: "Memories", limit: str | None) -> None:
     """List conversations, newest first."""
-    found = run.memories.conversations(limit=whole_number(limit))
-    run.show(shapes.conversations(found), lambda: texts().conversations(found))
+    found = memories.conversations(limit=whole_number(limit))
+    emit(shapes.conversations(found), lambda: texts().conversations(found))
 
 
 @turns.command(epilog="memory turns forget standup\nmemory turns forget standup --index 3 --yes")
@@ -99,7 +102,7 @@ def list_(run: Session, limit: str | None) -> None:
 @option("--index", metavar="INDEX", help="Only this turn. [default: the whole conversation]")
 @option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @in_session(reads=False)
-def forget(run: Session, conversation: str, index: str | None, yes: bool) -> int:
+def forget(memories: "Memories", conversation: str, index: str | None, yes: bool) -> int:
     """Erase a conversation, or one of its turns, for good.
 
     No byte of it stays in the store, and nothing brings it back. The other turns keep their index.
@@ -108,8 +111,8 @@ def forget(run: Session, conversation: str, index: str | None, yes: bool) -> int
     what = f"turn {number} of {conversation}" if number is not None else f"the conversation {conversation}"
     if not yes and not confirm(f"Forget {what} for good?"):
         return 1
-    gone = run.memories.forget_turns(conversation, index=number)
-    run.show(shapes.forgotten_turns(gone), lambda: f"Forgotten for good: {gone.versions} turns of {gone.id}")
+    gone = memories.forget_turns(conversation, index=number)
+    emit(shapes.forgotten_turns(gone), lambda: f"Forgotten for good: {gone.versions} turns of {gone.id}")
     return 0
 
 
