@@ -42,7 +42,10 @@ def run(arguments: Sequence[str]) -> object:
         InvalidInput: Click can't make sense of the arguments; the message says why, and where to read on.
     """
     if "_MEMORY_COMPLETE" in os.environ:
-        return _complete(arguments)
+        try:
+            return app.main(list(arguments), prog_name="memory", standalone_mode=False)
+        except SystemExit as exc:  # how click ends when it has told a shell what fits
+            return exc.code
     try:
         # Not `app.main`, which would print a blank line of its own when it is interrupted.
         with app.make_context("memory", list(arguments)) as context:
@@ -50,18 +53,7 @@ def run(arguments: Sequence[str]) -> object:
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except click.ClickException as exc:
-        raise InvalidInput(_usage(exc)) from exc
-
-
-def _complete(arguments: Sequence[str]) -> object:
-    try:
-        return app.main(list(arguments), prog_name="memory", standalone_mode=False)
-    except SystemExit as exc:  # how click ends when it has told a shell what fits
-        return exc.code
-
-
-def _usage(exc: click.ClickException) -> str:
-    where = exc.ctx.command_path if isinstance(exc, click.UsageError) and exc.ctx else "memory"
-    unknown = isinstance(exc, click.NoSuchOption) and not exc.possibilities
-    literal = "; if it is text, put -- before it" if unknown else ""
-    return f"{exc.format_message().rstrip('.')}{literal}; see {where} --help"
+        where = exc.ctx.command_path if isinstance(exc, click.UsageError) and exc.ctx else "memory"
+        unknown = isinstance(exc, click.NoSuchOption) and not exc.possibilities
+        literal = "; if it is text, put -- before it" if unknown else ""
+        raise InvalidInput(f"{exc.format_message().rstrip('.')}{literal}; see {where} --help") from exc

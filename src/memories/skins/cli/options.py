@@ -1,7 +1,7 @@
 """The options that several commands share, each said once, and how a command's help is laid out."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -246,23 +246,16 @@ def _gathering(options: Sequence[Callable[[Any], Any]], command: Decorated) -> D
     @functools.wraps(command)
     def wrapped(*arguments: Any, tag: Sequence[str], **given: Any) -> Any:
         known = {key: given.pop(key) for key in KNOWN_TAGS}
-        return command(*arguments, tags=_gather(tag, known), **given)
+        known["global"] = "true" if known["global"] else None
+        # An empty one counts as not given, so that a script may pass a variable that is not set.
+        texts = [f"{key}={value}" for key, value in known.items() if value and value.strip()]
+        tags: dict[str, str] = {}
+        for key, value in map(parse_tag, [*tag, *texts]):
+            if tags.setdefault(key, value) != value:
+                raise InvalidInput(f'tag "{key}" is given twice, as "{tags[key]}" and "{value}"; give it once')
+        return command(*arguments, tags=tags, **given)
 
     return _with(options, wrapped)  # type: ignore[return-value]
-
-
-def _gather(written: Sequence[str], known: Mapping[str, str | bool | None]) -> dict[str, str]:
-    """Return the tags of `--tag` and those that have options of their own; each key may have one value only."""
-    pairs = [parse_tag(text) for text in written]
-    # An empty one counts as not given, so that a script may pass a variable that is not set.
-    pairs += [parse_tag(f"{key}={value}") for key, value in known.items() if isinstance(value, str) and value.strip()]
-    if known["global"]:
-        pairs.append(("global", "true"))
-    tags: dict[str, str] = {}
-    for key, value in pairs:
-        if tags.setdefault(key, value) != value:
-            raise InvalidInput(f'tag "{key}" is given twice, as "{tags[key]}" and "{value}"; give it once')
-    return tags
 
 
 def _with(options: Sequence[Callable[[Any], Any]], command: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from memories.config import SETTINGS, Config, without_password
-from memories.models import History, Memory, Page, Status
+from memories.models import SHARED, History, Memory, Page, Status
 from memories.skins.cli.output import colored, safe
 from memories.skins.shapes import HINT_DUPLICATE, HINT_SAME
 from memories.times import describe_age, to_iso
@@ -31,7 +31,7 @@ def memory(found: Memory) -> str:
         ("id", found.id),
         ("namespace", found.namespace),
         ("tags", _tags(found.tags) or "-"),
-        ("decay", f"{found.decay_policy}, confidence {_percent(found.confidence)}"),
+        ("decay", f"{found.decay_policy}, confidence {found.confidence:.0%}"),
         ("created", _dated(found.created_at)),
         ("updated", f"{_dated(found.updated_at)}, version {found.version}" if found.version > 1 else ""),
         ("reinforced", _dated(found.last_reinforced_at) if found.last_reinforced_at else ""),
@@ -73,10 +73,7 @@ def forget_question(history: History) -> str:
 
 def found(result: "Explanation", *, explain: bool) -> str:
     """Return the hits of a search."""
-    if not result.hits:
-        head = "Nothing found."
-    else:
-        head = "\n\n".join(_hit(place, hit) for place, hit in enumerate(result.hits, 1))
+    head = "\n\n".join(_hit(place, hit) for place, hit in enumerate(result.hits, 1)) or "Nothing found."
     if result.note:
         head += f"\n\n{_paint(_YELLOW, safe(result.note))}"
     if not explain:
@@ -167,10 +164,7 @@ def status(found: Status, problem: str) -> str:
         ("memories", f"{found.memory_count} in {', '.join(found.namespaces_read)}"),
         ("turns", str(found.turn_count) if found.turn_count else ""),
         ("deleted", str(found.deleted_count)),
-        (
-            "no vector",
-            f"{found.without_vector_count} (found by words only)" if found.without_vector_count else "",
-        ),
+        ("no vector", f"{found.without_vector_count} (found by words only)" if found.without_vector_count else ""),
         ("embedder", found.embedder),
         ("size", "" if found.size_bytes is None else f"{found.size_bytes / 1e6:.1f} MB"),
         ("erasing", "a forgotten memory still has bytes on disk; forget it again" if found.erasing else ""),
@@ -181,49 +175,43 @@ def status(found: Status, problem: str) -> str:
 def config(found: Config) -> str:
     """Return every setting."""
     rows = [
-        (setting.name, f"{safe(_value(found, setting.name))}  {_paint(_DIM, f'({found.sources[setting.name]})')}")
-        for setting in SETTINGS
+        (name, f"{'-' if value is None else safe(without_password(str(value)))}  {_paint(_DIM, f'({source})')}")
+        for name, value, source in (
+            (setting.name, getattr(found, setting.name), found.sources[setting.name]) for setting in SETTINGS
+        )
     ]
     return _table(rows)
-
-
-def _value(found: Config, name: str) -> str:
-    value = getattr(found, name)
-    return "-" if value is None else without_password(str(value))
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 
 def _hit(place: int, hit: "Hit") -> str:
-    what = f"score {hit.score:.2f}" + _and_similar(hit.similarity)
-    if isinstance(hit.found, Memory):
-        return _item(place, hit.found, what)
-    return _said(place, hit.found, what)
+    similar = "" if hit.similarity is None else f" · similarity {hit.similarity:.2f}"
+    what = f"score {hit.score:.2f}{similar}"
+    return _item(place, hit.found, what) if isinstance(hit.found, Memory) else _said(place, hit.found, what)
 
 
 def _said(place: int | None, turn: "Turn", what: str) -> str:
     """Return a turn: what was said, and by whom, when and where."""
-    details = [
-        what,
-        f"{turn.speaker or turn.role} in {turn.conversation_id}",
-        _dated(turn.created_at),
-        _tags(turn.tags),
-    ]
+    said = f"{turn.speaker or turn.role} in {turn.conversation_id}"
+    details = [what, said, _dated(turn.created_at), _tags(turn.tags)]
     return _block(place, turn.content, " · ".join(safe(part) for part in details if part), turn.id)
 
 
 def _block(place: int | None, content: str, details: str, name: str) -> str:
     mark = "" if place is None else f"{place:>2}  "
     indent = " " * len(mark)
-    said = _paint(_BOLD, _wrapped(_cut(content), indent=indent))
+    cut = content if len(content) <= MAX_SHOWN else f"{content[:MAX_SHOWN]}…"
+    said = _paint(_BOLD, _wrapped(cut, indent=indent))
     return f"{mark}{said}\n{indent}{_paint(_DIM, details)}\n{indent}{_paint(_DIM, safe(name))}"
 
 
 def _item(place: int | None, found: Memory, what: str) -> str:
     """Return a memory in two lines: what it says, and what is known of it."""
-    faded = "" if found.confidence >= 0.995 else f"confidence {_percent(found.confidence)}"
-    known = [what, faded, describe_age(found.updated_at, _now()), _tags(found.tags), _namespace(found)]
+    faded = "" if found.confidence >= 0.995 else f"confidence {found.confidence:.0%}"
+    where = "" if found.namespace == SHARED else f"in {found.namespace}"
+    known = [what, faded, describe_age(found.updated_at, datetime.now(UTC)), _tags(found.tags), where]
     return _block(place, found.content, " · ".join(part for part in known if part), found.id[:SHORT_ID])
 
 
@@ -239,15 +227,13 @@ def _considered(items: "Iterable[Considered]") -> list[str]:
     widths = [max(7, len(head) + 2) for head in heads]
     lines = ["score".rjust(7) + "".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))]
     for row in rows:
-        numbers = [_number(row.features[name]).rjust(width) for name, width in zip(names, widths, strict=True)]
+        values = [row.features[name] for name in names]
+        numbers = ["-" if value is None else f"{value:.3g}" for value in values]
+        numbers = [number.rjust(width) for number, width in zip(numbers, widths, strict=True)]
         lines.append(f"{row.score:>7.4f}{''.join(numbers)}  {_short(row.content)}")
         if row.dropped:
             lines.append(f"{'':>7}  {_paint(_YELLOW, f'dropped: {row.dropped}')}")
     return lines if rows else []
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> str:
@@ -265,24 +251,8 @@ def _tags(tags: Mapping[str, str]) -> str:
     return safe(" ".join(f"{key}={value}" for key, value in tags.items()))
 
 
-def _namespace(found: Memory) -> str:
-    return "" if found.namespace == "shared" else f"in {found.namespace}"
-
-
-def _and_similar(similarity: float | None) -> str:
-    return "" if similarity is None else f" · similarity {similarity:.2f}"
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}"
-
-
 def _dated(moment: datetime) -> str:
-    return f"{to_iso(moment)[:16].replace('T', ' ')} UTC ({describe_age(moment, _now())})"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+    return f"{to_iso(moment)[:16].replace('T', ' ')} UTC ({describe_age(moment, datetime.now(UTC))})"
 
 
 def _short(text: str) -> str:
@@ -297,7 +267,3 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 def _paint(code: str, text: str) -> str:
     return f"{code}{text}{_PLAIN}" if colored(sys.stdout) and text else text
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -131,11 +131,10 @@ def _draft(line: str, number: int) -> Any:
     fields = {_NAMES.get(str(name), str(name)): value for name, value in given.items()} if type(given) is dict else {}
     if type(given) is dict and len(fields) < len(given):
         raise InvalidInput(f"line {number} has a key twice, under both of its names; nothing was stored")
-    if "content" not in fields or not fields.keys() <= TurnDraft.__annotations__.keys():
-        known = ", ".join(TurnDraft.__annotations__)
-        raise InvalidInput(
-            f"line {number} is not a turn: it must be a JSON object with keys among {known}; nothing was stored"
-        )
+    known = TurnDraft.__annotations__
+    if "content" not in fields or not fields.keys() <= known.keys():
+        what = f"it must be a JSON object with keys among {', '.join(known)}"
+        raise InvalidInput(f"line {number} is not a turn: {what}; nothing was stored")
     return TurnDraft(**_read(fields))
 
 
