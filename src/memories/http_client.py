@@ -171,7 +171,12 @@ class JsonClient:
         except BaseException:
             line.connection.close()
             raise
-        self._give_back(line)
+        with self._lock:
+            keep = not self._closed and line.connection.sock is not None and len(self._idle) < _IDLE
+            if keep:
+                self._idle.append(line)
+        if not keep:
+            line.connection.close()
         return answer
 
     def close(self) -> None:
@@ -188,13 +193,6 @@ class JsonClient:
             if self._idle:
                 return self._idle.pop()
         return _line(self.address)
-
-    def _give_back(self, line: "_Line") -> None:
-        with self._lock:
-            if not self._closed and line.connection.sock is not None and len(self._idle) < _IDLE:
-                self._idle.append(line)
-                return
-        line.connection.close()
 
     def _drop_idle(self) -> None:
         with self._lock:
@@ -377,13 +375,8 @@ class Retry(NamedTuple):
                 doubled = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (tries - 1))
                 wait = max(exc.after_seconds, doubled * (1 + self.draw()) / 2)
                 if tries >= exc.tries or self.clock() + wait >= until:
-                    raise Failed(f"{exc}{_then(tries, wait, exc)}") from exc
+                    then = f"; tried {tries} times, try again later" if tries > 1 else "; try again later"
+                    if 0 < exc.after_seconds == wait:
+                        then = f"; it asks to wait {wait:.0f} seconds"
+                    raise Failed(f"{exc}{then if exc.tries > 1 else ''}") from exc
             self.pause(wait)
-
-
-def _then(tries: int, wait: float, failed: Failed) -> str:
-    if failed.tries == 1:
-        return ""
-    if 0 < failed.after_seconds == wait:
-        return f"; it asks to wait {wait:.0f} seconds"
-    return f"; tried {tries} times, try again later" if tries > 1 else "; try again later"

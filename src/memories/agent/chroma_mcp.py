@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from memories.agent.backend import MCPError
 from memories.agent.chroma_process import NAME, Connect, Patience, Session, Unreachable, process
-from memories.agent.payloads import Document, HistoryTurn, MemoryItem, document
+from memories.agent.payloads import Document, HistoryTurn, MemoryItem, document, metadata_of, present
 from memories.disk import locked
 from memories.errors import InvalidInput
 from memories.ids import digest
@@ -42,14 +42,7 @@ class ChromaMcpBackend:
     - `hold_windows` works among processes that share the home only.
     """
 
-    def __init__(
-        self,
-        connect: Connect,
-        folder: Path,
-        name: str,
-        *,
-        patience: Patience | None = None,
-    ) -> None:
+    def __init__(self, connect: Connect, folder: Path, name: str, *, patience: Patience | None = None) -> None:
         """Prepare it; nothing is started yet.
 
         Args:
@@ -94,17 +87,12 @@ class ChromaMcpBackend:
     def append(self, turn: HistoryTurn) -> str:
         """Store a turn behind the last one; its id is a hash of conversation and message id."""
         named = f"turn-{digest(turn.conversation_id, turn.message_id or os.urandom(16).hex())}"
-        with self._numbering():
+        folder, name = self._files
+        # No other thread, and no process with this home, numbers turns meanwhile.
+        shared = contextlib.nullcontext() if os.name == "nt" else locked(folder / f"{name}.history.lock")
+        with self._turns, shared:
             index = max(self._last(turn.conversation_id) + 1, turn.turn_index)
-            metadata: dict[str, Any] = {
-                "conversation_id": turn.conversation_id,
-                "role": turn.role,
-                "ts": turn.ts,
-                "turn_index": index,
-                "message_id": turn.message_id,
-                "channel": turn.channel,
-                "speaker": turn.speaker,
-            }
+            metadata = metadata_of(turn) | {"turn_index": index}
             if self._add(Collection.HISTORY, named, turn.text, metadata):
                 self._known[turn.conversation_id] = index
         return named
@@ -114,9 +102,12 @@ class ChromaMcpBackend:
         last, wide = self._last(conversation_id), n
         while last >= 0:
             first = last - wide + 1
-            found = self._documents(Collection.HISTORY, _turns_from(conversation_id, first))
-            if len(found) >= n or first <= 0:
-                return sorted(found, key=_place)[-n:]
+            where = _turns_from(conversation_id, first)
+            found = self._ask("get_documents", Collection.HISTORY, where=where, include=["documents", "metadatas"])
+            with _understood():
+                turns = _rows(found)
+            if len(turns) >= n or first <= 0:
+                return sorted(turns, key=_place)[-n:]
             wide *= 4  # another writer left gaps
         return []
 
@@ -125,11 +116,7 @@ class ChromaMcpBackend:
         metadata: dict[str, Any] = {
             "type": item.memory_type,
             "confidence": float(item.confidence),  # a whole number would not be found by a fraction
-            "ts": item.ts,
-            "conversation_id": item.conversation_id,
-            "entities": item.entities,
-            "source": item.source,
-            "tags": item.tags,
+            **{name: getattr(item, name) for name in ("ts", "conversation_id", "entities", "source", "tags")},
             _WINDOW: window,
         }
         named = f"memory-{digest(item.text, json.dumps(metadata, sort_keys=True))}"
@@ -171,20 +158,12 @@ class ChromaMcpBackend:
 
     # --- numbers of turns ------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _numbering(self) -> Iterator[None]:
-        """Keep other threads, and processes with this home, from numbering turns."""
-        folder, name = self._files
-        shared = contextlib.nullcontext() if os.name == "nt" else locked(folder / f"{name}.history.lock")
-        with self._turns, shared:
-            yield
-
     def _last(self, conversation_id: str) -> int:
         """Return the highest number of a conversation, or -1; one question will do if it is nearly known."""
         known = self._known.get(conversation_id, -1)
         found = self._numbers(conversation_id, known + 1)
         if known >= 0 and conversation_id not in self._known:
-            return self._last(conversation_id)  # it was started anew meanwhile, and may have fewer
+            return self._last(conversation_id)  # the process was restarted meanwhile: there may be fewer
         if len(found) == PAGE:
             known = self._seek(conversation_id, max(found))
             found = self._numbers(conversation_id, known)
@@ -218,8 +197,8 @@ class ChromaMcpBackend:
 
     def _add(self, collection: str, named: str, text: str, metadata: Mapping[str, Any]) -> bool:
         """Store a document; return false if it is there already."""
-        known = {name: value for name, value in metadata.items() if value is not None}  # Chroma has no null
-        wanted = {"collection_name": collection, "documents": [text], "ids": [named], "metadatas": [known]}
+        known = [present(metadata)]  # Chroma has no null
+        wanted = {"collection_name": collection, "documents": [text], "ids": [named], "metadatas": known}
         try:
             self._call("add_documents", wanted)
         except MCPError as exc:
@@ -227,11 +206,6 @@ class ChromaMcpBackend:
                 return False
             raise
         return True
-
-    def _documents(self, collection: str, where: Mapping[str, Any]) -> list[Document]:
-        found = self._ask("get_documents", collection, where=where, include=["documents", "metadatas"])
-        with _understood():
-            return _rows(found)
 
     def _ask(self, tool: str, collection: str, **arguments: Any) -> dict[str, Any]:
         [text] = self._call(tool, {"collection_name": collection, **arguments}) or [""]
@@ -241,21 +215,19 @@ class ChromaMcpBackend:
     def _call(self, tool: str, arguments: Mapping[str, Any]) -> list[str]:
         return self._call_with(lambda session: session.call(tool, arguments))
 
-    def _call_with(self, work: Callable[[Session], Value]) -> Value:
+    def _call_with(self, work: Callable[[Session], Value], *, again: bool = True) -> Value:
         """Do something with the process, and again if it had died."""
         session = self._opened()
         try:
             return work(session)
         except Unreachable as exc:
-            self._drop(session)
-            if exc.timed_out:
+            with self._opening:
+                if self._session is session:
+                    self._session = None
+            session.close()
+            if exc.timed_out or not again:
                 raise
-        session = self._opened()
-        try:
-            return work(session)
-        except Unreachable:
-            self._drop(session)
-            raise
+        return self._call_with(work, again=False)
 
     def _opened(self) -> Session:
         """Return the process, started if it is not running, once its collections are there."""
@@ -271,19 +243,13 @@ class ChromaMcpBackend:
                 self._session = session
             return self._session
 
-    def _drop(self, session: Session) -> None:
-        with self._opening:
-            if self._session is session:
-                self._session = None
-        session.close()
-
     @staticmethod
     def _create(session: Session, names: Sequence[str]) -> None:
         there = session.call("list_collections", {})
         for name in names:
             if name not in there:
+                wanted = {"collection_name": name, "metadata": {"hnsw:space": "cosine"}}
                 try:
-                    wanted = {"collection_name": name, "metadata": {"hnsw:space": "cosine"}}
                     session.call("create_collection", wanted)
                 except MCPError as exc:
                     if "already exists" not in str(exc):  # another process was faster

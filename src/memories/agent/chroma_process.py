@@ -144,6 +144,7 @@ async def process(host: str, port: int) -> AsyncIterator["Client"]:
         from mcp.client.stdio import stdio_client
     except ImportError as exc:
         raise NotInstalled("the MCP SDK is missing; install memories[server]") from exc
+    # The SDK would log, with a trace, each sentence that chroma-mcp prints among its answers.
     logging.getLogger("mcp.client.stdio").addFilter(_is_no_print)
     program = shutil.which(command)
     if program is None:
@@ -168,7 +169,7 @@ def _innermost(exc: BaseException) -> BaseException:
 
 
 def _is_no_print(record: logging.LogRecord) -> bool:
-    """Keep the SDK from logging, with a trace, each sentence that chroma-mcp prints among its answers."""
+    """Return whether a record is about something other than a line that is no answer."""
     return not str(record.msg).startswith("Failed to parse JSONRPC")
 
 

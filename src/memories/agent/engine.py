@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from memories.agent.backend import MCPError
-from memories.agent.payloads import Document, HistoryTurn, MemoryItem, document, moment
+from memories.agent.payloads import Document, HistoryTurn, MemoryItem, document, moment, present
 from memories.disk import locked
 from memories.errors import InvalidInput, MemoriesError
 from memories.logs import event
@@ -82,13 +82,11 @@ class EngineBackend:
         known = {
             _TYPE: item.memory_type,
             _CONVERSATION: item.conversation_id,
-            "entities": item.entities,
-            "source": item.source,
-            "tags": item.tags,
+            **{name: getattr(item, name) for name in _LISTED},
             _WINDOW: None if window is None else _window_tag(window),
         }
         draft: dict[str, Any] = {
-            "tags": {name: value for name, value in known.items() if value is not None},
+            "tags": present(known),
             "confidence": item.confidence,
             "created_at": moment(item.ts),
         }
@@ -112,10 +110,8 @@ class EngineBackend:
         tags = {} if conversation_id is None else {_CONVERSATION: conversation_id}
         with _translated():
             query = query_text[:MAX_QUERY_CHARACTERS]
-            return [
-                _memory_document(hit)
-                for hit in self.memories.search(query, limit=k, min_confidence=min_confidence, tags=tags)
-            ]
+            hits = self.memories.search(query, limit=k, min_confidence=min_confidence, tags=tags)
+            return [_memory_document(hit) for hit in hits]
 
     def count_window(self, window: str) -> int:
         """Count the memories tagged with the window; those of other namespaces don't count."""

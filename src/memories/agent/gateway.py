@@ -6,12 +6,11 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from memories.agent.backend import Backend, MCPError, UnsupportedEndpoint
 from memories.agent.engine import EngineBackend
-from memories.agent.payloads import Document, HistoryTurn, MemoryItem, aware, document
+from memories.agent.payloads import Document, HistoryTurn, MemoryItem, aware, document, metadata_of
 from memories.config import load_config
 from memories.errors import ConfigError, InvalidInput
 from memories.ids import digest
@@ -246,9 +245,7 @@ class MemoryGateway:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # --- inside ----------------------------------------------------------------------------------------------------
@@ -386,14 +383,6 @@ def _pending(waiting: list[Entry], stored: list[Document]) -> list[Document]:
             continue
         known.add(turn.message_id)
         last = max(last + 1, turn.turn_index)
-        metadata = {
-            "conversation_id": turn.conversation_id,
-            "role": turn.role,
-            "ts": turn.ts,
-            "turn_index": last,
-            "pending": True,
-            "message_id": turn.message_id,
-            "channel": turn.channel,
-        }
+        metadata = metadata_of(turn) | {"turn_index": last, "pending": True}
         pending.append(document(f"pending#{turn.message_id}", turn.text, metadata))
     return pending

@@ -5,7 +5,6 @@ import time
 import unicodedata
 from collections.abc import Callable
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Self
 
 from memories import logs
@@ -181,9 +180,7 @@ class AgentMemory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def health(self) -> dict[str, Any]:

@@ -51,9 +51,8 @@ class HistoryTurn:
         if type(self.turn_index) is not int or self.turn_index < 0:
             raise InvalidInput("turn_index must be a whole number, 0 or more")
         moment(self.ts)
-        self.message_id = _optional(validate.one_line, self.message_id, "message_id")
-        self.speaker = _optional(validate.one_line, self.speaker, "speaker")
-        self.channel = _optional(_tag, self.channel, "channel")
+        for name, check in (("message_id", validate.one_line), ("speaker", validate.one_line), ("channel", _tag)):
+            _check_optional(self, name, check)
 
 
 @dataclass
@@ -94,8 +93,8 @@ class MemoryItem:
             _one_of(self.source, SOURCES, "source")
         self.confidence = validate.unit(self.confidence, "confidence")
         moment(self.ts)
-        self.conversation_id = _optional(_tag, self.conversation_id, "conversation_id")
-        self.entities, self.tags = _optional(_tag, self.entities, "entities"), _optional(_tag, self.tags, "tags")
+        for name in ("conversation_id", "entities", "tags"):
+            _check_optional(self, name, _tag)
 
 
 @dataclass
@@ -117,11 +116,17 @@ class ContextPackage:
 
 def document(named: str, text: str, metadata: Mapping[str, Any]) -> Document:
     """Return the document of a turn or a memory; metadata that is None is left out."""
-    return {
-        "id": named,
-        "text": text,
-        "metadata": {name: value for name, value in metadata.items() if value is not None},
-    }
+    return {"id": named, "text": text, "metadata": present(metadata)}
+
+
+def present(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def metadata_of(turn: HistoryTurn) -> dict[str, Any]:
+    """Return all that a document says of a turn beside its text."""
+    return {name: value for name, value in vars(turn).items() if name != "text"}
 
 
 def turn_of(document: Document) -> HistoryTurn:
@@ -130,17 +135,11 @@ def turn_of(document: Document) -> HistoryTurn:
     The specification has no role for tools: what a tool said counts as the assistant's, with the channel `tool`.
     """
     known = document["metadata"]
-    tool = known["role"] == "tool"
-    return HistoryTurn(
-        conversation_id=known["conversation_id"],
-        role="assistant" if tool else known["role"],
-        text=document["text"],
-        turn_index=known["turn_index"],
-        ts=known["ts"],
-        message_id=known.get("message_id"),
-        channel=known.get("channel") or ("tool" if tool else None),
-        speaker=known.get("speaker"),
-    )
+    given = {name: known[name] for name in ("conversation_id", "role", "turn_index", "ts")}
+    given |= {name: known.get(name) for name in ("message_id", "channel", "speaker")}
+    if known["role"] == "tool":
+        given |= {"role": "assistant", "channel": given["channel"] or "tool"}
+    return HistoryTurn(text=document["text"], **given)
 
 
 def item_of(document: Document) -> MemoryItem:
@@ -156,12 +155,9 @@ def item_of(document: Document) -> MemoryItem:
         memory_type=kind if kind in MEMORY_TYPES else "fact",
         confidence=known["confidence"],
         ts=known["ts"],
-        conversation_id=known.get("conversation_id"),
-        entities=known.get("entities"),
         source=source if source in SOURCES else None,
-        tags=known.get("tags"),
         id=document.get("id"),
-        agent=known.get("agent"),
+        **{name: known.get(name) for name in ("conversation_id", "entities", "tags", "agent")},
     )
 
 
@@ -198,8 +194,10 @@ def _text(text: object, most: int, what: str, cure: str) -> None:
         raise InvalidInput(f"text is {size} characters; {what} has at most {most}; {cure}")
 
 
-def _optional(check: Callable[[str, str], str], text: str | None, name: str) -> str | None:
-    return None if text is None else check(text, name)
+def _check_optional(item: HistoryTurn | MemoryItem, name: str, check: Callable[[str, str], str]) -> None:
+    """Put a text into the form in which it is stored, if there is one."""
+    if (text := getattr(item, name)) is not None:
+        setattr(item, name, check(text, name))
 
 
 def _tag(text: str, name: str) -> str:

@@ -59,9 +59,11 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
             return None
     if name.partition(":")[0] in _REMOTE:
         from memories.config import load_config
-        from memories.embedders.service.embedder import open_remote
+        from memories.embedders.service.embedder import HTTPEmbedder
+        from memories.embedders.service.providers import choose
 
-        return open_remote(name, config or load_config())
+        config = config or load_config()
+        return HTTPEmbedder(choose(name, config), config)
     raise ConfigError(
         f'there is no embedder "{name}"; EMBEDDER is minilm, none, or a service: {", ".join(_REMOTE)}, then :MODEL'
     )

@@ -26,6 +26,13 @@ HINT_SAME = "nothing was stored: this memory says the same already"
 
 def memory(found: "Memory") -> dict[str, Any]:
     """Return a memory: the five known tags by themselves, all tags under `tags`, the rest if it is set."""
+    optional = {
+        "key": found.key,
+        "base_confidence": None if found.base_confidence == 1.0 else found.base_confidence,
+        **_fields(found, "last_reinforced_at", "supersedes", "superseded_by"),
+        "deleted": found.deleted or None,
+        "access_count": found.access_count or None,
+    }
     return {
         **_fields(found, "id", "content"),
         **_known_tags(found.tags),
@@ -34,14 +41,7 @@ def memory(found: "Memory") -> dict[str, Any]:
         "decay_policy": str(found.decay_policy),
         **_fields(found, "confidence", "created_at", "updated_at", "version"),
         "version_count": found.version,
-        **_present(
-            _fields(found, "key", "last_reinforced_at", "supersedes", "superseded_by")
-            | {
-                "base_confidence": None if found.base_confidence == 1.0 else found.base_confidence,
-                "deleted": found.deleted or None,
-                "access_count": found.access_count or None,
-            }
-        ),
+        **_present(optional),
     }
 
 
@@ -68,7 +68,8 @@ def deleted(found: "Memory") -> dict[str, Any]:
 
 def reinforced(found: "Memory") -> dict[str, Any]:
     """Return what a reinforcement changed."""
-    return {"last_reinforced_at": ""} | _present(_fields(found, "id", "confidence", "last_reinforced_at"))
+    shape = _fields(found, "id", "confidence", "last_reinforced_at")
+    return shape if found.last_reinforced_at else shape | {"last_reinforced_at": ""}
 
 
 def forgotten(result: "Forgotten") -> dict[str, Any]:

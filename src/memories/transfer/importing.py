@@ -137,13 +137,15 @@ class _Importer:
             for place in among - self._looked_at:
                 self._store.info(place.everything())  # raises where it is damaged; a transaction would make a store
             self._looked_at |= among
-            taken = {line.record.ref for line in new if self._key_is_taken(line.record)}
-            self._count(new, {_owner(ref) for ref in taken})
+            self._count(new, {_owner(line.record.ref) for line in new if self._key_is_taken(line.record)})
             return
-        ready = self._embedded(new)  # before others have to wait
+        records = [line.record for line in new]
+        kept = {record.ref: record.vectors for record in records if record.vectors is not None}
+        ours = self._embedder is not None and self.model == self._embedder.space.model
+        records = with_vectors(records, kept if ours else {}, self._embedder)  # before others have to wait
+        ready = {record.ref: line._replace(record=record) for line, record in zip(new, records, strict=True)}
         with self._store.transaction():
-            new = self._new(new)  # somebody may have written meanwhile
-            new = [ready[line.record.ref] for line in new]
+            new = [ready[line.record.ref] for line in self._new(new)]  # somebody may have written meanwhile
             refused = self._append(new)
         self._count(new, refused)
 
@@ -199,11 +201,3 @@ class _Importer:
             return False
         where = Filter(record.ref.collection, (record.ref.namespace,), key=record.key)
         return bool(self._store.scan(where, limit=1))
-
-    def _embedded(self, lines: Sequence[_Line]) -> dict[Ref, _Line]:
-        """Return the lines with vectors, by address."""
-        records = [line.record for line in lines]
-        kept = {record.ref: record.vectors for record in records if record.vectors is not None}
-        ours = self._embedder is not None and self.model == self._embedder.space.model
-        ready = with_vectors(records, kept if ours else {}, self._embedder)
-        return {record.ref: line._replace(record=record) for line, record in zip(lines, ready, strict=True)}

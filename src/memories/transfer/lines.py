@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from memories import validate
 from memories.errors import InvalidInput
-from memories.ids import ID_LENGTH, parse_id
+from memories.ids import ID_LENGTH, parse_id, storable
 from memories.stores.copies import plain_number
 from memories.stores.records import Collection, Record, Ref
 from memories.times import kept, to_iso
@@ -141,13 +141,11 @@ def _ref(shape: Mapping[str, Any]) -> Ref:
 
 
 def _labels(given: object) -> dict[str, str]:
-    pairs = _mapping(given, "labels", _MAX_LABELS)
-    return {
-        _text(key, "label", validate.MAX_TAG_KEY): _text(
-            value, f'label "{shown(key)}"', validate.MAX_TAG_VALUE, least=0
-        )
-        for key, value in pairs.items()
-    }
+    labels: dict[str, str] = {}
+    for name, value in _mapping(given, "labels", _MAX_LABELS).items():
+        key = _text(name, "label", validate.MAX_TAG_KEY)
+        labels[key] = _text(value, f'label "{shown(key)}"', validate.MAX_TAG_VALUE, least=0)
+    return labels
 
 
 def _fields(given: object) -> dict[str, Any]:
@@ -166,13 +164,9 @@ def _mapping(given: object, name: str, most: int) -> Mapping[str, Any]:
 
 
 def _text(given: object, name: str, most: int, *, least: int = 1) -> str:
-    if not isinstance(given, str) or not least <= len(given) <= most or not _is_unicode(given):
+    if not isinstance(given, str) or not least <= len(given) <= most or not storable(given):
         raise InvalidInput(f"has a {name} that is not text of {least} to {most} characters")
     return given
-
-
-def _is_unicode(text: str) -> bool:
-    return "\0" not in text and not any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
 def _whole(given: object, name: str) -> int:

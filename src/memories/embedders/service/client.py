@@ -9,16 +9,7 @@ from urllib.parse import urlsplit
 from memories.embedders.protocol import EmbedderUnavailable
 from memories.embedders.service.providers import Patience, Service
 from memories.errors import EmbedderError
-from memories.http_client import (
-    Address,
-    Answer,
-    Failed,
-    JsonClient,
-    NoAnswer,
-    Retry,
-    TimedOut,
-    Unusable,
-)
+from memories.http_client import Address, Answer, Failed, JsonClient, NoAnswer, Retry, TimedOut, Unusable
 from memories.validate import shown
 
 MAX_ANSWER_BYTES = 64 * 1_048_576
@@ -80,9 +71,9 @@ class ServiceClient:
             answer = self._client.ask("POST", self._path, body, seconds=seconds, whole=True)
         except Unusable as exc:
             raise EmbedderError(f"{name} {exc}") from exc
+        except TimedOut as exc:
+            raise Failed(f"{name} {exc}", tries=MAX_TRIES) from exc
         except NoAnswer as exc:
-            if isinstance(exc, TimedOut):
-                raise Failed(f"{name} {exc}", tries=MAX_TRIES) from exc
             nobody = isinstance(exc.__cause__, ConnectionRefusedError | socket.gaierror)
             tries = MAX_REFUSED_TRIES if nobody else MAX_TRIES
             raise Failed(f"{name} can't be reached: {self._client.address.quoted(str(exc))}", tries=tries) from exc

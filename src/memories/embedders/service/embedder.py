@@ -124,20 +124,17 @@ class HTTPEmbedder:
             raise EmbedderUnavailable(self._failed[1], words_instead=True)
         patience = Patience(units.request * self._timeout, units.total * self._timeout)
         try:
-            given = self._opened().post(body, patience, self._chosen.provider.vectors)
+            if self._client is None:
+                from memories.embedders.service.client import ServiceClient  # 25 ms that only those who ask pay
+
+                self._client = ServiceClient(self._chosen.service)
+            given = self._client.post(body, patience, self._chosen.provider.vectors)
         except EmbedderUnavailable as exc:
             if self._words_instead:  # the next callers need not wait for the same message
                 self._failed = (self._clock() + RESTS_SECONDS, str(exc))
             raise EmbedderUnavailable(str(exc), words_instead=self._words_instead) from exc
         self._failed = None
         return self._checked(given, len(texts))
-
-    def _opened(self) -> "ServiceClient":
-        if self._client is None:
-            from memories.embedders.service.client import ServiceClient  # 25 ms that only those who ask pay
-
-            self._client = ServiceClient(self._chosen.service)
-        return self._client
 
     def _checked(self, given: list[Any], count: int) -> "NDArray[np.float32]":
         """Return the vectors of an answer, of unit length.
@@ -168,12 +165,3 @@ class HTTPEmbedder:
         vectors /= largest  # the squares of huge numbers would be infinite
         unit: NDArray[np.float32] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
         return unit
-
-
-def open_remote(name: str, config: Config) -> HTTPEmbedder:
-    """Return the embedder that a name such as `openai:MODEL` and the settings choose.
-
-    Raises:
-        ConfigError: A setting is missing or not acceptable.
-    """
-    return HTTPEmbedder(providers.choose(name, config), config)

@@ -64,23 +64,6 @@ class Service(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A request for vectors.
-
-    Attributes:
-        model: By the name that the service knows.
-        texts: At most `Provider.batch`.
-        question: Whether they are queries, not statements.
-        dimension: The length of the vectors, if not the model's own.
-    """
-
-    model: str
-    texts: Sequence[str]
-    question: bool
-    dimension: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Provider:
     """A kind of service.
 
@@ -92,7 +75,10 @@ class Provider:
         model: The default model.
         batch: How many texts go into one request.
         keys: The settings that hold its key; empty if it needs none.
-        body: Makes the body of a request.
+        body: What is always in the body of a request.
+        texts: The key in the body for the texts.
+        kinds: What the key `input_type` says of statements and of questions; empty if there is no such key.
+        dimension: The key for the length of the vectors, if not the model's own; empty if it can't be chosen.
         vectors: Takes the vectors out of an answer, in the order of the texts; raises LookupError, TypeError or
             ValueError where they aren't there.
     """
@@ -104,30 +90,11 @@ class Provider:
     model: str
     batch: int
     keys: tuple[str, ...]
-    body: Callable[[Request], dict[str, Any]]
+    body: Mapping[str, Any]
+    texts: str
+    kinds: tuple[str, ...]
+    dimension: str
     vectors: Callable[[Any], list[Any]]
-
-
-def _openai_body(asked: Request) -> dict[str, Any]:
-    body: dict[str, Any] = {"model": asked.model, "input": list(asked.texts), "encoding_format": "float"}
-    return body | ({"dimensions": asked.dimension} if asked.dimension else {})
-
-
-def _ollama_body(asked: Request) -> dict[str, Any]:
-    return {"model": asked.model, "input": list(asked.texts), "truncate": True}
-
-
-def _voyage_body(asked: Request) -> dict[str, Any]:
-    kind = "query" if asked.question else "document"
-    body: dict[str, Any] = {"model": asked.model, "input": list(asked.texts), "input_type": kind, "truncation": True}
-    return body | ({"output_dimension": asked.dimension} if asked.dimension else {})
-
-
-def _cohere_body(asked: Request) -> dict[str, Any]:
-    kind = "search_query" if asked.question else "search_document"
-    body: dict[str, Any] = {"model": asked.model, "texts": list(asked.texts), "input_type": kind}
-    body |= {"embedding_types": ["float"], "truncate": "END"}
-    return body | ({"output_dimension": asked.dimension} if asked.dimension else {})
 
 
 def _numbered(answer: Any) -> list[Any]:
@@ -143,30 +110,28 @@ def _numbered(answer: Any) -> list[Any]:
     return [each["embedding"] for each in found]
 
 
-def _listed(answer: Any) -> list[Any]:
-    return list(answer["embeddings"])
-
-
 def _by_type(answer: Any) -> list[Any]:
-    """Return the vectors of an answer in Cohere's shape; its first version has them without their type."""
+    """Return the vectors of an answer in Cohere's shape; Ollama, and its first version, have them without a type."""
     found = answer["embeddings"]
     return list(found["float"] if isinstance(found, dict) else found)
 
 
 OPENAI = Provider(
     "openai", "OpenAI", "https://api.openai.com/v1", "/embeddings", "text-embedding-3-small", 256,
-    ("openai_api_key",), _openai_body, _numbered,
+    ("openai_api_key",), {"encoding_format": "float"}, "input", (), "dimensions", _numbered,
 )  # fmt: skip
 OLLAMA = Provider(
-    "ollama", "Ollama", "http://127.0.0.1:11434", "/api/embed", "nomic-embed-text", 16, (), _ollama_body, _listed
-)
+    "ollama", "Ollama", "http://127.0.0.1:11434", "/api/embed", "nomic-embed-text", 16,
+    (), {"truncate": True}, "input", (), "", _by_type,
+)  # fmt: skip
 VOYAGE = Provider(
     "voyage", "Voyage", "https://api.voyageai.com/v1", "/embeddings", "voyage-3", 128,
-    ("voyage_api_key",), _voyage_body, _numbered,
+    ("voyage_api_key",), {"truncation": True}, "input", ("document", "query"), "output_dimension", _numbered,
 )  # fmt: skip
 COHERE = Provider(
     "cohere", "Cohere", "https://api.cohere.com/v2", "/embed", "embed-english-v3.0", 96,
-    ("cohere_api_key",), _cohere_body, _by_type,
+    ("cohere_api_key",), {"embedding_types": ["float"], "truncate": "END"}, "texts",
+    ("search_document", "search_query"), "output_dimension", _by_type,
 )  # fmt: skip
 PROVIDERS = {provider.name: provider for provider in (OPENAI, OLLAMA, VOYAGE, COHERE)}
 
@@ -327,5 +292,10 @@ def ask(chosen: Chosen, texts: Sequence[str], *, question: bool) -> dict[str, An
     """Return the body of a request for the vectors of these texts."""
     if chosen.key_missing:
         raise EmbedderError(chosen.key_missing)
-    request = Request(chosen.service.model, texts, question, chosen.shorter)
-    return chosen.provider.body(request)
+    provider = chosen.provider
+    body = {"model": chosen.service.model, provider.texts: list(texts), **provider.body}
+    if provider.kinds:
+        body["input_type"] = provider.kinds[question]
+    if chosen.shorter and provider.dimension:
+        body[provider.dimension] = chosen.shorter
+    return body

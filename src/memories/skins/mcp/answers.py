@@ -29,18 +29,16 @@ _JOINERS = re.compile("(?<![\u200c\u200d])[\u200c\u200d\ufe0f](?![\u200c\u200d])
 def visible(value: Any) -> Any:
     """Return a JSON value without nulls, every character written out that would be invisible or reorder others."""
     if isinstance(value, str):
-        return value if value.isascii() and value.isprintable() else _written_out(value)
+        if value.isascii() and value.isprintable():
+            return value
+        joining = {found.start() for found in _JOINERS.finditer(value)}
+        shown = (sign in "\n\t" or at in joining or not fence.is_unseen(sign) for at, sign in enumerate(value))
+        return "".join(sign if show else f"\\u{{{ord(sign):x}}}" for sign, show in zip(value, shown, strict=True))
     if isinstance(value, Mapping):
         return {visible(name): visible(item) for name, item in value.items() if item is not None}
     if isinstance(value, Sequence):
         return [visible(item) for item in value]
     return value
-
-
-def _written_out(text: str) -> str:
-    joining = {found.start() for found in _JOINERS.finditer(text)}
-    hidden = (fence.is_unseen(sign) and sign not in "\n\t" and at not in joining for at, sign in enumerate(text))
-    return "".join(f"\\u{{{ord(sign):x}}}" if hide else sign for sign, hide in zip(text, hidden, strict=True))
 
 
 def named(shape: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,22 +71,15 @@ def shortened(item: Mapping[str, Any], most: int = MAX_CONTENT) -> dict[str, Any
 
 def alike(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return a memory that is like a new one, dated and attributed, as much as tells which one is right."""
-    return shortened(named({"tags": {"agent": found.get("agent")}, **found}), MAX_ALIKE) | {
-        "tags": None,
-        "created_at": None,
-    }
+    dated = named({"tags": {"agent": found.get("agent")}, **found})
+    return shortened(dated, MAX_ALIKE) | {"tags": None, "created_at": None}
 
 
 def fenced(**groups: Any) -> str:
     """Return items as text: one JSON object a line, between marks that no content can know or contain."""
     boundary = fence.new_boundary()
-    blocks = [
-        fence.block(
-            name, [fence.line(visible(item)) for item in (items if isinstance(items, list) else [items])], boundary
-        )
-        for name, items in groups.items()
-        if items
-    ]
+    lists = {name: items if isinstance(items, list) else [items] for name, items in groups.items() if items}
+    blocks = [fence.block(name, [fence.line(visible(item)) for item in lists[name]], boundary) for name in lists]
     return "\n".join([fence.rule(), *blocks] if blocks else ["Nothing."])
 
 

@@ -35,7 +35,7 @@ INSTRUCTIONS = (
 HINT_KNOWN = "nothing was stored: this memory says the same already"
 HINT_REPLACED = "stored as the next version of what had this key; get_history shows what it said before"
 HINT_UNCHANGED = "nothing was changed: it says this already"
-HINT_DUPLICATE = "nothing was stored, it is known; update_memory says it anew, force=true stores it anyway"
+HINT_DUPLICATE = "nothing was stored, it is known; reword it with update_memory, or store it anyway with force=true"
 HINT_SIMILAR = "stored; if it corrects one of similar_to, call delete_memory with that id"
 HINT_DELETED = "restore_memory brings it back"
 CONTEXT_TOKENS = (200, 20_000)
@@ -179,7 +179,8 @@ class Tools:
         facts: dict[str, Any] = {"stored": created.stored, "note": created.note or None}
         groups: dict[str, Any] = {}
         if created.memory is not None:
-            facts |= {"id": created.memory.id, "hint": _what_happened(created.stored, created.memory)}
+            replaced = HINT_REPLACED if created.memory.version > 1 else None
+            facts |= {"id": created.memory.id, "hint": replaced if created.stored else HINT_KNOWN}
             groups["memory"] = brief(shapes.memory(created.memory), ECHO)
         alike = shapes.created(created)
         for name, hint in (("duplicates", HINT_DUPLICATE), ("similar_to", HINT_SIMILAR)):
@@ -197,30 +198,26 @@ class Tools:
         *,
         caller: Context[Any, Any],
     ) -> CallToolResult:
-        """Correct a memory or say it anew; the versions before stay in its history."""
+        """Correct or reword a memory; earlier versions stay in its history."""
         before = self.memories.get(id)
         signed = _signed(tags or {}, caller) if content and content != before.content else tags
         memory = self.memories.update(id, content or None, tags=signed, remove_tags=remove_tags or ())
         hint = HINT_UNCHANGED if memory.version == before.version else None
-        facts = {"id": memory.id, "version": memory.version, "hint": hint}
-        return _answer(facts, memory=brief(shapes.memory(memory), ECHO))
+        return _changed(memory, version=memory.version, hint=hint)
 
     def delete_memory(self, id: Id) -> CallToolResult:  # noqa: A002
         """Forget a memory: it is no longer found. restore_memory undoes it."""
-        memory = self.memories.delete(id)
-        return _answer(
-            {"id": memory.id, "deleted": True, "hint": HINT_DELETED}, memory=brief(shapes.memory(memory), ECHO)
-        )
+        return _changed(self.memories.delete(id), deleted=True, hint=HINT_DELETED)
 
     def restore_memory(self, id: Id) -> CallToolResult:  # noqa: A002
         """Bring back a memory that was deleted, or replaced by another one."""
         memory = self.memories.restore(id)
-        return _answer({"id": memory.id, "version": memory.version}, memory=brief(shapes.memory(memory), ECHO))
+        return _changed(memory, version=memory.version)
 
     def reinforce_memory(self, id: Id) -> CallToolResult:  # noqa: A002
         """Confirm that a reinforceable memory still holds, so that it stops fading."""
         memory = self.memories.reinforce(id)
-        return _answer(shapes.reinforced(memory), memory=brief(shapes.memory(memory), ECHO))
+        return _changed(memory, **shapes.reinforced(memory))
 
     def get_context(
         self,
@@ -241,11 +238,9 @@ class Tools:
         gateway = MemoryGateway(ENGINE, backend=EngineBackend(found_by))
         built = ContextBuilder.from_config(gateway, found_by.config, tokens).build_recall(query, conversation or None)
         known = built["metadata"]
-        left_out = {name: known[name] for name in ("dropped_turns", "dropped_memories", "shortened_turns")}
-        facts = {name: number for name, number in left_out.items() if number}
-        facts |= {"hint": hint} if hint else {}
-        facts |= {"failed": "; ".join(failed["error"] for failed in known["errors"])} if known["errors"] else {}
-        return facts, {
+        facts = {name: known[name] for name in ("dropped_turns", "dropped_memories", "shortened_turns")}
+        facts |= {"hint": hint, "failed": "; ".join(failed["error"] for failed in known["errors"])}
+        return {name: fact for name, fact in facts.items() if fact}, {
             "turns": [turn_item(turn) for turn in built["history"]],
             "memories": [memory_item(*pair) for pair in built["memories"]],
         }
@@ -342,11 +337,7 @@ def _lean(schema: Any) -> Any:
     options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
     if len(options) == 1:
         schema = options[0] | {name: value for name, value in schema.items() if name != "anyOf"}
-    idle: dict[str, tuple[type, ...]] = {
-        "title": (str,),
-        "default": (str, bool, type(None)),
-        "additionalProperties": (bool,),
-    }
+    idle = {"title": (str,), "default": (str, bool, type(None)), "additionalProperties": (bool,)}
     return {
         name: _lean(value)
         for name, value in schema.items()
@@ -367,17 +358,16 @@ def _at_most(limit: int) -> int:
     return limit
 
 
-def _what_happened(stored: bool, memory: Memory) -> str | None:
-    if not stored:
-        return HINT_KNOWN
-    return HINT_REPLACED if memory.version > 1 else None
-
-
 def _answer(facts: Mapping[str, Any], **groups: Any) -> CallToolResult:
     """Return a result whose text and whose structure each say all: clients show their model one of them."""
     return CallToolResult(
         content=[TextContent(text=answers.text(facts, groups))], structured_content=answers.structure(facts, groups)
     )
+
+
+def _changed(memory: Memory, **facts: Any) -> CallToolResult:
+    """Return what was done to a memory, and a short look at it."""
+    return _answer({"id": memory.id, **facts}, memory=brief(shapes.memory(memory), ECHO))
 
 
 def _sentence(exc: MemoriesError) -> str:

@@ -111,7 +111,10 @@ async def lines(given: "AsyncIterator[str]") -> "AsyncIterator[str]":
     """
     async for line in given:
         yield answerable(line)
-    _leave_soon()
+    # The process ends soon even if a call still waits, for a lock say: nobody waits for its answer any more.
+    timer = threading.Timer(LEAVING_SECONDS, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
 
 
 def answerable(line: str) -> str:
@@ -135,10 +138,3 @@ def _refusable(line: str) -> str:
         return json.dumps({**given, "params": {**known, "arguments": {UNREADABLE: reason}}})
     except (ValueError, TypeError, KeyError, RecursionError):
         return line  # no request: the SDK logs it
-
-
-def _leave_soon() -> None:
-    """End the process soon even if a call still waits, for a lock say: nobody waits for its answer any more."""
-    timer = threading.Timer(LEAVING_SECONDS, os._exit, (0,))
-    timer.daemon = True
-    timer.start()
