@@ -144,7 +144,7 @@ class ContextBuilder:
         if not blocks:
             return str(message)
         opening, _ = fence.marks(LATEST, boundary)
-        return "\n\n".join([fence.rule(), *blocks, f"{opening}\n{message}"])
+        return "\n\n".join([fence.RULE, *blocks, f"{opening}\n{message}"])
 
     def _truncate_to_budget(self, context: dict[str, Any]) -> dict[str, Any]:
         """Return a context that fits the budget: first the message, then the newest turns, then memories.
@@ -159,20 +159,18 @@ class ContextBuilder:
             kept |= {"history": [], "memories": []}
             kept["history"] = self._newest(history, kept)
             kept["memories"] = self._relevant(memories, kept)
-        dropped = len(history) - len(kept["history"]), len(memories) - len(kept["memories"])
         shortened = sum(turn not in history or len(turn.text) > fence.MAX_SHOWN for turn in kept["history"])
-        kept["metadata"] = context["metadata"] | {
-            "token_budget": self.token_budget,
-            "token_counts": self._token_counts(kept),
-            "truncated": bool(any(dropped) or shortened or cut),
-            "dropped_turns": dropped[0],
-            "dropped_memories": dropped[1],
+        lost = {
+            "dropped_turns": len(history) - len(kept["history"]),
+            "dropped_memories": len(memories) - len(kept["memories"]),
             "shortened_turns": shortened,
             "latest_message_cut": cut,
         }
-        if kept["metadata"]["truncated"]:
-            numbers = {name: kept["metadata"][name] for name in _CUT}
-            event(_log, logging.INFO, "context truncated", token_budget=self.token_budget, **numbers)
+        truncated = any(lost.values())
+        counts = {"token_budget": self.token_budget, "token_counts": self._token_counts(kept), "truncated": truncated}
+        kept["metadata"] = {**context["metadata"], **counts, **lost}
+        if truncated:
+            event(_log, logging.INFO, "context truncated", token_budget=self.token_budget, **lost)
         return kept
 
     # --- inside ----------------------------------------------------------------------------------------------------
@@ -273,9 +271,6 @@ class ContextBuilder:
             "latest_message": self._count_tokens(context["latest_message"]),
             "total": self._total(dict(context)),
         }
-
-
-_CUT = ("dropped_turns", "dropped_memories", "shortened_turns", "latest_message_cut")
 
 
 def _said(text: str) -> list[str]:

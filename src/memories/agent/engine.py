@@ -81,15 +81,10 @@ class EngineBackend:
         """
         known = {
             _TYPE: item.memory_type,
-            _CONVERSATION: item.conversation_id,
-            **{name: getattr(item, name) for name in _LISTED},
+            **{name: getattr(item, name) for name in (_CONVERSATION, *_LISTED)},
             _WINDOW: None if window is None else _window_tag(window),
         }
-        draft: dict[str, Any] = {
-            "tags": present(known),
-            "confidence": item.confidence,
-            "created_at": moment(item.ts),
-        }
+        draft: dict[str, Any] = {"tags": present(known), "confidence": item.confidence, "created_at": moment(item.ts)}
         sure = round(item.confidence, 4)  # as confidences are shown
         with _translated():
             made = self.memories.create(item.text, **draft)

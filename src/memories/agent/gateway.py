@@ -278,16 +278,16 @@ class MemoryGateway:
 
     def _queue(self, turn: HistoryTurn, error: ConnectionError | MCPError) -> None:
         """Put a turn into the queue, and note in the error whether that worked."""
+        error.queued = False  # type: ignore[union-attr]
         try:
             self.queue.add(vars(turn) | {"ts": aware(turn.ts)})
         except OSError as exc:
             event(_log, logging.ERROR, "turn lost: it could be neither stored nor queued", error=str(exc))
-            error.queued = False  # type: ignore[union-attr]
             error.add_note(f"it could not be queued either: {exc}")
-            return
-        error.queued = True  # type: ignore[union-attr]
-        error.add_note(f"the turn waits in {self.queue.path}")
-        event(_log, logging.WARNING, "turn queued", conversation_id=turn.conversation_id)
+        else:
+            error.queued = True  # type: ignore[union-attr]
+            error.add_note(f"the turn waits in {self.queue.path}")
+            event(_log, logging.WARNING, "turn queued", conversation_id=turn.conversation_id)
 
     @contextmanager
     def _timed(self, name: str, *, counts: str | None = None, **fields: object) -> Iterator[dict[str, object]]:

@@ -23,10 +23,6 @@ _PROBE = "health"  # the conversation and the window that a health check looks a
 _log = logging.getLogger(__name__)
 
 
-def _clock() -> datetime:
-    return datetime.now(UTC)
-
-
 class AgentMemory:
     """What an agent needs around each message. A failing memory is logged and never stops the agent.
 
@@ -42,7 +38,7 @@ class AgentMemory:
         gateway: MemoryGateway,
         builder: ContextBuilder,
         policy: MemoryPolicy,
-        clock: Callable[[], datetime] = _clock,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Put the parts together; `start` makes them from the settings.
 

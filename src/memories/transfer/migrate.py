@@ -5,7 +5,6 @@ It can be stopped at any moment and run again; what was copied stays.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
 from memories.batches import by_count
@@ -112,9 +111,9 @@ class _Mover:
         Raises:
             RequestError: It has some.
         """
-        others = list(islice(self._only_there(place), 1)) if self._target.count(place.everything(), at_most=1) else []
-        if others:
-            raise RequestError(_is_no_copy(others[0]))
+        other = next(self._only_there(place), None) if self._target.count(place.everything(), at_most=1) else None
+        if other is not None:
+            raise _is_no_copy(other)
 
     def copy(self, page: Sequence[Record]) -> None:
         """Copy what the target does not have, and what changed since it was copied."""
@@ -158,7 +157,7 @@ class _Mover:
         """
         for ref in self._surplus:
             if hash(ref) not in self._copied:
-                raise RequestError(_is_no_copy(ref))
+                raise _is_no_copy(ref)
         if self._surplus:
             self._target.remove(self._surplus)
             self.result.removed = len(self._surplus)
@@ -196,7 +195,7 @@ class _Mover:
         pairs = [(record, there[record.ref]) for record in page if record.ref in there]
         for record, other in pairs:
             if immutable(record) != immutable(other):
-                raise RequestError(_is_no_copy(record.ref))
+                raise _is_no_copy(record.ref)
         return missing, [
             (record, other)
             for record, other in pairs
@@ -230,8 +229,8 @@ class _Mover:
             yield from set(refs) - {record.ref for record in self._source.read(refs)}
 
 
-def _is_no_copy(ref: Ref) -> str:
-    return (
+def _is_no_copy(ref: Ref) -> RequestError:
+    return RequestError(
         f"the target is no copy of this store: it has a record of its own, {ref.collection} {ref.group} "
         f"({ref.position}) in namespace {ref.namespace}, or that one was forgotten here since; forget it there, or "
         "migrate to an empty store; to merge two stores use memory export and memory import"

@@ -77,7 +77,7 @@ def said_twice(result: CallToolResult) -> dict[str, Any]:
     boundary = (re.findall(r"^=== \w+ ([0-9a-f]{16}) ===$", content.text, re.M) or [""])[0]
     for name, items in groups.items():
         assert fence.read_block(content.text, name, boundary) == (items if isinstance(items, list) else [items])
-    assert ("note" in structure) == (fence.rule() in lines) == any(groups.values())
+    assert ("note" in structure) == (fence.RULE in lines) == any(groups.values())
     return structure
 
 
@@ -583,7 +583,7 @@ def test_resources(agent: Agent, memories: Memories) -> None:
 
     for uri in (f"memory://item/{made.id}", f"memory://item/{made.id[:18]}", "memory://recent"):
         told = read(uri)
-        assert told.startswith(fence.rule())
+        assert told.startswith(fence.RULE)
         assert "The cat is called \\u003cMomo\\u003e" in told
     assert json.loads(read("memory://status"))["memory_count"] == 1
     for wrong, said in ((SKIPPED, "-32602 Memory not found"), ("zzz", '-32602 "zzz" is not a memory id')):
@@ -599,7 +599,7 @@ def test_prompts(agent: Agent, memories: Memories) -> None:
         return str(message.content.text)
 
     told = prompted("recall", topic="the cat")
-    assert fence.rule() in told
+    assert fence.RULE in told
     assert "The cat is called Momo" in told
     assert "create_memory" in prompted("remember")
     assert "conversation: the port." in prompted("remember", what="the port")

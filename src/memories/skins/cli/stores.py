@@ -11,6 +11,7 @@ import click
 
 from memories.disk import replacing
 from memories.errors import InvalidInput
+from memories.models import SHARED
 from memories.skins import shapes
 from memories.skins.cli.options import (
     command,
@@ -57,10 +58,10 @@ def export(config: "Config", file: str | None, vectors: bool, all_namespaces: bo
 
     from memories.transfer.export import export as run
 
-    names = None if all_namespaces else _readable(config, no_shared)
+    names = _namespaces(config, all_namespaces, no_shared)
 
     def write_to(stream: IO[bytes]) -> int:
-        with _opened(config.store, None, config) as opened, _Bar() as bar:
+        with _opened(config.store, None, config) as opened, contextlib.closing(_Bar()) as bar:
             return run(
                 opened, lambda line: stream.write(line.encode()), namespaces=names, with_vectors=vectors, progress=bar
             )
@@ -90,7 +91,7 @@ def import_(config: "Config", file: str, dry_run: bool, all_namespaces: bool, no
     from memories.embedders import open_embedder
     from memories.transfer.importing import import_ as run
 
-    names = None if all_namespaces else _readable(config, no_shared)
+    names = _namespaces(config, all_namespaces, no_shared)
     embedder = open_embedder(config.embedder, config)
     with _opened(config.store, embedder, config) as opened, _lines(file) as lines:
         done = run(opened, lines, embedder, namespaces=names, dry_run=dry_run)
@@ -113,7 +114,11 @@ def migrate(config: "Config", target: str) -> None:
     if _absolute(target) == _absolute(config.store):
         raise InvalidInput("the store to copy to is the store itself; name another one")
     embedder = open_embedder(config.embedder, config)
-    with _opened(config.store, None, config) as source, _opened(target, embedder, config) as copy, _Bar() as bar:
+    with (
+        _opened(config.store, None, config) as source,
+        _opened(target, embedder, config) as copy,
+        contextlib.closing(_Bar()) as bar,
+    ):
         done = run(source, copy, embedder, progress=bar)
     switch = _setting(target, "set MEMORY_STORE to the URL that you gave")
     go_back = _setting(config.store, "set MEMORY_STORE back to the URL that you had")
@@ -137,7 +142,7 @@ def reembed(config: "Config", model: str | None) -> None:
     embedder = open_embedder(name, config)
     if embedder is None:
         raise InvalidInput('"none" makes no vectors; name an embedder, or set EMBEDDER=none to search by words only')
-    with _opened(config.store, None, config) as opened, _Bar() as bar:
+    with _opened(config.store, None, config) as opened, contextlib.closing(_Bar()) as bar:
         done = run(opened, embedder, progress=bar)
     answer = shapes.reembedded(done, name)
     if name != config.embedder:
@@ -146,21 +151,17 @@ def reembed(config: "Config", model: str | None) -> None:
     emit(answer, lambda: f"Embedded {done.embedded} records with {done.model}.")
 
 
-def _readable(config: "Config", no_shared: bool) -> tuple[str, ...]:
-    from memories.models import SHARED
-
+def _namespaces(config: "Config", all_namespaces: bool, no_shared: bool) -> tuple[str, ...] | None:
+    """Return the namespaces that are read and written; None for all."""
+    if all_namespaces:
+        return None
     return (config.namespace,) if no_shared else tuple(dict.fromkeys((config.namespace, SHARED)))
 
 
-@contextlib.contextmanager
-def _opened(url: str, embedder: "Embedder | None", config: "Config") -> "Iterator[Store]":
+def _opened(url: str, embedder: "Embedder | None", config: "Config") -> "contextlib.closing[Store]":
     from memories.stores import open_store
 
-    store = open_store(url, embedder.space if embedder else None, config)
-    try:
-        yield store
-    finally:
-        store.close()
+    return contextlib.closing(open_store(url, embedder.space if embedder else None, config))
 
 
 @contextlib.contextmanager
@@ -178,7 +179,7 @@ def _lines(file: str) -> Iterator[Iterator[bytes]]:
                 bar("importing", done, size)
             yield line
 
-    with _Bar() as bar:
+    with contextlib.closing(_Bar()) as bar:
         if file == "-":
             yield read(sys.stdin.buffer, 0)
             return
@@ -202,22 +203,16 @@ class _Bar:
         if not self._shown:
             return
         if self._bar is None or what != self._what or done < self._bar.pos:
-            self._end()
+            self.close()
             self._what = what
             self._bar = click.progressbar(length=total, label=what, file=sys.stderr).__enter__()
         self._bar.length = total
         self._bar.update(done - self._bar.pos)
 
-    def _end(self) -> None:
+    def close(self) -> None:
         if self._bar is not None:
             self._bar.render_finish()
             self._bar = None
-
-    def __enter__(self) -> "_Bar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
 
 
 def _setting(url: str, otherwise: str) -> str:

@@ -80,7 +80,7 @@ def fenced(**groups: Any) -> str:
     boundary = fence.new_boundary()
     lists = {name: items if isinstance(items, list) else [items] for name, items in groups.items() if items}
     blocks = [fence.block(name, [fence.line(visible(item)) for item in lists[name]], boundary) for name in lists]
-    return "\n".join([fence.rule(), *blocks] if blocks else ["Nothing."])
+    return "\n".join([fence.RULE, *blocks] if blocks else ["Nothing."])
 
 
 def text(facts: Mapping[str, Any], groups: Mapping[str, Any]) -> str:
