@@ -47,7 +47,6 @@ class Store(Protocol):
         Raises:
             StoreBusy: Another process held the store for too long.
         """
-        ...
 
     def append(self, records: Sequence[Record]) -> None:
         """Add new records with their words and vectors; a record that is moved keeps its `accesses`, too.
@@ -56,7 +55,6 @@ class Store(Protocol):
             Conflict: A position or a key is taken; nothing was added.
             EmbedderMismatch: The vectors are of another space than those in the store.
         """
-        ...
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """Change the end and the fields of records; refs that don't exist are ignored.
@@ -64,11 +62,9 @@ class Store(Protocol):
         Raises:
             Conflict: A record would become live again, and another one has its key now; nothing was changed.
         """
-        ...
 
     def touch(self, refs: Sequence[Ref]) -> None:
         """Count one access of each record. Only a statistic: a store that is busy or read-only may skip it."""
-        ...
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """Remove records for good: afterwards no byte of their text, words or vectors is in the store's files.
@@ -82,7 +78,6 @@ class Store(Protocol):
             StoreBusy: A reader kept the old pages from being overwritten. No reader sees the records any more, `info`
                 says `erasing`, and the next call, even one without refs, finishes the erasure.
         """
-        ...
 
     def scan(
         self, where: Filter, *, limit: int, after: tuple[str, int] | None = None, newest_first: bool = False
@@ -96,11 +91,9 @@ class Store(Protocol):
                 group, after that position in all of them.
             newest_first: Scan backwards.
         """
-        ...
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """Return the different (namespace, group) of the records, at most `limit`, in order."""
-        ...
 
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
@@ -120,7 +113,6 @@ class Store(Protocol):
         Raises:
             EmbedderMismatch: The vector is of another space than those in the store.
         """
-        ...
 
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
         """Return what matches a query, term by term and without the records: turns are ranked with their neighbours.
@@ -135,33 +127,27 @@ class Store(Protocol):
         Raises:
             EmbedderMismatch: The vector is of another space than those in the store.
         """
-        ...
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """Return the records of these refs, in no particular order; refs that don't exist are left out."""
-        ...
 
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """Return the distinct values of a label in these namespaces, in order; fast, however many records there are.
 
         Values that only ended records have may be included.
         """
-        ...
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
         """Return how many records there are; with `at_most`, stop counting there."""
-        ...
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """Return how many records have each label key or, given a key, each of its values."""
-        ...
 
     def namespaces(self, collection: Collection) -> list[str]:
         """Return the namespaces that have records, ended ones included, in order.
 
         For moving or re-embedding a whole store, never for a search.
         """
-        ...
 
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
         """Return vectors as the store keeps them, each of shape (windows, dimension), float32 and of unit length.
@@ -170,7 +156,6 @@ class Store(Protocol):
         than it was given, so a cosine is within 0.01 of the exact one, also after they are appended to another store
         and read from there. Records without a vector, and refs that don't exist, are left out.
         """
-        ...
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """Return records of any namespace, ended ones included, that have no vectors of this space, staged or in use.
@@ -182,7 +167,6 @@ class Store(Protocol):
             collection: Memories or turns.
             limit: At most this many; what has been staged is not returned again, so repeated calls make progress.
         """
-        ...
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
         """Keep vectors of a space beside those in use; nothing is searched by them before `switch`.
@@ -196,7 +180,6 @@ class Store(Protocol):
             space: Their space; not necessarily the one that the store was opened with.
             vectors: For each ref, shape (windows, dimension), unit length.
         """
-        ...
 
     def switch(self, space: Space) -> None:
         """Search by the staged vectors of this space from now on, in one step; those in use before are removed.
@@ -212,15 +195,12 @@ class Store(Protocol):
         Raises:
             Conflict: Records have no vectors of this space yet (see `unstaged`); nothing was changed.
         """
-        ...
 
     def info(self, where: Filter) -> StoreInfo:
         """Return the status of the store; it reads from the disk, so it also proves that the store answers."""
-        ...
 
     def close(self) -> None:
         """Release all resources. The store must not be used afterwards."""
-        ...
 
 
 def required(space: Space | None) -> Space:

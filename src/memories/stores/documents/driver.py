@@ -112,22 +112,18 @@ class Driver(Protocol):
     @property
     def url(self) -> str:
         """The address of the store, without a password."""
-        ...
 
     @property
     def collection(self) -> str:
         """What the store is called on the server."""
-        ...
 
     @property
     def remains(self) -> tuple[str, ...]:
         """Where the bytes of deleted points may remain, and until when; empty if nowhere."""
-        ...
 
     @property
     def max_batch(self) -> int:
         """How many points one `add` or `update` takes in one step."""
-        ...
 
     def state(self) -> Mapping[str, str]:
         """Return what the store remembers about itself; empty if it does not exist yet.
@@ -137,70 +133,57 @@ class Driver(Protocol):
         Raises:
             StoreError: Something of that name exists that is not a store of ours.
         """
-        ...
 
     def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
         """Set those of the values that are not set yet, and return the resulting state; this creates the store.
 
         Of two that claim at once, one wins, and both get the resulting state, as far as the server can tell.
         """
-        ...
 
     def set_state(self, values: Mapping[str, str]) -> None:
         """Replace the whole state, in one step."""
-        ...
 
     def parts(self) -> list[Part]:
         """Return the parts that exist; some may be empty."""
-        ...
 
     def drop(self, part: Part) -> None:
         """Remove a part with all its points; no error if there is none."""
-        ...
 
     def add(self, part: Part, points: Sequence[Point]) -> None:
         """Add points; one whose id is taken is silently skipped, and the existing one stays as it is.
 
         To learn whose point it is, read it back: a record's payload contains the id of the write that made it.
         """
-        ...
 
     def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
         """Set fields of the payloads of points, by id; None removes a field, and all others stay as they are.
 
         Ids that don't exist are ignored: this creates nothing.
         """
-        ...
 
     def delete(self, part: Part, ids: Iterable[str]) -> None:
         """Remove points; ids that don't exist are ignored."""
-        ...
 
     def get(self, part: Part, ids: Sequence[str]) -> list[Point]:
         """Return the points with these ids that exist, without vectors and words, in no particular order."""
-        ...
 
     def find(self, part: Part, where: Where, *, limit: int | None = None) -> list[Point]:
         """Return points that fulfil the conditions, without vectors and words; with a limit, the same ones each time.
 
         They come in no particular order.
         """
-        ...
 
     def ids(self, part: Part, where: Where) -> list[str]:
         """Return the ids of all points that fulfil the conditions, in no particular order, as fast as possible."""
-        ...
 
     def count(self, part: Part) -> int:
         """Return how many points a part has, or a few more."""
-        ...
 
     def holders(self, part: Part, term: "Term") -> list[str]:
         """Return the ids of the records whose words include a term, and possibly a few more, which are checked later.
 
         For a term of several tokens, return the records that have all of them, in whatever order.
         """
-        ...
 
     def nearest(self, part: Part, vector: "NDArray[np.float32]", *, k: int) -> list[tuple[str, float]]:
         """Return the ids of the `k` windows with the highest cosine, and its cosine; 99 in 100 are the right ones.
@@ -210,12 +193,9 @@ class Driver(Protocol):
             vector: Shape (dimension,), unit length.
             k: How many; fewer only if there are no more.
         """
-        ...
 
     def vectors(self, part: Part, ids: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
         """Return the vectors of windows by id, shape (dimension,); ids that don't exist are left out."""
-        ...
 
     def close(self) -> None:
         """Release connections."""
-        ...
