@@ -45,7 +45,7 @@ from memories.errors import ConfigError, Conflict, StoreBusy, StoreDamaged, Stor
 from memories.stores.documents.driver import Condition, Kind, Part, Point  # noqa: E402
 from memories.stores.qdrant import folder as qdrant_folder  # noqa: E402
 from memories.stores.qdrant import local  # noqa: E402
-from memories.stores.qdrant.driver import QdrantDriver, Request, Verb  # noqa: E402
+from memories.stores.qdrant.driver import QdrantDriver, Verb  # noqa: E402
 from memories.stores.qdrant.folder import FolderTransport  # noqa: E402
 from memories.stores.qdrant.rest import RestTransport  # noqa: E402
 from memories.stores.qdrant.store import QdrantStore  # noqa: E402
@@ -337,9 +337,9 @@ class TestQdrantServer(StoreContract):
         yield from opening(url)
         store = QdrantStore(url, SPACE)
         transport = store._driver._transport  # type: ignore[attr-defined]
-        for entry in transport.ask(Request(Verb.COLLECTIONS))["collections"]:
+        for entry in transport.ask(Verb.COLLECTIONS)["collections"]:
             if entry["name"].startswith(name):
-                transport.ask(Request(Verb.REMOVE, entry["name"]))
+                transport.ask(Verb.REMOVE, entry["name"])
         store.close()
 
 
@@ -467,11 +467,11 @@ def test_what_another_writer_changes_meanwhile_is_kept(server: ApiServer, monkey
     asked = ours._transport.ask
     between = iter([{"a": {"accesses": 7}}])
 
-    def ask(request: Request) -> Any:
-        if request.verb is Verb.UPSERT:
+    def ask(verb: Verb, *details: Any) -> Any:
+        if verb is Verb.UPSERT:
             for change in between:
                 theirs.update(RECORDS, change)
-        return asked(request)
+        return asked(verb, *details)
 
     monkeypatch.setattr(ours._transport, "ask", ask)
     ours.update(RECORDS, {"a": {"ended": 2}, "b": {"ended": 3}})
@@ -496,7 +496,7 @@ def test_a_point_of_another_part_is_never_an_answer(driver: QdrantDriver) -> Non
         (entry,) = driver._entries(part, ["a"], True)
         name = driver._collection(part)
         moved = {"payload": {"_part": "records/memory/bob"}, "filter": {"must": [{"has_id": [entry["id"]]}]}}
-        driver._transport.ask(Request(Verb.SET_PAYLOAD, name, moved))
+        driver._transport.ask(Verb.SET_PAYLOAD, name, moved)
     assert [found.id for found in driver.get(RECORDS, ["a", "b"])] == ["b"]
     assert driver.vectors(VECTORS, ["a", "b"]).keys() == {"b"}
 
@@ -594,7 +594,7 @@ def test_a_space_goes_with_the_last_of_its_parts(driver: QdrantDriver) -> None:
     assert sorted(driver.parts()) == sorted([RECORDS, other])
     driver.drop(other)
     driver.drop(other)
-    names = {entry["name"] for entry in driver._transport.ask(Request(Verb.COLLECTIONS))["collections"]}
+    names = {entry["name"] for entry in driver._transport.ask(Verb.COLLECTIONS)["collections"]}
     assert names == {"memories"}
     driver.add(VECTORS, [Point("a", {}, vector)])
     assert driver.count(VECTORS) == 1

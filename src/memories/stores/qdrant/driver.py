@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from memories.batches import by_count, by_weight
 from memories.errors import StoreBusy, StoreDamaged, StoreError
@@ -46,6 +46,9 @@ VECTOR_INDEXES: Mapping[str, Mapping[str, Any]] = {PART: _TENANT}
 _RANGES = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
 
 
+Body = Mapping[str, Any]
+
+
 class Verb(StrEnum):
     """What a request asks for."""
 
@@ -65,20 +68,6 @@ class Verb(StrEnum):
     FACET = "facet"
 
 
-class Request(NamedTuple):
-    """One request.
-
-    Attributes:
-        verb: What it asks for.
-        collection: The collection; empty if it is about all.
-        body: The JSON object that the REST API documents for it; None if it has none.
-    """
-
-    verb: Verb
-    collection: str = ""
-    body: Mapping[str, Any] | None = None
-
-
 class NoCollection(StoreError):
     """The collection that a request names does not exist."""
 
@@ -89,28 +78,29 @@ class Transport(Protocol):
     @property
     def url(self) -> str:
         """Where they are, without a key and without a collection."""
-        ...
 
     @property
     def remains(self) -> tuple[str, ...]:
         """Where the bytes of deleted points may remain, and until when."""
-        ...
 
-    def ask(self, request: Request) -> Any:
+    def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
         """Return the `result` of the answer, as the REST API documents it.
 
         What was written is durable, and every later request sees it. Creating a collection that exists, or removing one
         that does not, is no error.
 
+        Args:
+            verb: What it asks for.
+            collection: The collection; empty if it is about all.
+            body: The JSON object that the REST API documents for it; None if it has none.
+
         Raises:
             NoCollection: The collection does not exist; nothing was created.
             StoreError: The request failed.
         """
-        ...
 
     def close(self) -> None:
         """Release all resources."""
-        ...
 
 
 class QdrantDriver:
@@ -190,9 +180,9 @@ class QdrantDriver:
         """Return the state and its revision; None if there is no state yet."""
         body = {"ids": [_point_id(_STATE, "")], "with_payload": True, "with_vector": False}
         try:
-            found = self._transport.ask(Request(Verb.GET, self._name, body))
+            found = self._transport.ask(Verb.GET, self._name, body)
             if not found:
-                self._check_ours(self._transport.ask(Request(Verb.INFO, self._name)))
+                self._check_ours(self._transport.ask(Verb.INFO, self._name))
         except NoCollection:
             return {}, None
         if not found:
@@ -207,18 +197,18 @@ class QdrantDriver:
     def _put_state(self, values: Mapping[str, str], mode: Mapping[str, Any]) -> None:
         payload = {PART: _STATE, NAME: "", _REVISION: _new_revision(), "values": json.dumps(dict(values))}
         point = {"id": _point_id(_STATE, ""), "vector": {}, "payload": payload}
-        self._write(Request(Verb.UPSERT, self._name, {"points": [point], **mode}))
+        self._upsert(self._name, {"points": [point], **mode})
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def parts(self) -> list[Part]:
         """See `Driver.parts`."""
         found: list[Part] = []
-        for entry in self._transport.ask(Request(Verb.COLLECTIONS))["collections"]:
+        for entry in self._transport.ask(Verb.COLLECTIONS)["collections"]:
             base, sign, space = entry["name"].partition(_SPACE_SIGN)
             if base == self._name:
                 body = {"key": PART, "limit": _MAX_PARTS, "exact": True}
-                hits = self._read(Request(Verb.FACET, entry["name"], body)) or {"hits": []}
+                hits = self._read(Verb.FACET, entry["name"], body) or {"hits": []}
                 names = [str(hit["value"]) for hit in hits["hits"]]
                 found += [_part(name, space if sign else "") for name in names if name != _STATE]
         return found
@@ -226,13 +216,13 @@ class QdrantDriver:
     def drop(self, part: Part) -> None:
         """See `Driver.drop`; the collection of a space goes with the last of its parts."""
         name = self._collection(part)
-        if self._read(Request(Verb.DELETE, name, {"filter": _filter(part, [])})) is None:
+        if self._read(Verb.DELETE, name, {"filter": _filter(part, [])}) is None:
             return
         if part.kind is Kind.VECTORS:
-            left = self._read(Request(Verb.COUNT, name, {"exact": True}))
+            left = self._read(Verb.COUNT, name, {"exact": True})
             if left is not None and left["count"] == 0:
                 self._made.discard(name)
-                self._transport.ask(Request(Verb.REMOVE, name))
+                self._transport.ask(Verb.REMOVE, name)
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -241,7 +231,7 @@ class QdrantDriver:
         dimension = len(points[0].vector) if points and points[0].vector is not None else 0
         for some in _in_requests([_stored(part, point) for point in points], self.max_batch):
             body = {"points": some, "update_mode": "insert_only"}
-            self._write(Request(Verb.UPSERT, self._collection(part), body), dimension)
+            self._upsert(self._collection(part), body, dimension)
 
     def update(self, part: Part, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
         """See `Driver.update`."""
@@ -251,7 +241,7 @@ class QdrantDriver:
             if all(change == first for change in some.values()):
                 ids = {"must": [{"has_id": [_point_id(_part_name(part), name) for name in some]}]}
                 body = {"payload": {**first, _REVISION: _new_revision()}, "filter": ids}
-                self._read(Request(Verb.SET_PAYLOAD, self._collection(part), body))
+                self._read(Verb.SET_PAYLOAD, self._collection(part), body)
             else:
                 self._replace(part, some)
 
@@ -271,7 +261,7 @@ class QdrantDriver:
             seen = _unchanged([entry["payload"][_REVISION] for entry in found.values()])
             for some in _in_requests(points, self.max_batch):
                 body = {"points": some, "update_mode": "update_only", "update_filter": seen}
-                self._read(Request(Verb.UPSERT, collection, body))
+                self._read(Verb.UPSERT, collection, body)
             now = self._entries(part, list(found), {"include": [PART, NAME, _REVISION]})
             late = {entry["payload"][NAME] for entry in now if entry["payload"][_REVISION] != revision}
             waiting = {name: changes[name] for name in late}
@@ -282,7 +272,7 @@ class QdrantDriver:
     def delete(self, part: Part, ids: Iterable[str]) -> None:
         """See `Driver.delete`."""
         for points in by_count([_point_id(_part_name(part), name) for name in ids], _PAGE):
-            self._read(Request(Verb.DELETE, self._collection(part), {"points": points}))
+            self._read(Verb.DELETE, self._collection(part), {"points": points})
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -301,7 +291,7 @@ class QdrantDriver:
     def count(self, part: Part) -> int:
         """See `Driver.count`."""
         body = {"filter": _filter(part, []), "exact": True}
-        found = self._read(Request(Verb.COUNT, self._collection(part), body))
+        found = self._read(Verb.COUNT, self._collection(part), body)
         return 0 if found is None else int(found["count"])
 
     def holders(self, part: Part, term: "Term") -> list[str]:
@@ -324,7 +314,7 @@ class QdrantDriver:
             "with_payload": {"include": [NAME]},
             "with_vector": False,
         }
-        answer = self._read(Request(Verb.QUERY, self._collection(part), body)) or {"points": []}
+        answer = self._read(Verb.QUERY, self._collection(part), body) or {"points": []}
         found = [(_name(entry), float(entry["score"])) for entry in answer["points"]]
         return sorted(found, key=lambda entry: -entry[1])
 
@@ -344,22 +334,22 @@ class QdrantDriver:
     def _collection(self, part: Part) -> str:
         return f"{self._name}{_SPACE_SIGN}{part.space}" if part.kind is Kind.VECTORS else self._name
 
-    def _read(self, request: Request) -> Any:
+    def _read(self, verb: Verb, collection: str, body: Body | None = None) -> Any:
         """Send a request that creates nothing; None if the collection does not exist."""
         try:
-            return self._transport.ask(request)
+            return self._transport.ask(verb, collection, body)
         except NoCollection:
             return None
 
-    def _write(self, request: Request, dimension: int = 0) -> None:
-        """Send a request after creating the collection if it is missing, or was removed meanwhile."""
-        self._make(request.collection, dimension)
+    def _upsert(self, collection: str, body: Body, dimension: int = 0) -> None:
+        """Write points after creating the collection if it is missing, or was removed meanwhile."""
+        self._make(collection, dimension)
         try:
-            self._transport.ask(request)
+            self._transport.ask(Verb.UPSERT, collection, body)
         except NoCollection:
-            self._made.discard(request.collection)
-            self._make(request.collection, dimension)
-            self._transport.ask(request)
+            self._made.discard(collection)
+            self._make(collection, dimension)
+            self._transport.ask(Verb.UPSERT, collection, body)
 
     def _entries(
         self, part: Part, ids: Sequence[str], payload: Mapping[str, Any] | bool, *, vectors: bool = False
@@ -368,7 +358,7 @@ class QdrantDriver:
         found: list[dict[str, Any]] = []
         for some in by_count(list(dict.fromkeys(ids)), _PAGE):
             body = {"ids": [_point_id(name, one) for one in some], "with_payload": payload, "with_vector": vectors}
-            found += self._read(Request(Verb.GET, self._collection(part), body)) or []
+            found += self._read(Verb.GET, self._collection(part), body) or []
         return [entry for entry in found if (entry.get("payload") or {}).get(PART, name) == name]
 
     def _scroll(
@@ -379,7 +369,7 @@ class QdrantDriver:
         left = limit
         while left is None or left > 0:
             body["limit"] = page if left is None else min(page, left)
-            answer = self._read(Request(Verb.SCROLL, self._collection(part), body))
+            answer = self._read(Verb.SCROLL, self._collection(part), body)
             if answer is None:
                 return
             yield from answer["points"]
@@ -392,28 +382,25 @@ class QdrantDriver:
         """Create a collection, or what a crash or an older program has left out of it."""
         if name in self._made:
             return
-        info = self._read(Request(Verb.INFO, name))
+        info = self._read(Verb.INFO, name)
         if info is None:
-            self._check_version()
-            self._transport.ask(Request(Verb.CREATE, name, _settings(dimension)))
-            info = self._transport.ask(Request(Verb.INFO, name))
+            # An older server ignores `update_mode`, and would overwrite points.
+            version = str(self._transport.ask(Verb.VERSION)["version"])
+            major, minor, *_ = [int(number) if number.isdecimal() else 0 for number in (version + ".0.0").split(".")]
+            if (major, minor) < OLDEST:
+                needed = ".".join(map(str, OLDEST))
+                raise StoreError(f"{self._transport.url} is Qdrant {version[:20]}; update it to {needed} or later")
+            self._transport.ask(Verb.CREATE, name, _settings(dimension))
+            info = self._transport.ask(Verb.INFO, name)
         self._check_ours(info)
         for field, schema in (VECTOR_INDEXES if dimension else RECORD_INDEXES).items():
             if field not in info["payload_schema"]:
-                self._transport.ask(Request(Verb.INDEX, name, {"field_name": field, "field_schema": schema}))
+                self._transport.ask(Verb.INDEX, name, {"field_name": field, "field_schema": schema})
         self._made.add(name)
 
     def _check_ours(self, info: Mapping[str, Any]) -> None:
         if not (info["config"].get("metadata") or {}).get(_MARK):
             raise StoreError(f"the collection {self.url} is not one of Memories; choose another name")
-
-    def _check_version(self) -> None:
-        """Refuse a server that ignores `update_mode`, and would overwrite points."""
-        version = str(self._transport.ask(Request(Verb.VERSION))["version"])
-        major, minor, *_ = [int(number) if number.isdecimal() else 0 for number in (version + ".0.0").split(".")]
-        if (major, minor) < OLDEST:
-            needed = ".".join(map(str, OLDEST))
-            raise StoreError(f"{self._transport.url} is Qdrant {version[:20]}; update it to {needed} or later")
 
     def _busy(self) -> StoreBusy:
         return StoreBusy(f"others keep changing the same records of {self.url}; try again")

@@ -6,13 +6,13 @@ import json
 import pickle
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memories.disk import ForkGuard, replacing, tried
 from memories.errors import ConfigError, StoreBusy, StoreDamaged, StoreError
-from memories.stores.qdrant.driver import NoCollection, Request, Verb
+from memories.stores.qdrant.driver import Body, NoCollection, Verb
 from memories.stores.qdrant.local import LocalCollection
 
 if TYPE_CHECKING:
@@ -57,21 +57,21 @@ class FolderTransport:
         """See `Transport.remains`; nowhere if SQLite is built to overwrite what it deletes."""
         return () if _overwrites() else (f"the files in {self._folder}",)
 
-    def ask(self, request: Request) -> Any:
+    def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
         """See `Transport.ask`."""
-        if request.verb is Verb.VERSION:
+        if verb is Verb.VERSION:
             return {"title": "qdrant", "version": "1.17.0"}  # what local mode can do
         with self._lock:
             if self._shared is not None and self._shared.guard.forked:
                 self._shared = None  # the parent's
             if self._shared is None:
-                if request.verb not in _WRITING and not (self._folder / _META).exists():
-                    if request.verb is Verb.COLLECTIONS:
+                if verb not in _WRITING and not (self._folder / _META).exists():
+                    if verb is Verb.COLLECTIONS:
                         return {"collections": []}
                     raise NoCollection(f"{self.url} does not exist")
                 self._shared = _hold(self._folder)
             shared = self._shared
-        return shared.ask(request)
+        return shared.ask(verb, collection, body or {})
 
     def close(self) -> None:
         """See `Transport.close`; the last store of a process that closes a folder leaves it to others."""
@@ -105,20 +105,20 @@ class _Held:
                 raise
             self._unlock = stack.pop_all()
 
-    def ask(self, request: Request) -> Any:
+    def ask(self, verb: Verb, collection: str, body: Body) -> Any:
         with self._lock, _translated(self.folder):
-            if request.collection and request.verb is not Verb.CREATE and not self._has(request.collection):
-                if request.verb is Verb.REMOVE:
+            if collection and verb is not Verb.CREATE and not self._has(collection):
+                if verb is Verb.REMOVE:
                     return False
-                raise NoCollection(f"{self.folder} has no collection {request.collection}")
-            if request.verb not in _SEVERAL:
-                return self._do(request)
+                raise NoCollection(f"{self.folder} has no collection {collection}")
+            if verb not in _SEVERAL:
+                return self._do(verb, collection, body)
             self._redo()
             pending = self.folder / _PENDING
             with replacing(pending, pending.with_suffix(".part")) as file:
-                file.write(json.dumps([request.verb, request.collection, request.body]).encode())
+                file.write(json.dumps([verb, collection, body]).encode())
             try:
-                result = self._do(request)
+                result = self._do(verb, collection, body)
             except ValueError:  # the client has refused it, and written nothing
                 pending.unlink()
                 raise
@@ -129,10 +129,6 @@ class _Held:
         with self._lock, _translated(self.folder), self._unlock:
             self._client.close()
 
-    def leave_to_parent(self) -> None:
-        """Let go of the lock in a forked process, so that the parent can free it; the client stays as it is."""
-        self._unlock.close()
-
     def _redo(self) -> None:
         """Repeat what a crash or a full disk interrupted; doing it twice does no harm."""
         pending = self.folder / _PENDING
@@ -140,32 +136,28 @@ class _Held:
             if pending.exists():
                 verb, collection, body = json.loads(pending.read_text())
                 if self._has(collection):
-                    self._do(Request(Verb(verb), collection, body))
+                    self._do(Verb(verb), collection, body)
                 pending.unlink()
 
     def _has(self, collection: str) -> bool:
         return self._client.collection_exists(collection)
 
-    def _do(self, request: Request) -> Any:
-        body = request.body or {}
-        if request.verb is Verb.COLLECTIONS:
+    def _do(self, verb: Verb, collection: str, body: Body) -> Any:
+        if verb is Verb.COLLECTIONS:
             return {"collections": [{"name": entry.name} for entry in self._client.get_collections().collections]}
-        if request.verb is Verb.CREATE:
-            return self._create(request.collection, body)
-        if request.verb is Verb.REMOVE:
-            self._opened.pop(request.collection, None)
-            return self._client.delete_collection(request.collection)
-        if request.collection not in self._opened:
-            self._opened[request.collection] = LocalCollection(self._client, request.collection)
-        return self._opened[request.collection].ask(request.verb, body)
+        if verb is Verb.CREATE:
+            from qdrant_client import models
 
-    def _create(self, collection: str, body: Mapping[str, Any]) -> Any:
-        from qdrant_client import models
-
-        asked = models.CreateCollection.model_validate(body)
-        if not self._has(collection):
-            self._client.create_collection(collection, vectors_config=asked.vectors, metadata=asked.metadata)
-        return True
+            asked = models.CreateCollection.model_validate(body)
+            if not self._has(collection):
+                self._client.create_collection(collection, vectors_config=asked.vectors, metadata=asked.metadata)
+            return True
+        if verb is Verb.REMOVE:
+            self._opened.pop(collection, None)
+            return self._client.delete_collection(collection)
+        if collection not in self._opened:
+            self._opened[collection] = LocalCollection(self._client, collection)
+        return self._opened[collection].ask(verb, body)
 
 
 # --- one holder for all stores of a process ---------------------------------------------------------------------------
@@ -178,7 +170,7 @@ _holding = threading.Lock()
 def _hold(folder: Path) -> _Held:
     with _holding:
         for held in [held for held in _held.values() if held.guard.forked]:
-            held.leave_to_parent()
+            held._unlock.close()  # so that the parent can free it; the client stays as it is
             _inherited.append(_held.pop(held.folder))
         if folder not in _held:
             _held[folder] = _Held(folder)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memories.stores.qdrant.driver import NAME, RECORD_INDEXES, VECTOR_INDEXES, Verb
+from memories.stores.qdrant.driver import NAME, RECORD_INDEXES, VECTOR_INDEXES, Body, Verb
 from memories.stores.qdrant.index import PayloadIndex
 
 if TYPE_CHECKING:
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 _FEW = 1_000  # up to this many matching points are compared one by one
 _SURPLUS = 4  # this many times more is searched each time that too few of the nearest match
 _DONE = {"status": "completed"}
-
-Body = Mapping[str, Any]
 
 
 class LocalCollection:

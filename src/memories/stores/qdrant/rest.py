@@ -7,7 +7,7 @@ from urllib.parse import quote
 from memories.errors import StoreBusy, StoreError
 from memories.http_client import Address, Answer
 from memories.stores.documents.client import StoreClient
-from memories.stores.qdrant.driver import NoCollection, Request, Verb
+from memories.stores.qdrant.driver import Body, NoCollection, Verb
 
 _DONE = "wait=true&ordering=strong"  # flushed to the log and applied, by the leader of the shard
 _ROUTES: Mapping[Verb, tuple[str, str]] = {
@@ -52,21 +52,20 @@ class RestTransport:
         host, port = self._client.address.host, self._client.address.port
         return f"qdrant://[{host}]:{port}" if ":" in host else f"qdrant://{host}:{port}"
 
-    def ask(self, request: Request) -> Any:
+    def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
         """See `Transport.ask`."""
-        method, route = _ROUTES[request.verb]
-        path = route.format(quote(request.collection, safe="~"))
-        answer = self._client.ask(method, path, request.body, writes=request.verb in _WRITING)
+        method, route = _ROUTES[verb]
+        answer = self._client.ask(method, route.format(quote(collection, safe="~")), body, writes=verb in _WRITING)
         if answer.status == 200:
-            return self._result(request, answer)
+            return self._result(verb, answer)
         reason = self._reason(answer)
-        if request.verb is Verb.CREATE and "already exists" in reason:
+        if verb is Verb.CREATE and "already exists" in reason:
             return True  # somebody else was faster
         if answer.status == 404 and reason.startswith("Not found: Collection"):
-            if request.verb is Verb.REMOVE:
+            if verb is Verb.REMOVE:
                 return False
-            raise NoCollection(f"{self.url} has no collection {request.collection}")
-        raise self._refusal(request, answer, reason)
+            raise NoCollection(f"{self.url} has no collection {collection}")
+        raise self._refusal(verb, answer, reason)
 
     @property
     def remains(self) -> tuple[str, ...]:
@@ -77,21 +76,21 @@ class RestTransport:
         """See `Transport.close`."""
         self._client.close()
 
-    def _result(self, request: Request, answer: Answer) -> Any:
+    def _result(self, verb: Verb, answer: Answer) -> Any:
         try:
-            if request.verb is Verb.VERSION:
+            if verb is Verb.VERSION:
                 if "qdrant" not in answer.value["title"].lower():
                     raise KeyError("title")
                 return answer.value
             result = answer.value["result"]
-            status = result["status"] if request.verb in _WRITING_POINTS else "completed"
+            status = result["status"] if verb in _WRITING_POINTS else "completed"
         except (LookupError, TypeError, AttributeError) as exc:
             raise self._stranger() from exc
         if status != "completed":
             raise StoreBusy(f"{self._client.address} did not finish a write in time; look whether it is there")
         return result
 
-    def _refusal(self, request: Request, answer: Answer, reason: str) -> StoreError:
+    def _refusal(self, verb: Verb, answer: Answer, reason: str) -> StoreError:
         name, because = self._client.address, f": {reason}" if reason else ""
         if answer.status in (401, 403):
             what = "refused the key" if self._has_key else "wants a key"
@@ -100,7 +99,7 @@ class RestTransport:
             return StoreBusy(f"{name} has too much to do (status {answer.status}){because}; try again later")
         if not reason:
             return self._stranger()
-        return StoreError(f"{name} refused a request ({request.verb}) with status {answer.status}{because}")
+        return StoreError(f"{name} refused a request ({verb}) with status {answer.status}{because}")
 
     def _stranger(self) -> StoreError:
         return StoreError(f"what answers as {self._client.address} is not Qdrant; check the address")
