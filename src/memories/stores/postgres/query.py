@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from memories.stores.postgres.schema import jsonb
 from memories.stores.postgres.transaction import Transaction
 from memories.stores.records import Collection, Filter, Ref
-from memories.times import to_millis
+from memories.stores.sql import plain_conditions
 
 COLUMNS = (
     "r.seq, r.collection, r.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, r.key, r.labels, "
@@ -42,39 +42,21 @@ def selection(where: Filter, namespace: str | None = None) -> Selection:
     """Return a filter as a condition on `record r`, for all of its namespaces or for one."""
     namespaces = tuple(dict.fromkeys(where.namespaces)) if namespace is None else (namespace,)
     among, named = one_of("r.namespace", namespaces)
-    # The collection is part of the text, so that the planner knows which indexes hold it.
-    conditions, values = [among, f"r.collection = '{where.collection}'"], list(named)
-
-    def add(sql: str, *given: Any) -> None:
-        conditions.append(sql)
-        values.extend(given)
-
-    if where.as_of is not None:
-        moment = to_millis(where.as_of)
-        add("r.created_at <= %s AND (r.ended_at IS NULL OR r.ended_at > %s)", moment, moment)
-    else:
-        add({"live": "r.ended_at IS NULL", "ended": "r.ended_at IS NOT NULL", "any": "true"}[where.state])
-    plain = len(conditions)
-    if where.ended_by is not None:
-        add("r.ended_by = %s", where.ended_by)
-    if where.since is not None:
-        add("r.created_at >= %s", to_millis(where.since))
-    if where.until is not None:
-        add("r.created_at <= %s", to_millis(where.until))
-    if where.key is not None:
-        add("r.key = %s AND r.ended_at IS NULL", where.key)
+    plain = plain_conditions(where)
     if where.group is not None:
-        add("starts_with(r.grp, %s)" if where.prefix else "r.grp = %s", where.group)
+        plain.append(("starts_with(r.grp, ?)" if where.prefix else "r.grp = ?", (where.group,)))
     if where.labels:
-        add("r.labels @> %s", jsonb(where.labels))
+        plain.append(("r.labels @> ?", (jsonb(where.labels),)))
+    # The collection is part of the text, so that the planner knows which indexes hold it.
+    conditions = [among, f"r.collection = '{where.collection}'", *(sql.replace("?", "%s") for sql, _ in plain)]
     states = {"live": (False,), "ended": (True,), "any": (False, True)}[where.state]
     return Selection(
         sql=" AND ".join(conditions),
-        values=tuple(values),
+        values=(*named, *(value for _, given in plain for value in given)),
         namespaces=namespaces,
         collection=where.collection,
         states=states if where.as_of is None else (False, True),
-        broad=len(conditions) == plain and where.as_of is None and where.state == "live",
+        broad=len(plain) == 1 and where.as_of is None and where.state == "live",
     )
 
 

@@ -9,8 +9,8 @@ import apsw
 
 from memories.errors import StoreDamaged
 from memories.stores.records import Collection, Filter, Record, Ref
+from memories.stores.sql import plain_conditions
 from memories.stores.sqlite.schema import encode_group, record_of
-from memories.times import to_millis
 
 _COLUMNS = """
 SELECT r.seq, p.collection, p.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, r.key, r.labels,
@@ -134,37 +134,17 @@ def selection(db: apsw.Connection, where: Filter, among: Sequence[int] | None = 
     """Return a filter as conditions on `record r`, for all of its namespaces or for those with these ids."""
     ids = namespace_ids(db, where) if among is None else among
     in_namespaces = f"r.pool IN ({','.join(map(str, ids))})"
-    conditions = [in_namespaces]
-    values: list[Any] = []
-
-    def add(sql: str, *given: Any) -> None:
-        conditions.append(sql)
-        values.extend(given)
-
-    if where.as_of is not None:
-        moment = to_millis(where.as_of)
-        add("r.created_at <= ? AND (r.ended_at IS NULL OR r.ended_at > ?)", moment, moment)
-    else:
-        add({"live": "r.ended_at IS NULL", "ended": "r.ended_at IS NOT NULL", "any": "1"}[where.state])
-    if where.ended_by is not None:
-        add("r.ended_by = ?", where.ended_by)
-    if where.since is not None:
-        add("r.created_at >= ?", to_millis(where.since))
-    if where.until is not None:
-        add("r.created_at <= ?", to_millis(where.until))
-    if where.key is not None:
-        add("r.key = ? AND r.ended_at IS NULL", where.key)
-    if where.group is not None and where.prefix:
-        add(*_prefix(where.group))
-    elif where.group is not None:
-        add("r.grp = ?", encode_group(where.group))
+    plain = plain_conditions(where)
+    if where.group is not None:
+        plain.append(_prefix(where.group) if where.prefix else ("r.grp = ?", (encode_group(where.group),)))
+    conditions = [in_namespaces, *(sql for sql, _ in plain)]
     find_label = "SELECT id FROM label WHERE key = ? AND value = ?"
     labels = [fetch_value(db, find_label, pair) or 0 for pair in where.labels.items()]  # no label has the id 0
     rows = [f"SELECT seq FROM record_label WHERE label = {int(label)}" for label in labels]
     return Selection(
         find=" AND ".join([*conditions, *(f"r.seq IN ({labelled})" for labelled in rows)]),
         check=" AND ".join([*conditions, *(f"EXISTS ({labelled} AND seq = r.seq)" for labelled in rows)]),
-        values=tuple(values),
+        values=tuple(value for _, given in plain for value in given),
         bounds=(f"SELECT 1 FROM record r WHERE {in_namespaces}", *rows),
         broad=len(conditions) == 2 and not labels and where.state == "live",
         bounded=len(conditions) == 2,
@@ -173,10 +153,10 @@ def selection(db: apsw.Connection, where: Filter, among: Sequence[int] | None = 
     )
 
 
-def _prefix(prefix: str) -> tuple[Any, ...]:
-    """Return the condition that a group's name begins with a prefix, followed by its values."""
-    texts = "r.grp >= ? AND r.grp < x'' AND substr(r.grp, 1, ?) = ?", prefix, len(prefix), prefix
+def _prefix(prefix: str) -> tuple[str, tuple[Any, ...]]:
+    """Return the condition that a group's name begins with a prefix, and its values."""
+    texts, values = "r.grp >= ? AND r.grp < x'' AND substr(r.grp, 1, ?) = ?", (prefix, len(prefix), prefix)
     first, last = (encode_group(prefix + bound[len(prefix) :]) for bound in (_LOWEST_UUID, _HIGHEST_UUID))
     if isinstance(first, str) or isinstance(last, str):
-        return texts  # no UUID begins with it
-    return f"(r.grp BETWEEN ? AND ? OR ({texts[0]}))", first, last, *texts[1:]
+        return texts, values  # no UUID begins with it
+    return f"(r.grp BETWEEN ? AND ? OR ({texts}))", (first, last, *values)
