@@ -144,9 +144,7 @@ class Server:
         """
         with translated(self.shown):
             if (current := self._current()) is not None:
-                if whole:
-                    current.lock_all()
-                current.lock(namespaces)
+                current.lock(namespaces, whole=whole)
                 yield current
                 return
             with self._begun(_BEGIN_READ, known=self._exists) as transaction:
@@ -176,9 +174,7 @@ class Server:
         """
         with translated(self.shown):
             if (current := self._current()) is not None:
-                if whole:
-                    current.lock_all()
-                current.lock(namespaces)
+                current.lock(namespaces, whole=whole)
                 with current.savepoint():
                     yield current
                 return
@@ -252,6 +248,8 @@ class Server:
             known: Whether the store is known to exist; what it remembers is then read in the same step.
             to_write: Whether to commit.
         """
+        import psycopg
+
         first, patience = f"{begin}; {READ_META}" if known else begin, WRITE_SECONDS if to_write else READ_SECONDS
         with self._borrowed(first, patience) as (connection, answer):
             try:
@@ -259,20 +257,13 @@ class Server:
                     raise StoreError(f"{self.shown}: {self._unsafe}")
                 yield Transaction(connection, self._lock_key, last_rows(answer) if known else None)
             except BaseException:
-                self._roll_back(connection)
+                with contextlib.suppress(psycopg.Error):  # a connection that is lost is closed when it is given back
+                    connection.execute("ROLLBACK")
                 raise
             if to_write:
                 self._commit(connection)
             else:
                 connection.execute("ROLLBACK")
-
-    def _roll_back(self, connection: "Connection") -> None:
-        import psycopg
-
-        try:
-            connection.execute("ROLLBACK")
-        except psycopg.Error:
-            connection.close()  # the server then rolls back
 
     def _commit(self, connection: "Connection") -> None:
         import psycopg
@@ -418,7 +409,7 @@ class Server:
             transaction.run("ROLLBACK")
             self._create()
             transaction.run(_BEGIN_READ)
-            transaction.forget_meta()
+            transaction = Transaction(transaction.connection, self._lock_key)
         self._exists = True
         return transaction
 

@@ -8,7 +8,7 @@ from memories.errors import StoreBusy, StoreError
 from memories.stores.postgres.connection import Server
 from memories.stores.postgres.query import at_refs, by_namespace
 from memories.stores.postgres.spaces import tables
-from memories.stores.postgres.transaction import Transaction
+from memories.stores.postgres.transaction import ERASING, Transaction
 from memories.stores.records import Ref
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def remove(db: Transaction, refs: Sequence[Ref]) -> None:
                 db.run(_UNCOUNT, (len(lengths), sum(lengths), namespace, collection, state))
         db.run(_FORGET_LABELS, (namespace, collection))
         touched.add("label")
-    db.lock_erasing()
+    db.lock((ERASING,))
     db.remember({"erasing": " ".join(sorted(touched.union(db.meta.erasing))) or None})
 
 

@@ -67,11 +67,13 @@ def translated(shown: str) -> Iterator[None]:
         raise StoreError(f"{shown} can't hold this text, which is not valid Unicode; nothing was written") from exc
 
 
-# By the name of the driver's class: loading the driver takes time, and not every command needs it.
+# By the names of the driver's classes: loading the driver takes time, and not every command needs it.
 _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
     ("LockNotAvailable", StoreBusy, "{shown} was kept busy by another writer; nothing was written; try again"),
-    ("DeadlockDetected", StoreBusy, "{shown}: two writers waited for each other; nothing was written; try again"),
-    ("SerializationFailure", StoreBusy, "{shown}: two writers waited for each other; nothing was written; try again"),
+    (
+        *("DeadlockDetected SerializationFailure", StoreBusy),
+        "{shown}: two writers waited for each other; nothing was written; try again",
+    ),
     ("QueryCanceled", StoreBusy, "{shown}: the server stopped a statement ({detail}); try again"),
     (
         *("ReadOnlySqlTransaction", StoreError),
@@ -81,18 +83,13 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
         *("InsufficientPrivilege", StoreError),
         "{shown}: the user may not do this ({detail}); ask the database's owner for the right",
     ),
-    ("DiskFull", StoreError, "{shown}: the server has no room left ({detail})"),
-    ("OutOfMemory", StoreError, "{shown}: the server has no room left ({detail})"),
-    ("DataCorrupted", StoreDamaged, "{shown} is damaged ({detail}); stop writing to it and restore a backup"),
-    ("IndexCorrupted", StoreDamaged, "{shown} is damaged ({detail}); stop writing to it and restore a backup"),
+    ("DiskFull OutOfMemory", StoreError, "{shown}: the server has no room left ({detail})"),
     (
-        "UndefinedTable",
-        Interrupted,
-        "{shown}: a table of the store is missing or was just replaced ({detail}); try again",
+        *("DataCorrupted IndexCorrupted", StoreDamaged),
+        "{shown} is damaged ({detail}); stop writing to it and restore a backup",
     ),
     (
-        "UndefinedColumn",
-        Interrupted,
+        *("UndefinedTable UndefinedColumn", Interrupted),
         "{shown}: a table of the store is missing or was just replaced ({detail}); try again",
     ),
     ("DataError", StoreError, "{shown} can't hold a value ({detail}); nothing was written"),
@@ -108,8 +105,8 @@ def translation(exc: "psycopg.Error", shown: str) -> StoreError | Conflict:
     if isinstance(exc, errors.UniqueViolation):
         taken = "the key" if (exc.diag.constraint_name or "").endswith("_key") else "the position"
         return Conflict(f"{taken} of a record was written by somebody else first; read it again")
-    for name, kind, message in _TRANSLATIONS:
-        if isinstance(exc, getattr(errors, name)):
+    for names, kind, message in _TRANSLATIONS:
+        if isinstance(exc, tuple(getattr(errors, name) for name in names.split())):
             return kind(message.format(shown=shown, detail=detail))
     if isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError) and exc.sqlstate in _LOST:
         return Interrupted(f"the connection to {shown} was lost; nothing was written; try again")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from memories.errors import Conflict, StoreError
 from memories.stores.postgres.query import RECORDS, seqs_of
 from memories.stores.postgres.schema import record_of, vector_script
-from memories.stores.postgres.transaction import Transaction, Vectors
+from memories.stores.postgres.transaction import SPACES, Transaction, Vectors
 from memories.stores.protocol import other_space
 from memories.stores.records import Collection, Record, Ref, Space
 
@@ -31,7 +31,7 @@ def claim(db: Transaction, space: Space) -> Vectors:
     """
     used = db.meta.used
     if used is None:
-        db.lock_spaces()
+        db.lock((SPACES,))
         used = db.meta.used
     if used is None:
         used = _make(db, space, _TABLES[0])
@@ -117,7 +117,7 @@ def _of(db: Transaction, space: Space) -> Vectors | None:
 
 def _make_staged(db: Transaction, space: Space) -> Vectors:
     """Make a table for vectors of a new space, in place of the one staged before."""
-    db.lock_spaces()
+    db.lock((SPACES,))
     if (made := _of(db, space)) is not None:
         return made
     if int(db.value(_ABROAD)):

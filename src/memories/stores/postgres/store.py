@@ -2,8 +2,7 @@
 
 import contextlib
 import functools
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from memories.errors import StoreDamaged, StoreError
@@ -121,16 +120,22 @@ class PostgresStore:
             columns = "r.collection, r.namespace, r.grp, r.position, r.seq, r.ended_at IS NOT NULL, r.length"
             rows = at_refs(db, f"SELECT {columns} FROM record r", {patch.ref for patch in patches})
             known = {Ref(Collection(row[0]), *row[1:4]): row[4:] for row in rows}
-            moved: list[_Moved] = []
+            counted: list[_Counted] = []
             for patch in patches:
                 if patch.ref not in known:
                     continue
                 seq, ended, length = known[patch.ref]
                 _change(db, seq, patch)
                 if ended != (patch.ended_at is not None):
-                    moved.append(_Moved(patch.ref, seq, not ended, length))
+                    counted += [
+                        _Counted(patch.ref, not ended, 1, length),
+                        _Counted(patch.ref, ended, -1, -length),
+                    ]
+                    for table in spaces.tables(db):
+                        sql = f"UPDATE {table} SET live = %s WHERE namespace = %s AND seq = %s"
+                        db.run(sql, (ended, patch.ref.namespace, seq))
                     known[patch.ref] = seq, not ended, length
-            _move(db, moved)
+            _count(db, counted)
 
     def touch(self, refs: Sequence[Ref]) -> None:
         """See `Store.touch`."""
@@ -325,31 +330,28 @@ class PostgresStore:
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-class _Moved(NamedTuple):
-    """A record that has just ended, or become live again."""
+class _Counted(NamedTuple):
+    """How many documents and tokens the live or the ended records of a ref's namespace have gained."""
 
     ref: Ref
-    seq: int
     ended: bool
-    length: int
+    documents: int
+    tokens: int
 
 
 def _append(db: Transaction, records: Sequence[Record], vectors: Vectors | None) -> None:
     """Add records with their words, labels and vectors, and count them."""
     numbers = db.rows("SELECT nextval('record_order') FROM generate_series(1, %s)", (len(records),))
     numbered = [(record, int(seq)) for record, (seq,) in zip(records, numbers, strict=True)]
-    documents: Counter[tuple[str, str, bool]] = Counter()
-    lengths: Counter[tuple[str, str, bool]] = Counter()
+    counted: list[_Counted] = []
     rows: list[tuple[Any, ...]] = []
     for record, seq in numbered:
         length, tokens = indexed_tokens(record)
-        corpus = record.ref.namespace, str(record.ref.collection), record.ended_at is not None
-        documents[corpus] += 1
-        lengths[corpus] += length
+        counted.append(_Counted(record.ref, record.ended_at is not None, 1, length))
         rows.append(row_of(record, seq, length, tokens))
     db.copy(f"record ({ROW})", ROW_TYPES, rows)
     db.added += len(records)
-    _count(db, documents, lengths)
+    _count(db, counted)
     labels = {(r.ref.namespace, str(r.ref.collection), *pair) for r in records for pair in r.labels.items()}
     if labels:
         db.run(_KNOW_LABELS, [list(column) for column in zip(*sorted(labels), strict=True)])
@@ -383,22 +385,13 @@ def _change(db: Transaction, seq: int, patch: Patch) -> None:
     )
 
 
-def _move(db: Transaction, moved: Sequence[_Moved]) -> None:
-    """Count records among the ended or the live ones, where they are now, and mark their vectors."""
-    documents: Counter[tuple[str, str, bool]] = Counter()
-    lengths: Counter[tuple[str, str, bool]] = Counter()
-    for ref, seq, ended, length in moved:
-        for state, sign in ((ended, 1), (not ended, -1)):
-            documents[ref.namespace, ref.collection, state] += sign
-            lengths[ref.namespace, ref.collection, state] += sign * length
-        for table in spaces.tables(db):
-            db.run(f"UPDATE {table} SET live = %s WHERE namespace = %s AND seq = %s", (not ended, ref.namespace, seq))
-    _count(db, documents, lengths)
-
-
-def _count(db: Transaction, documents: Mapping[tuple[str, str, bool], int], lengths: Mapping[Any, int]) -> None:
-    """Add to the numbers of documents and tokens of each corpus: namespace, collection, and whether ended."""
-    db.run_many(_COUNT_DOCUMENTS, [(*corpus, count, lengths[corpus]) for corpus, count in sorted(documents.items())])
+def _count(db: Transaction, counted: Iterable[_Counted]) -> None:
+    """Add to the numbers of documents and tokens of each corpus."""
+    sums: dict[tuple[str, str, bool], tuple[int, int]] = {}
+    for ref, ended, documents, tokens in counted:
+        before = sums.get((ref.namespace, ref.collection, ended), (0, 0))
+        sums[ref.namespace, ref.collection, ended] = before[0] + documents, before[1] + tokens
+    db.run_many(_COUNT_DOCUMENTS, [(*corpus, *numbers) for corpus, numbers in sorted(sums.items())])
 
 
 def _count_accesses(db: Transaction, counted: Sequence[tuple[str, int, int]]) -> None:

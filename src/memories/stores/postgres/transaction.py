@@ -45,7 +45,8 @@ class Meta(NamedTuple):
 
 
 LockKey = Callable[..., int]
-_SPACES, _ERASING = "\0spaces", "\0erasing"  # no namespace begins with NUL
+# What may be locked like a namespace: tables for vectors, and the list of tables to rewrite. No namespace begins so.
+SPACES, ERASING = "\0spaces", "\0erasing"
 READ_META = "SELECT name, value FROM meta"
 NOTHING = Meta(0, 0, None, None, ())
 
@@ -98,25 +99,15 @@ class Transaction:
 
     # --- locks and savepoints --------------------------------------------------------------------------------------
 
-    def lock(self, namespaces: Iterable[str]) -> None:
-        """Exclude other writers from these namespaces until the transaction ends."""
+    def lock(self, namespaces: Iterable[str], *, whole: bool = False) -> None:
+        """Exclude other writers from these namespaces, or from the whole store, until the transaction ends."""
+        if whole:
+            self._take(self._lock_key())
         new = frozenset(namespaces) - self._locked
         if new:
             # Sorted, so that two that take the same locks at once never wait for each other.
             self._take(*sorted(self._lock_key(namespace) for namespace in new))
             self._locked |= new
-
-    def lock_all(self) -> None:
-        """Exclude all other writers until the transaction ends."""
-        self._take(self._lock_key())
-
-    def lock_spaces(self) -> None:
-        """Exclude others who make tables for vectors until the transaction ends."""
-        self._take(self._lock_key(_SPACES))
-
-    def lock_erasing(self) -> None:
-        """Exclude others who change the list of tables to rewrite until the transaction ends."""
-        self._take(self._lock_key(_ERASING))
 
     def _take(self, *keys: int) -> None:
         """Wait for locks, and read what the store remembers after the wait."""
@@ -160,10 +151,6 @@ class Transaction:
                 # The name of the model comes last, since it may contain anything.
                 text = f"{value.table} {value.dimension} {value.model}" if isinstance(value, Vectors) else str(value)
                 self.run(sql, (name, text))
-        self._meta = None
-
-    def forget_meta(self) -> None:
-        """Read again what the store remembers when it is needed next."""
         self._meta = None
 
 

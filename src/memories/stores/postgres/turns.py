@@ -1,11 +1,10 @@
 """How turns are searched in the PostgreSQL store: `Store.matches`, in columns and term by term."""
 
-import heapq
 import json
 
 import numpy as np
 
-from memories.stores.columns import LEADING, OF_A_DAY, matches_at, places_of
+from memories.stores.columns import OF_A_DAY, leading, matches_at, places_of
 from memories.stores.postgres import vectors
 from memories.stores.postgres.query import Selection, extent, one_of
 from memories.stores.postgres.transaction import Transaction, Vectors
@@ -52,16 +51,13 @@ def _best(
     db: Transaction, selected: Selection, query: TurnQuery, words: WordHits, similar: dict[int, float]
 ) -> set[int]:
     """Return the seqs of the best by words and by vector, of turns beside them, and of the days in the query."""
-    leading = [
-        seq for found in (words.scores, similar) for seq in heapq.nlargest(LEADING, found, key=found.__getitem__)
-    ]
     among, values = one_of("m.namespace", selected.namespaces)
     sql = (
         "SELECT r.seq FROM record m JOIN record r ON r.namespace = m.namespace AND r.collection = m.collection "
         f"AND r.grp = m.grp AND r.position BETWEEN m.position - {BESIDE} AND m.position + {BESIDE} "
         f"AND r.session = m.session WHERE {among} AND m.seq = ANY(%s::bigint[]) AND {selected.sql}"
     )
-    rows = db.rows(sql, (*values, leading, *selected.values))
+    rows = db.rows(sql, (*values, leading(words.scores, similar), *selected.values))
     sql = (
         f"SELECT r.seq FROM record r WHERE {selected.sql} AND r.session IS NOT NULL "
         "AND r.created_at BETWEEN %s AND %s ORDER BY abs(r.created_at - %s) LIMIT %s"
