@@ -42,6 +42,7 @@ class SQLiteFile:
                 "install apsw 3.51.3 or newer"
             )
         self.path = path
+        self._lock_file = Path(f"{path}.lock")
         self._reset()
         _FILES.add(self)
 
@@ -94,7 +95,8 @@ class SQLiteFile:
                 with self._connection() as connection:
                     yield connection
                 return
-            with self._exclusive(BUSY_SECONDS if wait_seconds is None else wait_seconds):
+            patience = BUSY_SECONDS if wait_seconds is None else wait_seconds
+            with self._exclusive(patience):
                 if _identity(self.path) is None and self._identity is None:
                     self._refuse_orphaned_log()
                     with _filesystem_errors(self.path):
@@ -103,7 +105,11 @@ class SQLiteFile:
                 if self._outdated:
                     self._migrate(connection)
                 connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-                self._begin(connection, wait_seconds)
+                connection.set_busy_timeout(int(patience * 1000))  # for programs that do without our lock
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                finally:
+                    connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
                 self._local.depth = 1
                 try:
                     self._refuse_newer(connection)
@@ -113,18 +119,6 @@ class SQLiteFile:
                     self._local.depth = 0
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
-
-    @staticmethod
-    def _begin(connection: apsw.Connection, wait_seconds: float | None) -> None:
-        """Begin to write; another program may hold the file without our lock, and is waited for as well."""
-        if wait_seconds is None:
-            connection.execute("BEGIN IMMEDIATE")
-            return
-        connection.set_busy_timeout(int(wait_seconds * 1000))
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        finally:
-            connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
 
     @property
     def in_write(self) -> bool:
@@ -168,7 +162,8 @@ class SQLiteFile:
     # --- connections -----------------------------------------------------------------------------------------------
 
     def _connection(self) -> apsw.Connection:
-        self._forget_if_forked()
+        if self._guard.forked:
+            self._disinherit()
         found = _identity(self.path)
         if found is None and self._identity is None:
             self._refuse_orphaned_log()
@@ -215,17 +210,13 @@ class SQLiteFile:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # closing must not touch the file either
             connection.close()
             raise
-        self._keep(connection)
-        return connection
-
-    def _keep(self, connection: apsw.Connection) -> None:
-        """Remember a connection of this thread until `close`, and close those whose thread has ended."""
-        with self._opened_lock:
+        with self._opened_lock:  # those whose thread has ended are closed
             for thread, left in self._opened:
                 if not thread.is_alive():
                     left.close()
             self._opened = [entry for entry in self._opened if entry[0].is_alive()]
             self._opened.append((threading.current_thread(), connection))
+        return connection
 
     def _refuse_newer(self, connection: apsw.Connection) -> int:
         """Return the schema's version; checked in every transaction, since a newer program may migrate at any time."""
@@ -245,10 +236,6 @@ class SQLiteFile:
             raise StoreDamaged(
                 f"{self.path} is gone, but its log {log.name} is still there; put the file back, or remove the log too"
             )
-
-    def _forget_if_forked(self) -> None:
-        if self._guard.forked:
-            self._disinherit()
 
     def _disinherit(self) -> None:
         """Drop the parent's connections, of every store: SQLite would take the parent's locks for ours."""
@@ -331,7 +318,8 @@ class SQLiteFile:
 
     @contextlib.contextmanager
     def _exclusive(self, wait_seconds: float) -> Iterator[None]:
-        self._forget_if_forked()
+        if self._guard.forked:
+            self._disinherit()
         deadline = time.monotonic() + wait_seconds
         if not self._writing.acquire(timeout=wait_seconds):
             raise self._busy(wait_seconds)
@@ -347,10 +335,6 @@ class SQLiteFile:
                 yield
         finally:
             self._writing.release()
-
-    @property
-    def _lock_file(self) -> Path:
-        return Path(f"{self.path}.lock")
 
     def _busy(self, wait_seconds: float) -> StoreBusy:
         process = holder(self._lock_file)

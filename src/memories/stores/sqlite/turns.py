@@ -1,6 +1,5 @@
 """How turns are searched in the SQLite store: `Store.matches`, in columns and term by term."""
 
-import heapq
 import json
 import weakref
 from collections.abc import Iterable, Sequence
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import apsw
 import numpy as np
 
-from memories.stores.columns import LEADING, OF_A_DAY, Places, matches_at, places_of
+from memories.stores.columns import OF_A_DAY, Places, leading, matches_at, places_of
 from memories.stores.records import BESIDE, Matches, TurnQuery
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.query import Selection, damage_noticed, fetch, fetch_value, labels_of
@@ -97,16 +96,13 @@ def _best(
     similar: dict[int, float] = {}
     if vectors is not None and query.vector is not None:
         similar = vectors.best(db, selected, query.vector, query.k, large=True)
-    leading = [
-        seq for found in (words.scores, similar) for seq in heapq.nlargest(LEADING, found, key=found.__getitem__)
-    ]
     sql = (
         "SELECT r.seq FROM json_each(?) wanted CROSS JOIN record m ON m.seq = wanted.value "
         "CROSS JOIN record r ON r.pool = m.pool AND r.grp = m.grp "
         f"AND r.position BETWEEN m.position - {BESIDE} AND m.position + {BESIDE} "
         f"WHERE r.session = m.session AND {selected.check}"
     )
-    rows = fetch(db, sql, (json.dumps(leading), *selected.values))
+    rows = fetch(db, sql, (json.dumps(leading(words.scores, similar)), *selected.values))
     sql = (
         "SELECT r.seq FROM record r WHERE r.session IS NOT NULL AND r.created_at BETWEEN ? AND ? "
         f"AND {selected.find} ORDER BY abs(r.created_at - ?) LIMIT ?"

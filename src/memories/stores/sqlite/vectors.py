@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import apsw
 import numpy as np
 
+from memories.batches import by_count
 from memories.stores.records import Collection
 from memories.stores.sqlite.quantize import SCALE_BYTES, Quantizer
 from memories.stores.sqlite.query import Selection, damage_noticed, fetch, fetch_value
@@ -114,8 +115,8 @@ class VectorIndex:
             within = f"FROM {self.table} WHERE seq > ? AND seq <= ? ORDER BY seq"
             rows = fetch(db, f"SELECT seq, codes {within}", (below, hi))
             db.execute(f"DELETE FROM {self._block} WHERE hi = ?", (hi,))
-            for start in range(0, len(rows), BLOCK_ROWS):
-                self._write_block(db, rows[start : start + BLOCK_ROWS])
+            for some in by_count(rows, BLOCK_ROWS):
+                self._write_block(db, some)
         if outdated:
             self._count_epoch(db)
 
