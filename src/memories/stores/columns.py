@@ -1,7 +1,8 @@
 """Matches as columns: how a store puts together what `Store.matches` returns."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -12,8 +13,15 @@ from memories.times import to_millis
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LEADING = 20  # how many of the best by words, and by vector, bring the turns beside them
+_LEADING = 20  # how many of the best by words, and by vector, bring the turns beside them
 OF_A_DAY = 100  # how many turns of a span that the query asks about are looked at, whatever they say
+
+Id = TypeVar("Id")
+
+
+def leading(*scores: Mapping[Id, float]) -> list[Id]:
+    """Return the ids with the highest scores of each mapping: they bring the turns beside them."""
+    return [best for found in scores for best in heapq.nlargest(_LEADING, found, key=found.__getitem__)]
 
 
 class Places(NamedTuple):
@@ -103,9 +111,8 @@ def matches_of(
 
 
 def _matches(places: Places, words: WordScores, similarity: "NDArray[np.float64]", searched: int) -> Matches:
-    _, groups, group, position, session, created_at, labels, label = places
     return Matches(
-        *(groups, group, position, session, created_at, labels, label),
+        *places[1:],
         words=words.scores,
         similarity=similarity,
         terms=words.terms,

@@ -97,7 +97,15 @@ class ChromaDriver:
     def state(self) -> Mapping[str, str]:
         """See `Driver.state`."""
         found = self._collection(self._name)
-        return {} if found is None else self._state_of(found)
+        if found is None:
+            return {}
+        metadata = found.get("metadata") or {}
+        if metadata.get(_MARK) != self._name:
+            raise StoreError(
+                f'the collection "{self._name}" of {self._client.address} was made by another program and is left as '
+                "it is; set COLLECTION_NAME to another name"
+            )
+        return {name: value for name, value in metadata.items() if name != _MARK}
 
     def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
         """See `Driver.claim`."""
@@ -122,15 +130,6 @@ class ChromaDriver:
 
     def _base(self, values: Mapping[str, str]) -> dict[str, Any]:
         return {"name": self._name, "metadata": {_MARK: self._name, **values}}
-
-    def _state_of(self, found: Mapping[str, Any]) -> Mapping[str, str]:
-        metadata = found.get("metadata") or {}
-        if metadata.get(_MARK) != self._name:
-            raise StoreError(
-                f'the collection "{self._name}" of {self._client.address} was made by another program and is left as '
-                "it is; set COLLECTION_NAME to another name"
-            )
-        return {name: value for name, value in metadata.items() if name != _MARK}
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
@@ -241,14 +240,13 @@ class ChromaDriver:
                 self._read(part, "delete", {"where": {_own_name(self._scope(part), _OF): {"$in": names}}}, "words")
 
     def _write(self, part: Part, what: str, body: Any, beside: str = "") -> None:
-        answer = self._post(part, what, body, beside)
-        if _is_missing(answer):  # somebody removed the collection
-            self._ids.pop(self._named(part, beside), None)
-            answer = self._post(part, what, body, beside)
+        for _ in range(2):
+            path = f"{_COLLECTIONS}/{self._made(part, beside)}/{what}"
+            answer = self._client.ask("POST", path, body, writes=True)
+            if not _is_missing(answer):
+                break
+            self._ids.pop(self._named(part, beside), None)  # somebody removed the collection
         self._done(answer, "a write")
-
-    def _post(self, part: Part, what: str, body: Any, beside: str) -> Answer:
-        return self._client.ask("POST", f"{_COLLECTIONS}/{self._made(part, beside)}/{what}", body, writes=True)
 
     def _size(self, count: int) -> int:
         """Return how many points go into one request, without asking the server if they are few."""
@@ -406,10 +404,10 @@ def _words_of(point: Point) -> list[Point]:
     different = set(point.words or ())
     words = sorted(different | {head for word in different for head in _beginning(word)})
     writing = hashlib.sha256(str(point.payload.get("body")).encode()).hexdigest()[:16]
-    pieces = [words[at : at + _MOST_WORDS] for at in range(0, len(words), _MOST_WORDS)]
+    pieces = list(by_count(words, _MOST_WORDS))
     long: dict[str, Value] = {_LONG: 1} if len(pieces) > 1 else {}
     return [
-        Point(f"{writing}.{number}/{point.id}", {_WORDS: piece, _OF: point.id, **long})
+        Point(f"{writing}.{number}/{point.id}", {_WORDS: list(piece), _OF: point.id, **long})
         for number, piece in enumerate(pieces)
     ]
 

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +39,22 @@ class WriterLock:
 
         While this lock is held, no other transaction of this machine is alive.
         """
-        payload: Mapping[str, Any] = point.payload
+        payload: Any = point.payload
         if payload.get("ended") != PENDING:
             return False
         now = time.time()
         if payload.get(_MACHINE) == self.machine or now - payload.get(_SINCE, 0) > _CLOCKS_SECONDS:
             return True
         write_id = write_id_of(point)
-        if self._seen is None:
-            self._seen = self._read(now)
-        if write_id not in self._seen:
-            self._seen[write_id] = now
-            self._write(self._seen)
+        try:
+            if self._seen is None:
+                self._seen = self._read(now)
+            if write_id not in self._seen:
+                self._seen[write_id] = now
+                with replacing(self._file, self._file.with_suffix(".part")) as file:
+                    file.write(json.dumps(self._seen).encode())
+        except OSError as exc:
+            raise StoreError(f"cannot note in {self._file} what others are writing: {exc.strerror or exc}") from exc
         return now - self._seen[write_id] > _UNCHANGED_SECONDS
 
     def _read(self, now: float) -> dict[str, float]:
@@ -61,18 +64,6 @@ class WriterLock:
             return {write_id: at for write_id, at in found.items() if 0 <= now - at < _CLOCKS_SECONDS}
         except (FileNotFoundError, ValueError, TypeError, AttributeError):  # torn by a crash: they wait a minute again
             return {}
-        except OSError as exc:
-            raise self._failed(exc) from exc
-
-    def _write(self, seen: Mapping[str, float]) -> None:
-        try:
-            with replacing(self._file, self._file.with_suffix(".part")) as file:
-                file.write(json.dumps(seen).encode())
-        except OSError as exc:
-            raise self._failed(exc) from exc
-
-    def _failed(self, exc: OSError) -> StoreError:
-        return StoreError(f"cannot note in {self._file} what others are writing: {exc.strerror or exc}")
 
 
 def pending_since(machine: str) -> dict[str, Value]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from memories.stores.documents.changes import Changes, by_part
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
 from memories.stores.documents.schema import Stored, conditions, decode, is_narrow, record_id, ref_of, window_ids
-from memories.stores.records import Filter, Record, Ref
+from memories.stores.records import Filter, Ref
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,10 +86,6 @@ class View:
                 found.append(stored._replace(record=changed))
         new = [self.changes.known(ref) for ref in refs if ref in self.changes.new]
         return found + [Stored(record, {}) for record in new if record]
-
-    def records(self, refs: Iterable[Ref]) -> list[Record]:
-        """Return the records of these refs, in no particular order."""
-        return [stored.record for stored in self.stored(refs)]
 
     def vectors(self, found: Iterable[Stored], space: str) -> "dict[Ref, NDArray[np.float32]]":
         """Return vectors of records in a space, shape (windows, dimension); records without any are left out."""

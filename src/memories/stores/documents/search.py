@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from memories.stores.columns import LEADING, OF_A_DAY, matches_of
+from memories.stores.columns import OF_A_DAY, leading, matches_of
 from memories.stores.documents.driver import Condition, Kind, Part
 from memories.stores.documents.query import Place, View, parts_of, place_of, ref_at
 from memories.stores.documents.schema import Stored, decode, is_narrow, is_specific, ref_of
@@ -50,36 +50,17 @@ class Sample(NamedTuple):
     shares: Mapping[str, float]
 
 
-class Samples:
-    """The samples taken so far; each is valid until there are many more records, or many fewer."""
-
-    def __init__(self) -> None:
-        """Begin without any."""
-        self._known: dict[Part, Sample] = {}
-
-    def of(self, view: View, part: Part, total: int) -> Sample:
-        """Return a sample of a part with this many records."""
-        known = self._known.get(part)
-        if known is None or not known.total * 0.9 <= total <= known.total * 1.1:
-            texts = [tokens_of(stored.record) for stored in decode(part, view.driver.find(part, [], limit=_SAMPLE))]
-            counted = Counter(word for text in texts for word in set(text))
-            shares = {word: count / len(texts) for word, count in counted.items() if count > 1}
-            length = sum(map(len, texts)) / max(1, len(texts))
-            known = self._known[part] = Sample(total, length, shares)
-        return known
-
-
 class Search:
     """One search: what it has read from the server is kept until it is done."""
 
-    def __init__(self, view: View, where: Filter, space: str | None, samples: Samples) -> None:
+    def __init__(self, view: View, where: Filter, space: str | None, samples: dict[Part, Sample]) -> None:
         """Prepare.
 
         Args:
             view: The records.
             where: Which of them.
             space: The id of the space of the vectors; None to search by words alone.
-            samples: The samples taken so far.
+            samples: The samples taken so far, for this search to use and to add to.
         """
         self._view = view
         self._where = where
@@ -139,7 +120,7 @@ class Search:
             self._soon = [ref_at(self._where, place) for place in ordered[:_RANKED_MATCHES]]
             similar = {} if query.vector is None else self._nearest(query.vector, query.k)
             words = self._best_by_words(query.terms, corpus, ordered, query.k, least=_RANKED_MATCHES)
-            wanted = {*similar, *words, *self._of_days(query), *self._beside(words), *self._beside(similar)}
+            wanted = {*similar, *words, *self._of_days(query), *self._beside(words, similar)}
         found = [stored for ref in wanted if (stored := self._known[ref]) is not None]
         if query.vector is not None:
             similar |= self._exact([stored for stored in found if stored.record.ref not in similar], query.vector)
@@ -177,7 +158,7 @@ class Search:
         parsed = {term: found for term in terms if (found := parse(term)) is not None}
         if not parsed:
             return Corpus(0, 1.0, {}), {}
-        samples = {part: self._samples.of(self._view, part, total) for part, total in self._totals.items()}
+        samples = {part: self._sample(part, total) for part, total in self._totals.items()}
         common = self._common(parsed, samples)
         holders: dict[str, set[Place]] = {
             term: {(part.namespace, name) for part in self._parts for name in self._view.driver.holders(part, found)}
@@ -192,6 +173,18 @@ class Search:
         total = self._total + len(self._view.changes.new)
         counts = common | {term: len(places) for term, places in holders.items()}
         return Corpus(total, max(length, 1.0), counts), holders
+
+    def _sample(self, part: Part, total: int) -> Sample:
+        """Return a sample of a part with this many records; one is kept until there are many more, or many fewer."""
+        known = self._samples.get(part)
+        if known is None or not known.total * 0.9 <= total <= known.total * 1.1:
+            points = self._view.driver.find(part, [], limit=_SAMPLE)
+            texts = [tokens_of(stored.record) for stored in decode(part, points)]
+            counted = Counter(word for text in texts for word in set(text))
+            shares = {word: count / len(texts) for word, count in counted.items() if count > 1}
+            length = sum(map(len, texts)) / max(1, len(texts))
+            known = self._samples[part] = Sample(total, length, shares)
+        return known
 
     def _common(self, parsed: Mapping[str, Term], samples: Mapping[Part, Sample]) -> dict[str, int]:
         """Return how many records have each of the very common words, without the rarest if all words are common.
@@ -289,10 +282,10 @@ class Search:
 
     # --- turns -----------------------------------------------------------------------------------------------------
 
-    def _beside(self, scores: Scores) -> set[Ref]:
+    def _beside(self, words: Scores, similar: Scores) -> set[Ref]:
         """Return the turns up to two before and after the best ones, in the same session."""
-        leading = [self._known[ref] for ref in heapq.nlargest(LEADING, scores, key=scores.__getitem__)]
-        turns = [stored.record for stored in leading if stored is not None and stored.record.session is not None]
+        best_ones = [self._known[ref] for ref in leading(words, similar)]
+        turns = [stored.record for stored in best_ones if stored is not None and stored.record.session is not None]
         near = {turn.ref: [turn.ref._replace(position=turn.ref.position + step) for step in _STEPS] for turn in turns}
         beside = {
             stored.record.ref: stored.record for stored in self._load(ref for refs in near.values() for ref in refs)

@@ -1,17 +1,17 @@
 """The spaces of vectors on a document server: which one is in use, which is staged, and the switch between them."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from memories.errors import Conflict, SchemaTooNew
-from memories.stores.documents.changes import by_part
+from memories.stores.documents.changes import Changes, by_part
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
+from memories.stores.documents.query import View
 from memories.stores.documents.schema import (
     LIVE,
     Stored,
     Windows,
-    decode,
     part_of,
     record_id,
     ref_of,
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SCHEMA = 1
+_USED, _STAGED = "", "staged_"  # before the names of the model, the dimension and the id of a space
+_EITHER = (_USED, _STAGED)
 _ASKED = 500  # ids in one look at records that may have no vectors
 
 
@@ -45,6 +47,7 @@ class Spaces:
         """
         self._driver = driver
         self._space = space
+        self._view = View(driver, Changes())
         self._waiting: dict[tuple[str, Collection], list[Ref]] = {}
 
     def state(self) -> Mapping[str, str]:
@@ -85,11 +88,11 @@ class Spaces:
     def _claimed(self, space: Space) -> Mapping[str, str]:
         """Return the state, with a space in use: this one if there was none."""
         state = self.state()
-        return state if "space" in state else self._driver.claim(_named(space) | {"schema": str(SCHEMA)})
+        return state if "space" in state else self._driver.claim(_named(space, _USED) | {"schema": str(SCHEMA)})
 
     def _checked(self, state: Mapping[str, str]) -> str:
         space = required(self._space)
-        if not _is(state, space):
+        if not _id_of(state, space, _USED):
             raise other_space(state["model"], int(state["dimension"]), space)
         return state["space"]
 
@@ -97,7 +100,7 @@ class Spaces:
 
     def unstaged(self, space: Space, collection: Collection, limit: int) -> list[Record]:
         """See `Store.unstaged`; the list of waiting records is kept, and each page of it checked again."""
-        space_id = self._id_of(space)
+        space_id = _id_of(self.state(), space, *_EITHER)
         waiting = self._waiting.get((space_id, collection), [])
         found: list[Record] = []
         renewed = False
@@ -110,22 +113,23 @@ class Spaces:
                 renewed = True
                 continue
             asked, waiting = waiting[:_ASKED], waiting[_ASKED:]
-            still = [stored for stored in self._read(asked) if space_id not in stored.windows]
+            still = [stored for stored in self._view.stored(asked) if space_id not in stored.windows]
             found += [stored.record for stored in still]
         self._waiting = {(space_id, collection): [record.ref for record in found] + waiting} if space_id else {}
         return found[:limit]
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
         """See `Store.stage`."""
-        found = self._read(vectors)
+        found = self._view.stored(vectors)
         if not found:
             return
         state = self._claimed(space)
-        if not _is(state, space) and not _is(state, space, "staged_"):
-            state = dict(state) | _named(space, "staged_")
+        space_id = _id_of(state, space, *_EITHER)
+        if not space_id:
+            state = dict(state) | _named(space, _STAGED)
+            space_id = state["staged_space"]
             self._driver.set_state(state)
-            self._drop_all_but({state["space"], state["staged_space"]})
-        space_id = state["space" if _is(state, space) else "staged_space"]
+            self._drop_all_but({state["space"], space_id})
         kept = {state["space"], state.get("staged_space", "")}
         for part in by_part(stored.record.ref for stored in found):
             own = [stored for stored in found if part_of(stored.record.ref) == part]
@@ -159,14 +163,14 @@ class Spaces:
     def switch(self, space: Space) -> None:
         """See `Store.switch`."""
         state = self.state()
-        if _is(state, space):
+        if _id_of(state, space, _USED):
             return
-        staged = _is(state, space, "staged_")
-        self._refuse_incomplete(space, state["staged_space"] if staged else "")
-        changed = {name: value for name, value in state.items() if not name.startswith("staged_")}
-        changed |= _named(space) | {"schema": str(SCHEMA)}
+        staged = _id_of(state, space, _STAGED)
+        self._refuse_incomplete(space, staged)
+        changed = {name: value for name, value in state.items() if not name.startswith(_STAGED)}
+        changed |= _named(space, _USED) | {"schema": str(SCHEMA)}
         if staged:
-            changed["space"] = state["staged_space"]
+            changed["space"] = staged
         self._driver.set_state(changed)
         try:
             self._refuse_incomplete(space, changed["space"])  # a machine that shares no lock may have added some
@@ -184,13 +188,6 @@ class Spaces:
                     "embed them first"
                 )
 
-    def _id_of(self, space: Space) -> str:
-        """Return the id of a space, in use or staged; empty if it is neither."""
-        state = self.state()
-        if _is(state, space):
-            return state["space"]
-        return state["staged_space"] if _is(state, space, "staged_") else ""
-
     def _without(self, space_id: str, collection: Collection) -> list[Ref]:
         """Return the refs of all records that have no vectors of a space."""
         there = [Condition("ended", "<=", LIVE)]
@@ -203,12 +200,6 @@ class Spaces:
                 found += [ref_of(part, name) for name in sorted(ids)]
         return found
 
-    def _read(self, refs: Iterable[Ref]) -> list[Stored]:
-        found: list[Stored] = []
-        for part, own in by_part(refs).items():
-            found += decode(part, self._driver.get(part, [record_id(ref) for ref in own]))
-        return found
-
     def _drop_all_but(self, kept: set[str]) -> None:
         """Drop the vectors of all spaces but these, including the remains of an interrupted switch."""
         for part in self._driver.parts():
@@ -216,12 +207,15 @@ class Spaces:
                 self._driver.drop(part)
 
 
-def _named(space: Space, prefix: str = "") -> dict[str, str]:
+def _named(space: Space, prefix: str) -> dict[str, str]:
     """Return a space as the state names it, with a new id."""
     values = {"model": space.model, "dimension": str(space.dimension), "space": os.urandom(5).hex()}
     return {f"{prefix}{name}": value for name, value in values.items()}
 
 
-def _is(state: Mapping[str, str], space: Space, prefix: str = "") -> bool:
-    named = state.get(f"{prefix}model"), state.get(f"{prefix}dimension")
-    return f"{prefix}space" in state and named == (space.model, str(space.dimension))
+def _id_of(state: Mapping[str, str], space: Space, *prefixes: str) -> str:
+    """Return the id of a space if it is the one that the state names after one of the prefixes; else nothing."""
+    for prefix in prefixes:
+        if (state.get(f"{prefix}model"), state.get(f"{prefix}dimension")) == (space.model, str(space.dimension)):
+            return state.get(f"{prefix}space", "")
+    return ""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from memories.stores.documents.search import Samples, Search
+    from memories.stores.documents.search import Sample, Search
     from memories.stores.records import Matches, TurnQuery
 
 _BUSY_SECONDS = 30
@@ -61,7 +61,7 @@ class RemoteStore:
         self._driver = driver
         self._spaces = Spaces(driver, space)
         self._local = threading.local()
-        self._samples: Samples | None = None
+        self._samples: dict[Part, Sample] = {}
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class RemoteStore:
             if len(records) >= limit:
                 break
             page = ordered[start : start + size]
-            found = known or {record.ref: record for record in view.records(page) if where.fits(record)}
+            found = known or {each.record.ref: each.record for each in view.stored(page) if where.fits(each.record)}
             records += [found[ref] for ref in page if ref in found]
         return records[:limit]
 
@@ -204,7 +204,7 @@ class RemoteStore:
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""
-        return self._view.records(refs)
+        return [stored.record for stored in self._view.stored(refs)]
 
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """See `Store.values`."""
@@ -303,10 +303,8 @@ class RemoteStore:
         return View(self._driver, self._changes or Changes())
 
     def _search(self, where: Filter, vector: "NDArray[np.float32] | None") -> "Search":
-        from memories.stores.documents.search import Samples, Search
+        from memories.stores.documents.search import Search
 
-        if self._samples is None:
-            self._samples = Samples()
         space = None if vector is None else self._spaces.searched()
         return Search(self._view, where, space, self._samples)
 
