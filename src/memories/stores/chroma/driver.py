@@ -1,8 +1,8 @@
 """A Chroma server as a document server, by its REST API; not by its embedded client, which loses concurrent writes."""
 
+import functools
 import hashlib
 import json
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -60,50 +60,31 @@ class ChromaDriver:
             address: The server.
             name: The name of the store, with which the names of its collections begin.
         """
-        self._client = StoreClient(address)
-        self._name = name
-        self._ids: dict[str, str] = {}  # of collections, by name
-        self._limits = threading.Lock()
-        self._max_batch: int | None = None
-
-    @property
-    def url(self) -> str:
-        """See `Driver.url`."""
-        address = self._client.address
         host = f"[{address.host}]" if ":" in address.host else address.host
-        return f"chroma://{host}:{address.port}/{self._name}"
+        self.url = f"chroma://{host}:{address.port}/{name}"
+        self.collection = name
+        self.remains = (f"the files of {address}, until `chroma vacuum` was run on them",)
+        self._client = StoreClient(address)
+        self._ids: dict[str, str] = {}  # of collections, by name
 
-    @property
-    def collection(self) -> str:
-        """See `Driver.collection`."""
-        return self._name
-
-    @property
-    def remains(self) -> tuple[str, ...]:
-        """See `Driver.remains`."""
-        return (f"the files of {self._client.address}, until `chroma vacuum` was run on them",)
-
-    @property
+    @functools.cached_property
     def max_batch(self) -> int:
         """See `Driver.max_batch`."""
-        with self._limits:
-            if self._max_batch is None:
-                limits = self._done(self._client.ask("GET", "/api/v2/pre-flight-checks"), "telling its limits")
-                self._max_batch = int(limits["max_batch_size"])
-            return self._max_batch
+        limits = self._done(self._client.ask("GET", "/api/v2/pre-flight-checks"), "telling its limits")
+        return int(limits["max_batch_size"])
 
     # --- the state -------------------------------------------------------------------------------------------------
 
     def state(self) -> Mapping[str, str]:
         """See `Driver.state`."""
-        found = self._collection(self._name)
+        found = self._found(self.collection)
         if found is None:
             return {}
         metadata = found.get("metadata") or {}
-        if metadata.get(_MARK) != self._name:
+        if metadata.get(_MARK) != self.collection:
             raise StoreError(
-                f'the collection "{self._name}" of {self._client.address} was made by another program and is left as '
-                "it is; set COLLECTION_NAME to another name"
+                f'the collection "{self.collection}" of {self._client.address} was made by another program and is left '
+                "as it is; set COLLECTION_NAME to another name"
             )
         return {name: value for name, value in metadata.items() if name != _MARK}
 
@@ -120,7 +101,7 @@ class ChromaDriver:
 
     def set_state(self, values: Mapping[str, str]) -> None:
         """See `Driver.set_state`."""
-        found = self._collection(self._name)
+        found = self._found(self.collection)
         if found is None:
             self.claim(values)
             return
@@ -129,13 +110,13 @@ class ChromaDriver:
         self._done(changed, "changing its state")
 
     def _base(self, values: Mapping[str, str]) -> dict[str, Any]:
-        return {"name": self._name, "metadata": {_MARK: self._name, **values}}
+        return {"name": self.collection, "metadata": {_MARK: self.collection, **values}}
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
     def parts(self) -> list[Part]:
         """See `Driver.parts`."""
-        found = self._collection(self._name)
+        found = self._found(self.collection)
         if found is None:
             return []
         listed = self._done(self._client.ask("POST", f"{_COLLECTIONS}/{found['id']}/get", {"include": []}), "its parts")
@@ -144,8 +125,8 @@ class ChromaDriver:
             return [Part(Kind(kind), Collection(name), namespace, space) for kind, name, namespace, space in parts]
         except ValueError as exc:
             raise StoreDamaged(
-                f'the collection "{self._name}" of {self._client.address} is not what was written; restore a backup of '
-                "the server"
+                f'the collection "{self.collection}" of {self._client.address} is not what was written; restore a '
+                "backup of the server"
             ) from exc
 
     def drop(self, part: Part) -> None:
@@ -160,7 +141,7 @@ class ChromaDriver:
 
     def _listing(self, what: str, body: Any) -> None:
         """Change the list of parts, which are the points of the collection with the store's name."""
-        found = self._collection(self._name)
+        found = self._found(self.collection)
         if found is not None:
             listed = self._client.ask("POST", f"{_COLLECTIONS}/{found['id']}/{what}", body, writes=True)
             self._done(listed, "listing a part")
@@ -172,31 +153,33 @@ class ChromaDriver:
             part: The part.
             beside: `words` for the collection of its words.
         """
-        return f"{self._name}.{beside or part.kind}.{self._scope(part)}"
+        return f"{self.collection}.{beside or part.kind}.{self._scope(part)}"
 
     def _scope(self, part: Part) -> str:
         """Return the suffix of the names of a part's collections and of their fields."""
-        scope = json.dumps([self._name, part.collection, part.namespace, part.space])
+        scope = json.dumps([self.collection, part.collection, part.namespace, part.space])
         return hashlib.sha256(scope.encode()).hexdigest()[:32]
 
-    def _collection(self, name: str) -> Mapping[str, Any] | None:
+    def _found(self, name: str) -> Mapping[str, Any] | None:
         answer = self._client.ask("GET", f"{_COLLECTIONS}/{quote(name)}")
         if _is_missing(answer):
             return None
         found: Mapping[str, Any] = self._done(answer, "describing a collection")
         return found
 
-    def _made(self, part: Part, beside: str) -> str:
-        """Return the id of a collection of a part; if it is missing, list the part and create the collection."""
+    def _id(self, part: Part, beside: str, *, create: bool) -> str | None:
+        """Return the id of a collection of a part; if it is missing, list the part and create it, or return None."""
         name = self._named(part, beside)
         if name not in self._ids:
-            found = self._collection(name)
+            found = self._found(name)
+            if found is None and not create:
+                return None
             if found is None:
                 self._listing("add", {"ids": [json.dumps(part)], "embeddings": [[0.0]]})
                 body = {
                     "name": name,
                     "get_or_create": True,
-                    "metadata": {_MARK: self._name, "part": " ".join(part)},
+                    "metadata": {_MARK: self.collection, "part": " ".join(part)},
                     "configuration": _VECTORS if part.kind is Kind.VECTORS else _RECORDS,
                 }
                 found = self._done(self._client.ask("POST", _COLLECTIONS, body, writes=True), "making a collection")
@@ -241,7 +224,7 @@ class ChromaDriver:
 
     def _write(self, part: Part, what: str, body: Any, beside: str = "") -> None:
         for _ in range(2):
-            path = f"{_COLLECTIONS}/{self._made(part, beside)}/{what}"
+            path = f"{_COLLECTIONS}/{self._id(part, beside, create=True)}/{what}"
             answer = self._client.ask("POST", path, body, writes=True)
             if not _is_missing(answer):
                 break
@@ -310,18 +293,15 @@ class ChromaDriver:
 
     def _read(self, part: Part, what: str, body: Any, beside: str = "") -> Any:
         """Return the answer to a request to a part's collection; None if the collection does not exist."""
-        name = self._named(part, beside)
         for _ in range(2):
-            if name not in self._ids:
-                found = self._collection(name)
-                if found is None:
-                    return None
-                self._ids[name] = found["id"]
-            path = f"{_COLLECTIONS}/{self._ids[name]}/{what}"
+            collection = self._id(part, beside, create=False)
+            if collection is None:
+                return None
+            path = f"{_COLLECTIONS}/{collection}/{what}"
             answer = self._client.ask("GET" if body is None else "POST", path, body, writes=what == "delete")
             if not _is_missing(answer):
                 return self._done(answer, "a question")
-            self._ids.pop(name, None)  # it was removed, and perhaps created again
+            self._ids.pop(self._named(part, beside), None)  # it was removed, and perhaps created again
         return None
 
     def _done(self, answer: Answer, doing: str) -> Any:

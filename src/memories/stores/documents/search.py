@@ -274,10 +274,7 @@ class Search:
 
     def _exact(self, found: Sequence[Stored], vector: "Vector") -> Scores:
         """Return the cosines of those records that have vectors."""
-        if self._space is None:
-            added = self._of_overlay(vector)
-            return {stored.record.ref: added[stored.record.ref] for stored in found if stored.record.ref in added}
-        vectors = self._view.vectors(found, self._space)
+        vectors = self._view.vectors(found, self._space or "")
         return {ref: float((windows @ vector).max()) for ref, windows in vectors.items()}
 
     # --- turns -----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -222,11 +223,8 @@ class RemoteStore:
 
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
-        counted: dict[str, int] = {}
-        for stored in self._view.matching(where):
-            labels = stored.record.labels
-            for found in labels if key is None else [labels[key]] if key in labels else []:
-                counted[found] = counted.get(found, 0) + 1
+        pairs = (pair for stored in self._view.matching(where) for pair in stored.record.labels.items())
+        counted = Counter(name if key is None else value for name, value in pairs if key in (None, name))
         return dict(sorted(counted.items()))
 
     def candidates(

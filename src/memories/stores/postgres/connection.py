@@ -295,6 +295,8 @@ class Server:
     @contextlib.contextmanager
     def _borrowed(self, first: str, patience: float) -> Iterator[tuple["Connection", "psycopg.Cursor"]]:
         """Yield a connection of the pool with this deadline, and the answer to the first statement on it."""
+        from psycopg.pq import TransactionStatus
+
         self._forget_if_forked()
         if not self._free.acquire(timeout=BUSY_SECONDS):
             raise StoreBusy(
@@ -305,7 +307,11 @@ class Server:
             try:
                 yield connection, answer
             finally:
-                self._give_back(connection)
+                if self._closed or connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
+                    connection.close()
+                else:
+                    with self._idle_lock:
+                        self._idle.append(connection)
         finally:
             self._free.release()
 
@@ -338,15 +344,6 @@ class Server:
         except BaseException:
             connection.close()
             raise
-
-    def _give_back(self, connection: "Connection") -> None:
-        from psycopg.pq import TransactionStatus
-
-        if self._closed or connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
-            connection.close()
-            return
-        with self._idle_lock:
-            self._idle.append(connection)
 
     def _forget_if_forked(self) -> None:
         if self._guard.forked:

@@ -134,16 +134,10 @@ def _make_staged(db: Transaction, space: Space) -> Vectors:
 
 
 def _make(db: Transaction, space: Space, table: str) -> Vectors:
-    _add_extension(db)
-    db.run(vector_script(table, space.dimension, db.meta.partitions))
-    return Vectors(space.model, space.dimension, table)
-
-
-def _add_extension(db: Transaction) -> None:
-    """Check that pgvector is there; add it to the database if it is only installed on the server.
+    """Make the table for vectors of a space; add pgvector to the database if it is only installed on the server.
 
     Raises:
-        StoreError: It is not installed on the server, too old, or the user may not add it.
+        StoreError: pgvector is not installed on the server, too old, or the user may not add it.
     """
     from psycopg import errors
 
@@ -168,3 +162,5 @@ def _add_extension(db: Transaction) -> None:
                 "vectors need the extension pgvector, and this user may not add it to the database; an administrator, "
                 "or the database's owner, must run CREATE EXTENSION vector there once"
             ) from exc
+    db.run(vector_script(table, space.dimension, db.meta.partitions))
+    return Vectors(space.model, space.dimension, table)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from memories.batches import by_count, by_weight
 from memories.errors import StoreBusy, StoreDamaged, StoreError
-from memories.stores.documents.driver import FIELDS, Condition, Kind, Part, Point, Value, Where
+from memories.stores.documents.driver import FIELDS, Kind, Part, Point, Value, Where
 from memories.stores.records import Collection
 
 if TYPE_CHECKING:
@@ -134,18 +134,9 @@ class QdrantDriver:
             name: The collection of the records; those of the vectors begin with it.
         """
         self._transport = transport
-        self._name = name
+        self.collection = name
+        self.url = f"{transport.url}/{name}"
         self._made: set[str] = set()  # collections that are known to be complete
-
-    @property
-    def url(self) -> str:
-        """The address of the store, without a key."""
-        return f"{self._transport.url}/{self._name}"
-
-    @property
-    def collection(self) -> str:
-        """See `Driver.collection`."""
-        return self._name
 
     @property
     def remains(self) -> tuple[str, ...]:
@@ -156,8 +147,7 @@ class QdrantDriver:
 
     def state(self) -> Mapping[str, str]:
         """See `Driver.state`."""
-        values, _ = self._state()
-        return values
+        return self._state()[0]
 
     def claim(self, values: Mapping[str, str]) -> Mapping[str, str]:
         """See `Driver.claim`; the server decides who is first."""
@@ -180,9 +170,9 @@ class QdrantDriver:
         """Return the state and its revision; None if there is no state yet."""
         body = {"ids": [_point_id(_STATE, "")], "with_payload": True, "with_vector": False}
         try:
-            found = self._transport.ask(Verb.GET, self._name, body)
+            found = self._transport.ask(Verb.GET, self.collection, body)
             if not found:
-                self._check_ours(self._transport.ask(Verb.INFO, self._name))
+                self._check_ours(self._transport.ask(Verb.INFO, self.collection))
         except NoCollection:
             return {}, None
         if not found:
@@ -197,7 +187,7 @@ class QdrantDriver:
     def _put_state(self, values: Mapping[str, str], mode: Mapping[str, Any]) -> None:
         payload = {PART: _STATE, NAME: "", _REVISION: _new_revision(), "values": json.dumps(dict(values))}
         point = {"id": _point_id(_STATE, ""), "vector": {}, "payload": payload}
-        self._upsert(self._name, {"points": [point], **mode})
+        self._upsert(self.collection, {"points": [point], **mode})
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -206,7 +196,7 @@ class QdrantDriver:
         found: list[Part] = []
         for entry in self._transport.ask(Verb.COLLECTIONS)["collections"]:
             base, sign, space = entry["name"].partition(_SPACE_SIGN)
-            if base == self._name:
+            if base == self.collection:
                 body = {"key": PART, "limit": _MAX_PARTS, "exact": True}
                 hits = self._read(Verb.FACET, entry["name"], body) or {"hits": []}
                 names = [str(hit["value"]) for hit in hits["hits"]]
@@ -332,7 +322,7 @@ class QdrantDriver:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _collection(self, part: Part) -> str:
-        return f"{self._name}{_SPACE_SIGN}{part.space}" if part.kind is Kind.VECTORS else self._name
+        return f"{self.collection}{_SPACE_SIGN}{part.space}" if part.kind is Kind.VECTORS else self.collection
 
     def _read(self, verb: Verb, collection: str, body: Body | None = None) -> Any:
         """Send a request that creates nothing; None if the collection does not exist."""
@@ -472,13 +462,13 @@ def _name(entry: Mapping[str, Any]) -> str:
 
 
 def _filter(part: Part, where: Where) -> dict[str, list[dict[str, Any]]]:
-    return {"must": [{"key": PART, "match": {"value": _part_name(part)}}, *map(_condition, where)]}
-
-
-def _condition(condition: Condition) -> dict[str, Any]:
-    if condition.relation in _RANGES:
-        return {"key": condition.field, "range": {_RANGES[condition.relation]: condition.value}}
-    return {"key": condition.field, "match": {"any" if condition.relation == "in" else "value": condition.value}}
+    must: list[dict[str, Any]] = [{"key": PART, "match": {"value": _part_name(part)}}]
+    for field, relation, value in where:
+        if relation in _RANGES:
+            must.append({"key": field, "range": {_RANGES[relation]: value}})
+        else:
+            must.append({"key": field, "match": {"any" if relation == "in" else "value": value}})
+    return {"must": must}
 
 
 def _unchanged(revisions: Sequence[str]) -> dict[str, Any]:

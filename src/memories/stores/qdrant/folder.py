@@ -44,13 +44,9 @@ class FolderTransport:
             folder: Where the collections are, or will be.
         """
         self._folder = folder
+        self.url = f"qdrant:///{folder}"
         self._shared: _Held | None = None
         self._lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        """See `Transport.url`."""
-        return f"qdrant:///{self._folder}"
 
     @property
     def remains(self) -> tuple[str, ...]:

@@ -43,14 +43,11 @@ class RestTransport:
             tls: Whether to use https.
         """
         headers = {"api-key": key} if key else {}
-        self._client = StoreClient(Address("Qdrant", host, port, tls, headers, "Is it running?"))
+        address = Address("Qdrant", host, port, tls, headers, "Is it running?")
+        self._client = StoreClient(address)
         self._has_key = bool(key)
-
-    @property
-    def url(self) -> str:
-        """See `Transport.url`."""
-        host, port = self._client.address.host, self._client.address.port
-        return f"qdrant://[{host}]:{port}" if ":" in host else f"qdrant://{host}:{port}"
+        self.url = f"qdrant://[{host}]:{port}" if ":" in host else f"qdrant://{host}:{port}"
+        self.remains = (f"the segments of {address}, until its optimizer has rewritten them",)
 
     def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
         """See `Transport.ask`."""
@@ -66,11 +63,6 @@ class RestTransport:
                 return False
             raise NoCollection(f"{self.url} has no collection {collection}")
         raise self._refusal(verb, answer, reason)
-
-    @property
-    def remains(self) -> tuple[str, ...]:
-        """See `Transport.remains`."""
-        return (f"the segments of {self._client.address}, until its optimizer has rewritten them",)
 
     def close(self) -> None:
         """See `Transport.close`."""
