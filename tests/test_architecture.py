@@ -29,11 +29,12 @@ MODULES = [
 ORDER = {
     "memories": """errors models text batches disk logs < validate decay < times config < ids http_client < stores <
         embedders versions turns lookup < write search transfer < service < agent < skins < __main__""",
-    "memories.stores": "records < words copies protocol < columns < sqlite postgres documents < chroma qdrant files",
+    "memories.stores": """records < words copies protocol sql < columns <
+        sqlite postgres documents < chroma qdrant files""",
     "memories.stores.sqlite": "schema quantize < connection query < vectors words < spaces turns < store",
     "memories.stores.postgres": """schema errors driver < transaction < connection query < vectors words <
         spaces turns < erasure < store""",
-    "memories.stores.documents": "driver client < schema < pending < changes < query spaces < search < store",
+    "memories.stores.documents": "driver client < schema < pending < changes < query < spaces < search < store",
     "memories.stores.chroma": "driver < store",
     "memories.stores.qdrant": "driver index < local rest < folder < store",
     "memories.stores.files": "connection schema joined < log move < index < local < store",
