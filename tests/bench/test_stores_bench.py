@@ -46,6 +46,7 @@ def rows(printed: str) -> dict[str, list[list[str]]]:
     return found
 
 
+@pytest.mark.thorough
 def test_a_store_and_what_is_beneath_it_find_the_same_and_leave_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -269,7 +269,10 @@ def killed(tmp_path: Path, environment: dict[str, str], mode: str, rounds: int, 
     return dict(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("mode", ["migrate", "busy", "reembed", "import"])
+_THOROUGH = [pytest.param(mode, marks=pytest.mark.thorough) for mode in ("busy", "import")]
+
+
+@pytest.mark.parametrize("mode", ["migrate", "reembed", *_THOROUGH])
 def test_what_was_killed_goes_on_and_comes_to_the_same(
     tmp_path: Path, clean_environment: dict[str, str], mode: str
 ) -> None:

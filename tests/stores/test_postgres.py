@@ -1091,6 +1091,7 @@ def test_among_many_turns_matches_bring_those_beside_the_best_and_those_of_the_d
     assert matches.searched == 200
 
 
+@pytest.mark.thorough
 def test_after_a_load_the_planner_knows_what_is_there_and_is_not_told_again(
     opened: Callable[..., PostgresStore], url: str, server: Node, schema: str
 ) -> None:
