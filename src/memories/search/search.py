@@ -119,8 +119,10 @@ def parse(
         if name not in SearchFilters.__annotations__:
             raise InvalidInput(f'there is no filter "{name}"; use {", ".join(SearchFilters.__annotations__)}')
     text = validate.query(text)
-    where = _where(lookup, given, now)
+    where = narrowed(lookup.where(), given, now)
     collections = _collections(given)
+    if (conversation := given.get("conversation")) is not None:
+        where = _in_conversation(where, conversation, collections)
     limit, confidence = given.get("limit"), given.get("min_confidence")
     least = validate.unit(given.get("min_similarity") or 0.0, "min-similarity")
     if least and embedder is None:
@@ -157,12 +159,8 @@ def run(store: Store, search: Search) -> Found:
         k *= 4
 
 
-def _where(lookup: Lookup, given: SearchFilters, now: datetime) -> Filter:
-    where = narrowed(lookup.where(), given, now)
-    conversation = given.get("conversation")
-    if conversation is None:
-        return where
-    if _collections(given) != (Collection.HISTORY,):
+def _in_conversation(where: Filter, conversation: str, collections: Sequence[Collection]) -> Filter:
+    if collections != (Collection.HISTORY,):
         raise InvalidInput("conversation narrows a search of the history; add scope history")
     return where._replace(group=validate.one_line(conversation, "conversation id"))
 
