@@ -1527,3 +1527,22 @@ def test_what_is_kept_between_searches_is_what_a_new_store_sees(path: Path) -> N
     assert len(same()) == 6
     here.close()
     there.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount a small disk")
+@pytest.mark.parametrize("size", ["140k", "180k", "220k", "260k", "300k"])
+def test_a_disk_that_is_full_at_the_first_write_leaves_no_half_made_store(
+    size: str, tmp_path: Path, run_python: RunPython
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this system mounts nothing")
+    writing = "import sys; from memories import Memories; Memories(sys.argv[1], embedder='none').create(sys.argv[2])"
+    try:
+        run_python(writing, f"sqlite:///{disk}/m.db", "first", check=False)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        run_python(writing, f"sqlite:///{disk}/m.db", "second")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

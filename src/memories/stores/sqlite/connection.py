@@ -273,6 +273,8 @@ class SQLiteFile:
             connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version={len(schema.MIGRATIONS)}")
             connection.execute("COMMIT")
+            # Closing would ignore that the log can't be moved into the file, and only the file is put in place.
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         finally:
             connection.close()
         put_in_place(scratch, self.path)
