@@ -212,6 +212,22 @@ class StoreInfo(NamedTuple):
     collection: str | None = None
 
 
+class Finding(NamedTuple):
+    """Something wrong in a store.
+
+    Attributes:
+        what: What is wrong, and where: a part of a sentence.
+        remedy: What to do about it: a sentence.
+        derived: It can be made again from the records, so `Store.repair` mends it.
+        ref: The damaged record, if it is one; by this address it can be forgotten.
+    """
+
+    what: str
+    remedy: str
+    derived: bool = False
+    ref: Ref | None = None
+
+
 class Space(NamedTuple):
     """What makes two vectors comparable: they have the same model and the same length.
 

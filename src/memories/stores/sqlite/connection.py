@@ -190,8 +190,8 @@ class SQLiteFile:
         connection: apsw.Connection | None = getattr(self._local, "empty", None)
         if connection is None:
             connection = self._local.empty = apsw.Connection(":memory:")
-            for script in schema.MIGRATIONS:
-                connection.execute(script)
+            for version in range(1, len(schema.MIGRATIONS) + 1):
+                schema.migrate(connection, version)
         return connection
 
     def _open(self) -> apsw.Connection:
@@ -268,8 +268,8 @@ class SQLiteFile:
         try:
             connection.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
             connection.execute("BEGIN IMMEDIATE")
-            for script in schema.MIGRATIONS:
-                connection.execute(script)
+            for version in range(1, len(schema.MIGRATIONS) + 1):
+                schema.migrate(connection, version)
             connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version={len(schema.MIGRATIONS)}")
             connection.execute("COMMIT")
@@ -287,7 +287,7 @@ class SQLiteFile:
         for number in range(version + 1, len(schema.MIGRATIONS) + 1):
             connection.execute("BEGIN IMMEDIATE")
             try:
-                connection.execute(schema.MIGRATIONS[number - 1])
+                schema.migrate(connection, number)
                 connection.execute(f"PRAGMA user_version={number}")
                 connection.execute("COMMIT")
             finally:

@@ -1,14 +1,16 @@
 """The tables of the SQLite store, the numbered migrations that make them, and a record as a row.
 
-A migration is a script that runs in the transaction that also writes its number to `user_version`. Released scripts
-never change; to change the schema, add one.
+A migration is a script, or a function of the connection where rows have to be computed. It runs in the transaction
+that also writes its number to `user_version`. Released ones never change; to change the schema, add one.
 """
 
 import contextlib
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import apsw
 
 from memories.stores.records import Collection, Record, Ref
 from memories.times import from_millis, to_millis
@@ -102,9 +104,19 @@ VECTORS = {Collection.MEMORY: "vector", Collection.HISTORY: "turn_vector"}
 STAGED = {Collection.MEMORY: "staged_vector", Collection.HISTORY: "staged_turn_vector"}
 BLOCKS = {Collection.MEMORY: "block", Collection.HISTORY: "turn_block"}
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _TURNS, _STAGED)
+Migration = str | Callable[[apsw.Connection], None]
+MIGRATIONS: tuple[Migration, ...] = (_FIRST, _TURNS, _STAGED)
 
 ROW = "pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, crc, text, session"
+
+
+def migrate(db: apsw.Connection, version: int) -> None:
+    """Bring a store from the version before to this one, inside a transaction."""
+    migration = MIGRATIONS[version - 1]
+    if isinstance(migration, str):
+        db.execute(migration)
+    else:
+        migration(db)
 
 
 def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:
