@@ -27,8 +27,8 @@ MODULES = [
 # to a neighbour on its own. So there is no cycle and no skin needs another. Of the stores, Chroma and Qdrant need the
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
-    "memories": """errors models text batches disk logs < validate decay < times config < ids http_client < stores <
-        embedders versions turns lookup < write search transfer < service < agent < skins < __main__""",
+    "memories": """errors models text batches disk logs < validate decay trust < times config < ids http_client <
+        stores < embedders versions turns lookup < write search transfer < service < agent < skins < __main__""",
     "memories.stores": """records < words copies protocol sql < columns <
         sqlite postgres documents < chroma qdrant files""",
     "memories.stores.sqlite": "schema quantize < connection query < vectors words < spaces turns < store",
@@ -46,8 +46,8 @@ ORDER = {
     "memories.agent": """fence policy < payloads < backend < engine chroma_process < chroma_mcp < gateway < context <
         memory""",
     "memories.skins": "shapes < cli mcp",
-    "memories.skins.cli": """output < text < session < options < memories search turns context stores status serve <
-        app""",
+    "memories.skins.cli": """output < text < session < options < memories search turns context stores status serve
+        trust < app""",
     "memories.skins.mcp": "answers < server < stdio",
 }
 MAX_FILES_TO_ROWS = 16

@@ -7,12 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from memories.config import SETTINGS, cache_folder, load_config, without_password
+from memories import trust
+from memories.config import SETTINGS, cache_folder, load_config, registers, without_password
 from memories.errors import ConfigError
 from memories.skins import shapes
 from memories.skins.cli import text as texts
 
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def own_folder_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+
+
+def trusted_dotenv(folder: Path, text: str) -> None:
+    (folder / ".env").write_text(text)
+    trust.approve(folder / ".env", registers({}))
 
 
 def test_the_example_of_dotenv_is_what_the_table_of_settings_says(tmp_path: Path) -> None:
@@ -22,7 +33,7 @@ def test_the_example_of_dotenv_is_what_the_table_of_settings_says(tmp_path: Path
     )
     assert written == made.stdout, "run: python tools/env_example.py >.env.example"
     assert re.findall(r"^# ([A-Z_]+)=", written, re.M) == [setting.variable for setting in SETTINGS]
-    (tmp_path / ".env").write_text(re.sub(r"(?m)^# ([A-Z_]+=.)", r"\1", written))  # every line that has a value
+    trusted_dotenv(tmp_path, re.sub(r"(?m)^# ([A-Z_]+=.)", r"\1", written))  # every line that has a value
     set_, unset = load_config(environment={}, folder=tmp_path), load_config(environment={}, folder=tmp_path.parent)
     chroma = {"store", "sources"}  # setting a host selects Chroma, as the file says
     assert {name: value for name, value in set_._asdict().items() if name not in chroma} == {
@@ -67,7 +78,7 @@ def test_flags_that_are_none_were_not_given(tmp_path: Path) -> None:
 
 
 def test_the_home_in_dotenv_names_the_config_file(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text(f"MEMORY_HOME={tmp_path}/kept\n")
+    trusted_dotenv(tmp_path, f"MEMORY_HOME={tmp_path}/kept\n")
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "config.toml").write_text("count_accesses = false\n")
     config = load_config(environment={}, folder=tmp_path)
@@ -86,7 +97,7 @@ def test_namespaces_are_folded_here_too(tmp_path: Path) -> None:
 
 
 def test_an_error_names_the_setting_its_source_and_the_value(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("DEFAULT_LIMIT=many\n")
+    trusted_dotenv(tmp_path, "DEFAULT_LIMIT=many\n")
     with pytest.raises(ConfigError) as caught:
         load_config(environment={}, folder=tmp_path)
     assert str(caught.value) == 'DEFAULT_LIMIT (.env) must be a whole number from 1 to 1000, not "many"'
@@ -123,7 +134,7 @@ def test_keys_are_never_shown(variable: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("variable", KEYS)
 def test_an_empty_key_is_none(variable: str, tmp_path: Path) -> None:
     """Other programs have theirs in these variables; an empty one must not stop ours."""
-    (tmp_path / ".env").write_text(f"{variable}=below\n")
+    trusted_dotenv(tmp_path, f"{variable}=below\n")
     assert getattr(load_config(environment={variable: ""}, folder=tmp_path), variable.lower()).reveal() == "below"
     assert getattr(load_config(environment={variable: ""}, folder=tmp_path.parent), variable.lower()) is None
 

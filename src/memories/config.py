@@ -4,9 +4,10 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from warnings import warn
 
 from memories import validate
 from memories.errors import ConfigError, InvalidInput
@@ -18,6 +19,8 @@ class Setting(NamedTuple):
 
     Attributes:
         secret: It is never shown. Other programs use the same variables, so an empty one counts as not set.
+        harmless: Also the `.env` of a folder that came from anywhere may set it. Every other setting would let the
+            folder choose where texts go, what is read and written, or what is kept.
     """
 
     name: str
@@ -26,6 +29,7 @@ class Setting(NamedTuple):
     parse: Callable[[str], Any]
     purpose: str
     secret: bool = False
+    harmless: bool = False
 
 
 class Secret:
@@ -183,7 +187,7 @@ SETTINGS = (
     Setting("store", "MEMORY_STORE", None, _name, "where memories are kept, a URL such as sqlite:///path"),
     Setting("namespace", "MEMORY_NAMESPACE", SHARED, _namespace, "namespace to write to and to read from"),
     Setting("format", "MEMORY_FORMAT", "auto", _one_of("auto", "json", "text"),
-            "json, text, or auto: text on a terminal, else JSON"),
+            "json, text, or auto: text on a terminal, else JSON", harmless=True),
     Setting("embedder", "EMBEDDER", "minilm", str, "minilm, none (words only), or a service such as openai:MODEL"),
     Setting("embedder_url", "EMBEDDER_URL", None, _name, "URL of the embedding service, if not its maker's"),
     Setting("embedder_api_key", "EMBEDDER_API_KEY", None, Secret, "key for EMBEDDER_URL", secret=True),
@@ -201,7 +205,8 @@ SETTINGS = (
             "size of the vector cache in MB; 0 for none"),
     Setting("embedder_calibration", "EMBEDDER_CALIBRATION", None, _name,
             "measured values of the model, such as slope=20.6,middle=0.213"),
-    Setting("default_limit", "DEFAULT_LIMIT", 10, _whole(1, validate.MAX_LIMIT), "maximum number of results"),
+    Setting("default_limit", "DEFAULT_LIMIT", 10, _whole(1, validate.MAX_LIMIT), "maximum number of results",
+            harmless=True),
     Setting("min_confidence", "MIN_CONFIDENCE", 0.3, _unit, "search hides results with lower confidence, 0 to 1"),
     Setting("decay_half_life_hours", "DECAY_HALF_LIFE_HOURS", 720.0, _hours,
             "hours until the confidence of decaying memories is 0"),
@@ -215,15 +220,18 @@ SETTINGS = (
             "maximum number of records in a files:/// store, per namespace"),
     Setting("file_migrate_to", "FILE_MIGRATE_TO", None, _name,
             "URL of the store that larger ones move to, if not SQLite beside the files"),
-    Setting("history_tail_n", "HISTORY_TAIL_N", 16, _whole(1, validate.MAX_LIMIT), "number of turns in a context"),
-    Setting("memory_top_k", "MEMORY_TOP_K", 8, _whole(1, validate.MAX_LIMIT), "number of memories in a context"),
+    Setting("history_tail_n", "HISTORY_TAIL_N", 16, _whole(1, validate.MAX_LIMIT), "number of turns in a context",
+            harmless=True),
+    Setting("memory_top_k", "MEMORY_TOP_K", 8, _whole(1, validate.MAX_LIMIT), "number of memories in a context",
+            harmless=True),
     Setting("memory_confidence_min", "MEMORY_CONFIDENCE_MIN", 0.7, _unit,
             "agents neither store nor recall memories with lower confidence"),
     Setting("memory_max_per_window", "MEMORY_MAX_PER_WINDOW", 3, _whole(0, 1000),
             "maximum number of memories that an agent stores per conversation and hour"),
     Setting("context_token_budget", "CONTEXT_TOKEN_BUDGET", None, _budget,
-            "maximum number of tokens in a context, or none"),
-    Setting("log_level", "LOG_LEVEL", "INFO", _log_level, "what agents log: DEBUG, INFO, WARN or ERROR"),
+            "maximum number of tokens in a context, or none", harmless=True),
+    Setting("log_level", "LOG_LEVEL", "INFO", _log_level, "what agents log: DEBUG, INFO, WARN or ERROR",
+            harmless=True),
     Setting("mcp_endpoint", "MCP_ENDPOINT", "memories", _name,
             "where agents keep turns and memories; memories is the store above"),
 )
@@ -235,13 +243,16 @@ def load_config(
     *,
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
+    tell: Callable[[str], None] = warn,
 ) -> Config:
     """Gather the settings.
 
     Args:
         flags: Settings by name, as text; None values count as not given.
         environment: Used instead of the process's own.
-        folder: Where `.env` is looked for, never in its parents; the working directory by default.
+        folder: Where `.env` is looked for, never in its parents; the working directory by default. What could do harm
+            counts only after `memory trust`.
+        tell: Is given a sentence on what was ignored, if anything was.
 
     Raises:
         ConfigError: A setting is not acceptable; the message says which one and where it came from.
@@ -250,19 +261,28 @@ def load_config(
     layers: list[tuple[str, Mapping[str, Any]]] = [
         ("flag", {name: value for name, value in (flags or {}).items() if value is not None}),
         ("environment", _by_name(environment)),
-        (".env", _by_name(_dotenv(folder or _working_folder()))),
     ]
+    home, _ = _first(SETTINGS[0], layers)
+    dotenv, ignored, why = _dotenv(folder or _working_folder(), home or _platform_folder("config"))
+    layers.append((".env", dotenv))
     home, source = _first(SETTINGS[0], layers)
-    file = (home if home else _platform_folder("config")) / "config.toml"
+    file = (home or _platform_folder("config")) / "config.toml"
     layers.append((str(file), _toml(file)))
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for setting in SETTINGS:
         values[setting.name], sources[setting.name] = _first(setting, layers)
     values["home"] = home or values["home"] or _platform_folder("data")
+    from memories.trust import home_in_doubt
+
+    if doubt := home_in_doubt(values["home"]):
+        raise ConfigError(doubt)
     sources["home"] = source if home else sources["home"]
     if values["store"] is None:
         values["store"], sources["store"] = _default_store(values, sources)
+    told = _told(ignored, why, values["embedder"])
+    if told:
+        tell(told)
     return Config(**values, sources=sources)
 
 
@@ -272,6 +292,11 @@ def _default_store(values: Mapping[str, Any], sources: Mapping[str, str]) -> tup
         if sources[name] != "default":
             return f"chroma://{values['chromadb_host']}:{values['chromadb_port']}", sources[name]
     return f"sqlite:///{values['home'] / values['collection_name']}.db", "default"
+
+
+def variables_of(values: Mapping[str, str]) -> list[str]:
+    """Return which of these variables are settings."""
+    return [setting.variable for setting in SETTINGS if setting.variable in values]
 
 
 def _by_name(variables: Mapping[str, str]) -> dict[str, str]:
@@ -319,23 +344,42 @@ def _working_folder() -> Path | None:
         return None  # it was removed under us
 
 
-def _dotenv(folder: Path | None) -> dict[str, str]:
+def registers(environment: Mapping[str, str] | None = None) -> Path:
+    """Return the folder with the user's `config.toml` and approvals; no `.env` can name another one."""
+    home, _ = _first(SETTINGS[0], [("environment", _by_name(os.environ if environment is None else environment))])
+    return home or _platform_folder("config")
+
+
+def _dotenv(folder: Path | None, registers: Path) -> tuple[dict[str, str], list[str], str]:
+    """Return the settings that the `.env` of a folder may choose, the names of those that it may not, and why."""
     file = folder and folder / ".env"
-    if not (file and file.is_file()):
-        return {}
-    import logging
+    if not (file and file.exists()):
+        return {}, [], ""
+    from memories import trust
 
-    from dotenv import dotenv_values  # 20 ms, so only where there is such a file
+    found = trust.read(file, registers)
+    given = _by_name(found.values)
+    if found.approved:
+        return given, [], ""
+    taken = {} if found.doubt else {s.name: given[s.name] for s in SETTINGS if s.harmless and _fits(s, given)}
+    why = found.doubt or ("has changed since you trusted it" if found.changed else "may not choose them for you")
+    return taken, [name for name in given if name not in taken], f"{file} {why}"
 
-    logging.getLogger("dotenv.main").addFilter(_nothing)  # lines that it can't read are for other programs
+
+def _told(ignored: Iterable[str], why: str, embedder: str) -> str:
+    """Return the sentence on the settings of a `.env` that were ignored, if one of them would have had an effect."""
+    local = embedder in ("minilm", "none", "fake")  # most projects have a key in that file, for programs of their own
+    named = [each.variable for each in SETTINGS if each.name in ignored and not (local and each.secret)]
+    return f"ignored {', '.join(named)}: {why}; to allow it, run: memory trust" if named else ""
+
+
+def _fits(setting: Setting, given: Mapping[str, str]) -> bool:
+    """Return whether a value is given that the setting accepts: other programs may mean something else by its name."""
     try:
-        return {name: value for name, value in dotenv_values(file).items() if value is not None}
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"cannot read {file}: {exc}") from exc
-
-
-def _nothing(_record: object) -> bool:
-    return False
+        setting.parse(given[setting.name].strip(" "))
+    except (KeyError, ValueError):
+        return False
+    return True
 
 
 def _toml(file: Path) -> dict[str, Any]:
@@ -343,6 +387,10 @@ def _toml(file: Path) -> dict[str, Any]:
         return {}
     import tomllib
 
+    from memories.trust import others_may_write
+
+    if doubt := others_may_write(file):
+        raise ConfigError(f"{file} {doubt}")
     try:
         text = file.read_text(encoding="utf-8")
         values = tomllib.loads(text)

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memories import Memories
-from memories.config import Config, load_config
+from memories import Memories, trust
+from memories.config import Config, load_config, registers
 from memories.embedders import (
     EmbedderUnavailable,
     RemoteEmbedder,
@@ -623,8 +623,12 @@ def test_a_missing_key_is_said_before_anything_is_sent(tmp_path: Path) -> None:
         assert not isinstance(caught.value, EmbedderUnavailable)
 
 
-def test_a_key_is_not_sent_where_a_dotenv_that_lies_around_says(tmp_path: Path) -> None:
+def test_a_key_is_not_sent_where_a_dotenv_that_lies_around_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     (tmp_path / ".env").write_text("EMBEDDER_URL=https://evil.example/v1\nEMBEDDER_DIMENSIONS=64\n")
+    trust.approve(tmp_path / ".env", registers({}))
     config = load_config({}, environment={"EMBEDDER_API_KEY": KEY}, folder=tmp_path)
     with pytest.raises(ConfigError, match="so the key is not sent there") as caught:
         providers.choose("openai:tiny", config)
@@ -632,6 +636,7 @@ def test_a_key_is_not_sent_where_a_dotenv_that_lies_around_says(tmp_path: Path) 
     (tmp_path / ".env").write_text(
         f"EMBEDDER_URL=https://mine.example/v1\nEMBEDDER_DIMENSIONS=64\nEMBEDDER_API_KEY={KEY}\n"
     )
+    trust.approve(tmp_path / ".env", registers({}))
     assert key_of("openai:tiny", load_config({}, environment={}, folder=tmp_path)) == KEY
 
 

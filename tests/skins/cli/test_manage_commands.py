@@ -124,6 +124,7 @@ def test_a_flag_goes_before_the_environment_before_dotenv_before_toml_before_the
     assert setting(memory, "default_limit") == (7, str(home / "config.toml"))
     assert setting(memory, "reinforce_on_retrieval") == (True, str(home / "config.toml"))
     (folder / ".env").write_text("MEMORY_NAMESPACE=from-dotenv\nUNRELATED=1\n")
+    memory("trust", "--yes")
     assert setting(memory, "namespace") == ("from-dotenv", ".env")
     env = {"MEMORY_NAMESPACE": "from-environment"}
     assert setting(memory, "namespace", env=env) == ("from-environment", "environment")
@@ -139,6 +140,7 @@ def test_dotenv_of_a_parent_folder_is_not_read(memory: Command, folder: Path, mo
 
 def test_lines_of_dotenv_for_other_programs_are_no_concern(memory: Command, folder: Path) -> None:
     (folder / ".env").write_text("this is no assignment\n=x\nMEMORY_NAMESPACE=bob\n")
+    memory("trust", "--yes")
     answer = memory("config")
     assert answer.err == ""
     assert setting(memory, "namespace") == ("bob", ".env")

@@ -21,6 +21,7 @@ COMMANDS = {
     "mcp": ("serve", "Agents", "Serve an agent over MCP, on standard input and output."),
     "status": ("status", "Store and settings", "Check that the store works, and show what it holds."),
     "config": ("status", "Store and settings", "Show every setting and where it came from."),
+    "trust": ("trust", "Store and settings", "Let the .env of a folder choose every setting."),
     "export": ("stores", "Store and settings", "Write all memories and turns as JSON lines."),
     "import": ("stores", "Store and settings", "Read an export into the store."),
     "migrate": ("stores", "Store and settings", "Copy the whole store into another one and verify it."),

@@ -75,19 +75,24 @@ def safe(text: str) -> str:
     )
 
 
-def confirm(question: str) -> bool:
-    """Ask a person before something that can't be undone; note it if the answer is no.
+def confirm(question: str, *, otherwise: str = "Nothing was forgotten.", why: str = "this can't be undone") -> bool:
+    """Ask a person before something that counts.
+
+    Args:
+        question: What to ask.
+        otherwise: What to say if the answer is no.
+        why: Why a person is asked.
 
     Raises:
         InvalidInput: There is nobody to ask.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidInput("this can't be undone and there is nobody to ask; add --yes to confirm")
+        raise InvalidInput(f"{why} and there is nobody to ask; add --yes to confirm")
     sys.stderr.write(f"{safe(question)} [y/N] ")
     sys.stderr.flush()
     agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
     if not agreed:
-        note("Nothing was forgotten.")
+        note(otherwise)
     return agreed
 
 

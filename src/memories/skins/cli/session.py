@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from memories.errors import InvalidInput
-from memories.skins.cli.output import set_format
+from memories.skins.cli.output import note, set_format
 from memories.validate import MAX_CONTENT_BYTES
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def settings(output: str | None, namespace: str | None, store: str | None) -> "C
 
     if output is not None:
         set_format(output)  # also for the error, should a setting be wrong
-    config = load_config({"format": output, "namespace": namespace, "store": store})
+    config = load_config({"format": output, "namespace": namespace, "store": store}, tell=note)
     set_format(config.format)
     return config
 
