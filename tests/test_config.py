@@ -170,9 +170,30 @@ def test_the_folder_of_what_can_be_lost(tmp_path: Path, monkeypatch: pytest.Monk
     ("url", "shown"),
     [
         ("postgresql://ann:secret@h/d?sslmode=require", "postgresql://ann:***@h/d?sslmode=require"),
-        ("postgresql://h/d?a=1&password=secret&b=2", "postgresql://h/d?a=1&password=***&b=2"),
-        ("postgresql://h/d?sslPassword=secret#x", "postgresql://h/d?sslPassword=***#x"),
+        (
+            "postgresql://h/d?sslmode=require&password=secret&port=2",
+            "postgresql://h/d?sslmode=require&password=***&port=2",
+        ),
+        ("postgresql://h/d?sslPassword=secret#x", "postgresql://h/d?sslPassword=***#***"),
         ("qdrant://:secret@h?api_key=secret", "qdrant://:***@h?api_key=***"),
+        ("qdrant://secret@h:6333", "qdrant://***@h:6333"),
+        ("https://secret@h/v1", "https://***@h/v1"),
+        (
+            "https://h/v1?sig=secret&code=secret&api-version=2024-02-01",
+            "https://h/v1?sig=***&code=***&api-version=2024-02-01",
+        ),
+        (
+            "postgresql://h/d?passwd=secret&pwd=secret&options=-csecret",
+            "postgresql://h/d?passwd=***&pwd=***&options=***",
+        ),
+        ("postgresql://ann:sec?ret@h/d", "postgresql://ann:***?***"),
+        ("ann:secret@h", "***@h"),
+        ("postgresql:ann:secret@h/d", "***@h/d"),
+        ("postgresql://ann:secret", "postgresql://ann:***"),
+        ("postgresql://h:5432/d", "postgresql://h:5432/d"),
+        ("postgresql://[::1]:5432/d", "postgresql://[::1]:5432/d"),
+        ("postgresql:///d?host=/var/run/postgresql", "postgresql:///d?host=/var/run/postgresql"),
+        ("sqlite:///C:/Users/ann@home/m.db", "sqlite:///C:/Users/ann@home/m.db"),
         ("sqlite:////home/ann/m.db", "sqlite:////home/ann/m.db"),
     ],
 )

@@ -1,7 +1,6 @@
 """Settings: an option overrides the environment, then `.env`, then `config.toml`, then the default."""
 
 import os
-import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
@@ -331,10 +330,41 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+# Options of a URL whose values tell no secret; those of all others are masked.
+_PLAIN_OPTIONS = frozenset(
+    "schema partitions dbname user host hostaddr port application_name fallback_application_name connect_timeout "
+    "client_encoding sslmode sslcompression sslcert sslrootcert sslcrl sslsni gssencmode channel_binding require_auth "
+    "target_session_attrs load_balance_hosts keepalives keepalives_idle keepalives_interval keepalives_count "
+    "tcp_user_timeout collection https timeout api-version".split()
+)
+
+
 def without_password(url: str) -> str:
-    """Return a URL as it may be shown: with *** in place of a password, also in its options."""
-    shown = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
-    return re.sub(r"(?i)([?&][^=&#]*(?:password|key|token|secret)[^=&#]*=)[^&#]*", r"\1***", shown)
+    """Return a URL as it may be shown: with *** in place of all that may be a password, also in a malformed one."""
+    head, mark, rest = url.partition("?")
+    query, hash_, fragment = rest.partition("#")
+    options = (option.partition("=") for option in query.split("&"))
+    shown = (
+        f"{name}={value}" if equals and name.lower() in _PLAIN_OPTIONS else f"{name}=***" if equals else name and "***"
+        for name, equals, value in options
+    )
+    return _without_user(head) + mark + "&".join(shown) + hash_ + (fragment and "***")
+
+
+def _without_user(head: str) -> str:
+    """Return the part of a URL before its options, without a password before the host."""
+    scheme, separator, rest = head.partition("://")
+    if not separator:
+        return f"***@{head.rpartition('@')[2]}" if "@" in head else head
+    if rest.startswith(("/", "~", ".")):  # a path
+        return head
+    user, at, host = rest.rpartition("@")
+    name, colon, password = (user if at else rest).partition(":")
+    if not at:  # a port, or the password of one who forgot the host
+        written = password.partition("/")[0]
+        return head if not colon or written.isdigit() or rest.startswith("[") else f"{scheme}://{name}:***"
+    told = f"{name}:***" if colon else name if scheme.startswith("postgres") else "***"
+    return f"{scheme}://{told}@{host}"
 
 
 def _working_folder() -> Path | None:

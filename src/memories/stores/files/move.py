@@ -32,7 +32,9 @@ MARKED, BACK, KEPT = ".moved", ".moved-back", ".before-move"
 _BEGUN, _FAILED = ".moving", ".failed"
 _BESIDE = re.compile(r"memories(-\d+)?\.db")  # SQLite files in the same folder
 _PLAUSIBLE = re.compile(r"sqlite:///.|(postgres|postgresql|chroma|qdrant)://.")
-_MASKED = re.compile(r":\*\*\*@|[?&][^=&#]*=\*\*\*(?=[&#]|$)")  # what `without_password` puts in place of a password
+_MASKED = re.compile(
+    r"[:/]\*\*\*@|[?&]([^=&#]*=)?\*\*\*(?=[&#]|$)"
+)  # what `without_password` puts in place of a password
 _BATCH = 500
 _PAUSE_SECONDS = 60.0  # after an attempt that failed
 
