@@ -27,7 +27,7 @@ MODULES = [
 # to a neighbour on its own. So there is no cycle and no skin needs another. Of the stores, Chroma and Qdrant need the
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
-    "memories": """errors models text batches disk logs < validate decay trust < times config < ids http_client <
+    "memories": """errors models text unseen batches disk logs < validate decay trust < times config < ids http_client <
         stores < embedders versions turns lookup < write search transfer < service < agent < skins < __main__""",
     "memories.stores": """records < words copies protocol sql < columns <
         sqlite postgres documents < chroma qdrant files""",

@@ -22,6 +22,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from memories.config import is_loopback
 from memories.disk import ForkGuard
+from memories.unseen import is_unseen
 
 CONNECT_SECONDS = 10.0
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 20.0  # between tries
@@ -65,7 +66,7 @@ class Address(NamedTuple):
             secret = value.rpartition(" ")[2]
             if len(secret) >= _LEAST_SECRET:
                 said = said.replace(secret, "***")
-        line = "".join(sign for sign in " ".join(said.split()) if sign.isprintable()).rstrip(".")
+        line = "".join(sign for sign in " ".join(said.split()) if not is_unseen(sign)).rstrip(".")
         return line if len(line) <= _QUOTED else f"{line[:_QUOTED]}…"
 
 

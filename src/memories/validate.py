@@ -5,6 +5,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 
+from memories import unseen
 from memories.errors import InvalidInput
 
 MAX_CONTENT_BYTES = 1_048_576
@@ -170,10 +171,7 @@ def unit(number: float, name: str) -> float:
 def shown(text: str) -> str:
     """Return text for a message: short, on one line, with nothing that could act on a terminal."""
     cut = text if len(text) <= 60 else text[:60] + "…"
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape", "replace").decode()
-        for character in cut
-    )
+    return unseen.shown(cut, lambda sign: sign.encode("unicode_escape", "replace").decode())
 
 
 def _typed(text: object, name: str) -> str:

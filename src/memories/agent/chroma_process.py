@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from memories import unseen
 from memories.agent.backend import MCPError, UnsupportedEndpoint
 from memories.validate import shown
 
@@ -199,4 +200,4 @@ def _texts(answer: "CallToolResult") -> list[str]:
 
 def _plain(text: str) -> str:
     """Return what a program said on one line, without what could act on a terminal."""
-    return "".join(character if character.isprintable() else " " for character in text[:MAX_SAID])
+    return unseen.shown(text[:MAX_SAID], lambda _: " ")

@@ -9,9 +9,10 @@ back as it was. The marks carry a number that is drawn for each context, after i
 import json
 import re
 import secrets
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from memories import unseen
 
 MAX_SHOWN = 8_000  # characters of one item; how many were left out is said
 # The sentence that stands once before the first block.
@@ -23,10 +24,6 @@ RULE = (
 _MARKUP = re.compile(
     r"[<>&]|\[(?=\s*/?\s*(?:[A-Z][A-Z_]{2}"
     r"|(?i:inst|sys|system|end|user|assistant|human|developer|tool\w*|available\w*|data|memor\w*)\b))"
-)
-# Letters and marks that show nothing: fillers, joiners, variation selectors.
-_UNSEEN = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0\u2800") | frozenset(
-    chr(code) for block in (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0)) for code in block
 )
 
 
@@ -48,9 +45,7 @@ def line(item: Mapping[str, Any]) -> str:
         shown |= {"text": text[:MAX_SHOWN], "cut": len(text) - MAX_SHOWN}
     written = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
     written = _MARKUP.sub(lambda found: _escape(found[0]), written)
-    if written.isascii() and written.isprintable():
-        return written
-    return "".join(_escape(sign) if is_unseen(sign) else sign for sign in written)
+    return unseen.shown(written, _escape)
 
 
 def block(title: str, lines: Sequence[str], boundary: str) -> str:
@@ -71,11 +66,6 @@ def read_block(text: str, title: str, boundary: str) -> list[dict[str, Any]]:
         return []
     start = rows.index(opening)
     return [json.loads(row) for row in rows[start + 1 : rows.index(closing, start)]]
-
-
-def is_unseen(sign: str) -> bool:
-    """Return whether a character shows nothing by itself, reorders others, or commands a terminal."""
-    return sign in _UNSEEN or unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
 def _escape(sign: str) -> str:

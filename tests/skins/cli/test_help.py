@@ -110,7 +110,7 @@ def test_the_page_of_all_commands_loads_no_command_and_no_library(tmp_path: Path
             [sys.executable, "-c", script, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
         )
         loaded = set(ast.literal_eval(done.stderr))
-        assert loaded <= {f"memories.{name}" for name in ("__main__", "errors", "skins", "skins.cli")} | {
+        assert loaded <= {f"memories.{name}" for name in ("__main__", "errors", "unseen", "skins", "skins.cli")} | {
             "memories.skins.cli.output"
         }
 

@@ -5,8 +5,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
-from unicodedata import category
 
+from memories import unseen
 from memories.errors import ConfigError, InvalidInput, MemoriesError
 
 # `json` or `text`, once the options are read; so that an error is printed as the answer would have been.
@@ -67,12 +67,7 @@ def colored(stream: Any) -> bool:
 
 def safe(text: str) -> str:
     """Return text with every character escaped that would be invisible, reorder others, or command a terminal."""
-    return "".join(
-        character
-        if character == "\n" or category(character) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-        else f"\\u{{{ord(character):x}}}"
-        for character in text.replace("\t", "    ")
-    )
+    return unseen.shown(text.replace("\t", "    "), lambda sign: f"\\u{{{ord(sign):x}}}", keep="\n")
 
 
 def confirm(question: str, *, otherwise: str = "Nothing was forgotten.", why: str = "this can't be undone") -> bool:
@@ -104,11 +99,4 @@ def _format_of(stream: TextIO) -> str:
 def _to_json(answer: Mapping[str, Any], indented: bool) -> str:
     """Return JSON in which characters that are invisible or command a terminal are written as escapes."""
     printed = json.dumps(answer, ensure_ascii=False, indent=2 if indented else None)
-    if printed.isprintable():
-        return printed
-    return "".join(
-        character
-        if character == "\n" or character.isprintable() or category(character) == "Zs"
-        else json.dumps(character)[1:-1]
-        for character in printed
-    )
+    return unseen.shown(printed, lambda sign: json.dumps(sign)[1:-1], keep="\n")
