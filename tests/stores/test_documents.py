@@ -755,6 +755,18 @@ def test_a_lock_that_cannot_be_taken_is_one_sentence(
         open_store(SPACE).append([record("m")])
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
+def test_locks_lie_where_nobody_else_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    lock = remote._lock_file("memory://here")
+    assert lock.parent == tmp_path / "memories" / "locks"
+    assert lock.parent.stat().st_mode & 0o777 == 0o700
+    assert remote._lock_file("memory://elsewhere") != lock
+    lock.parent.chmod(0o777)
+    with pytest.raises(StoreError, match=r"folder of locks.*can be written by everybody"):
+        remote._lock_file("memory://here")
+
+
 def test_vectors_are_not_staged_beside_what_is_not_written_yet(open_store: OpenStore) -> None:
     store = open_store(SPACE)
     with pytest.raises(StoreError, match="end it first"), store.transaction():

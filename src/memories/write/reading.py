@@ -33,6 +33,7 @@ _QUANTITY = re.compile(r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|
 _STRAIGHT = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "„": '"'})
 _DASH = "\ue000"  # stands for the dash that joins two clauses
 _ENDING = re.compile(r"(?<=[\w)\]}\"'»”」』+#%`])[.!。…]+$")
+_LONGEST = 64  # letters of what ends a sentence; the pattern takes the square of it
 _SENTENCE = re.compile(r"(?!(?:\w\.){2,}|(?:etc|vs|cf|no|dr|mr|mrs|approx)\.).*\w\W*[.!?…。]\W*", re.I)
 _CLOCK = re.compile(r"0(\d:[0-5]\d(?::[0-5]\d)?(?:am|pm)?)", re.I)
 _SHORT_FORMS = (
@@ -91,7 +92,7 @@ def _surface(text: str) -> list[Word]:
         for word in _cut(chunk):
             cut.append(word._replace(opens=opens))
             opens = False
-        opens = bool(_SENTENCE.fullmatch(chunk))
+        opens = bool(_SENTENCE.fullmatch(chunk[-_LONGEST:]))
     return [word._replace(opens=False) for word in cut] if len(cut) == 1 else cut
 
 

@@ -2,14 +2,14 @@
 
 import contextlib
 import hashlib
-import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memories.disk import tried
+from memories.config import cache_folder
+from memories.disk import make_folder, tried
 from memories.errors import StoreBusy, StoreError
 from memories.stores.documents.changes import Changes, Flush, by_part, check_free, check_keys, unfinished
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
@@ -18,6 +18,7 @@ from memories.stores.documents.query import View
 from memories.stores.documents.schema import LIVE, label_of, pair_of, record_id, window_ids
 from memories.stores.documents.spaces import SCHEMA, Spaces
 from memories.stores.records import Candidate, Collection, Filter, Patch, Record, Ref, Space, StoreInfo
+from memories.trust import others_may_write
 
 if TYPE_CHECKING:
     import numpy as np
@@ -330,9 +331,16 @@ def _writer_lock(url: str) -> Iterator[WriterLock]:
 
 
 def _lock_file(url: str) -> Path:
-    """Return the lock file that the writers of one user on this machine share."""
-    import tempfile
+    """Return the lock file that the writers of one user on this machine share, in a folder of that user alone.
 
-    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    name = hashlib.sha256(url.encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"memories-{user}" / f"{name}.lock"
+    Raises:
+        StoreError: Others may write in that folder, so they could put their own files in the place of ours.
+    """
+    folder = cache_folder() / "locks"
+    try:
+        make_folder(folder)
+        if doubt := others_may_write(folder):
+            raise StoreError(f"the folder of locks, {folder}, {doubt}")
+    except OSError as exc:
+        raise StoreError(f"cannot make the folder of locks, {folder}: {exc.strerror}; set XDG_CACHE_HOME") from exc
+    return folder / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
