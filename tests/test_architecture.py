@@ -36,7 +36,7 @@ ORDER = {
         spaces turns < erasure < store""",
     "memories.stores.documents": "driver client < schema < pending < changes < query < spaces < search < store",
     "memories.stores.chroma": "driver < store",
-    "memories.stores.qdrant": "driver index < local rest < folder < store",
+    "memories.stores.qdrant": "driver index points < local rest < folder < store",
     "memories.stores.files": "connection schema joined < log move < index < local < store",
     "memories.embedders": "protocol wordpiece < fake minilm service",
     "memories.embedders.service": "models cache windows < providers < client < embedder",

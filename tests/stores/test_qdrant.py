@@ -4,9 +4,11 @@ No Qdrant server can be installed from a package. What stands behind REST here i
 which reads each request by the models of the API, refuses what they don't know, and answers by them.
 """
 
+import contextlib
 import gc
 import json
 import os
+import pickle
 import re
 import shutil
 import socket
@@ -39,7 +41,6 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     unit_vectors,
 )
 from qdrant_client import QdrantClient, models  # noqa: E402
-from qdrant_client.local.persistence import CollectionPersistence  # noqa: E402
 
 from memories.errors import ConfigError, Conflict, StoreBusy, StoreDamaged, StoreError, StoreUnreachable  # noqa: E402
 from memories.stores.documents.driver import Condition, Kind, Part, Point  # noqa: E402
@@ -47,6 +48,7 @@ from memories.stores.qdrant import folder as qdrant_folder  # noqa: E402
 from memories.stores.qdrant import local  # noqa: E402
 from memories.stores.qdrant.driver import QdrantDriver, Verb  # noqa: E402
 from memories.stores.qdrant.folder import FolderTransport  # noqa: E402
+from memories.stores.qdrant.points import persistence  # noqa: E402
 from memories.stores.qdrant.rest import RestTransport  # noqa: E402
 from memories.stores.qdrant.store import QdrantStore  # noqa: E402
 from memories.stores.records import (  # noqa: E402
@@ -873,7 +875,8 @@ def test_what_a_killed_process_had_begun_is_there_wholly_or_not_at_all(
         f"""{OPEN}
 import os
 from datetime import UTC, datetime
-from qdrant_client.local.persistence import CollectionPersistence
+from memories.stores.qdrant.points import persistence
+CollectionPersistence = persistence().CollectionPersistence
 records = [Record(Ref(Collection.MEMORY, "ann", f"m{{n}}", 1), f"text {{n}}", datetime.now(UTC)) for n in range(4)]
 store.count(mine)
 persist, written = CollectionPersistence.persist, []
@@ -912,15 +915,16 @@ def test_what_a_full_disk_has_cut_short_is_done_by_the_next_writer(
 ) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
     store.append([record("before")])
-    persist, left = CollectionPersistence.persist, iter([True, False])
+    kept = persistence().CollectionPersistence
+    persist, left = kept.persist, iter([True, False])
 
-    def full(self: CollectionPersistence, entry: Any) -> None:
+    def full(self: Any, entry: Any) -> None:
         if not next(left, True):
             raise sqlite3.OperationalError("database or disk is full")
         persist(self, entry)
 
     with monkeypatch.context() as patched:
-        patched.setattr(CollectionPersistence, "persist", full)
+        patched.setattr(kept, "persist", full)
         with pytest.raises(StoreError, match=r"can't be written: database or disk is full; see whether"):
             store.append([record(f"m{number}", vectors=None) for number in range(3)])
     store.append([record("after")])
@@ -947,6 +951,58 @@ def test_a_folder_that_can_not_be_read_is_said_to_be_damaged(folder: Path) -> No
     assert file.read_bytes() == good
     assert store.count(pool()) == 1
     store.close()
+
+
+class _Payload:
+    """What a hostile folder holds in place of a point: it writes a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.file,))
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+def test_a_folder_runs_no_code(folder: Path, tmp_path: Path, protocol: int) -> None:
+    store = QdrantStore(f"qdrant:///{folder}", SPACE)
+    store.append([record("m")])
+    store.close()
+    for file in folder.glob("collection/*/storage.sqlite"):
+        with contextlib.closing(sqlite3.connect(file)) as db:
+            assert all(point.startswith(b'{"id"') for (point,) in db.execute("SELECT point FROM points"))
+            hostile = pickle.dumps(_Payload(tmp_path / "ran"), protocol=protocol)
+            db.execute("INSERT INTO points VALUES ('x', ?)", (hostile,))
+            db.commit()
+    with pytest.raises(StoreDamaged, match="pickled objects, which can run code"):
+        store.count(pool())
+    assert not (tmp_path / "ran").exists()
+
+
+def test_folders_of_others_are_left_to_their_client(folder: Path, tmp_path: Path) -> None:
+    """In a program that uses Qdrant's client for something else, too."""
+    store = QdrantStore(f"qdrant:///{folder}", SPACE)
+    store.append([record("m")])
+    store.close()
+    for _ in range(2):
+        client = QdrantClient(path=str(tmp_path / "theirs"))
+        if not client.collection_exists("c"):
+            client.create_collection("c", vectors_config=models.VectorParams(size=2, distance=models.Distance.DOT))
+            client.upsert("c", [models.PointStruct(id=1, vector=[1.0, 2.0], payload={"a": 1})])
+        assert client.count("c").count == 1
+        client.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "theirs" / "collection" / "c" / "storage.sqlite")) as db:
+        assert db.execute("SELECT point FROM points").fetchone()[0].startswith(b"\x80")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
+def test_a_folder_that_others_may_write_is_refused(folder: Path) -> None:
+    store = QdrantStore(f"qdrant:///{folder}", SPACE)
+    store.append([record("m")])
+    store.close()
+    folder.chmod(0o777)
+    with pytest.raises(StoreError, match="can be written by everybody; run: chmod o-w"):
+        store.count(pool())
 
 
 def test_a_place_that_is_no_folder_is_refused(tmp_path: Path) -> None:

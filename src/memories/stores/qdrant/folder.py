@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import json
-import pickle
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from memories.disk import ForkGuard, replacing, tried
 from memories.errors import ConfigError, StoreBusy, StoreDamaged, StoreError
+from memories.stores.qdrant import points
 from memories.stores.qdrant.driver import Body, NoCollection, Verb
 from memories.stores.qdrant.local import LocalCollection
+from memories.trust import others_may_write
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
@@ -34,7 +35,7 @@ class FolderTransport:
       to some ten thousand records. Importing it takes some 1.5 s.
     - It writes each point separately. So that a request is done completely or not at all, it is noted in the folder
       first, and one that a crash interrupted is repeated when the folder is opened next.
-    - Its files contain pickled objects: a folder from somebody you don't trust can run code when it is opened.
+    - Points are JSON, not the pickled objects that the client would write, so opening a folder runs no code of it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -90,6 +91,8 @@ class _Held:
         with contextlib.ExitStack() as stack:
             # Our lock comes first: the client reads everything before it looks whether it may.
             with _translated(folder):
+                if folder.exists() and (doubt := others_may_write(folder)):
+                    raise StoreError(f"{folder} {doubt}")
                 held = stack.enter_context(tried(folder / _LOCK, BUSY_SECONDS))
             if not held:
                 raise _busy(folder)
@@ -196,6 +199,7 @@ def _client(folder: Path) -> "QdrantClient":
         from qdrant_client import QdrantClient
     except ImportError as exc:
         raise ConfigError("qdrant:///folder needs qdrant-client; run: pip install qdrant-client") from exc
+    points.keep_as_json(folder)
     with _translated(folder):
         return QdrantClient(path=str(folder), force_disable_check_same_thread=True)
 
@@ -219,7 +223,7 @@ def _busy(folder: Path) -> StoreBusy:
 def _translated(folder: Path) -> Iterator[None]:
     try:
         yield
-    except (pickle.UnpicklingError, EOFError, json.JSONDecodeError) as exc:
+    except json.JSONDecodeError as exc:
         raise _damaged(folder) from exc
     except _database_error("OperationalError") as exc:
         raise StoreError(f"{folder} can't be written: {exc}; see whether its disk is full or read-only") from exc
