@@ -31,7 +31,8 @@ ORDER = {
         stores < embedders versions turns lookup < write search transfer < service < agent < skins < __main__""",
     "memories.stores": """records < words copies protocol sql < columns <
         sqlite postgres documents < chroma qdrant files""",
-    "memories.stores.sqlite": "schema quantize < connection query < vectors words < spaces turns < store",
+    "memories.stores.sqlite": """sidefile errors quantize < schema place log < creation < connection query <
+        vectors words < spaces turns < store""",
     "memories.stores.postgres": """schema errors driver < transaction < connection query < vectors words <
         spaces turns < erasure < store""",
     "memories.stores.documents": "driver client < schema < pending < changes < query < spaces < search < store",

@@ -5,6 +5,8 @@ What belongs to a store's own format is not here.
 
 import contextlib
 import os
+import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +20,10 @@ except ImportError:  # Windows: only the threads of one process wait for each ot
     fcntl = None  # type: ignore[assignment]
 
 CREATING = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.0005, 0.003
+_FIRST_POLL_SECONDS, _POLL_SECONDS = 0.0005, 0.002
+_QUEUES = hasattr(fcntl, "F_OFD_SETLK") and sys.maxsize > 2**32
+_FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux
+_LAST_TICKET = 2**62
 _threads: dict[Path, threading.Lock] = {}
 
 
@@ -88,13 +93,12 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def tried(path: Path, seconds: float | None, *, signed: bool = False) -> Iterator[bool]:
-    """Do what `locked` does, but wait for a limited time.
+def tried(path: Path, seconds: float | None) -> Iterator[bool]:
+    """Do what `locked` does, but wait for a limited time; those who wait have their turns in the order they came.
 
     Args:
         path: The lock's file; made, with its folder, if it is not there.
         seconds: How long others may hold it; None to wait for as long as it takes.
-        signed: Write into the file which process holds the lock, for `holder`.
 
     Yields:
         Whether it is held now.
@@ -108,9 +112,6 @@ def tried(path: Path, seconds: float | None, *, signed: bool = False) -> Iterato
     guard = ForkGuard()
     try:
         held = _take(fd, path, seconds)
-        if held and signed and fcntl is not None:
-            with contextlib.suppress(OSError):  # a full disk: only a message of those who wait is the poorer
-                os.pwrite(fd, f"{os.getpid():<20}".encode(), 0)
         yield held
     finally:
         if held and fcntl is None:
@@ -120,33 +121,74 @@ def tried(path: Path, seconds: float | None, *, signed: bool = False) -> Iterato
         os.close(fd)
 
 
-def holder(path: Path) -> str:
-    """Return the id of the process that holds, or last held, a signed lock; empty if that is not known."""
-    try:
-        return path.read_text("ascii", "replace").strip()
-    except OSError:
-        return ""
-
-
 def _take(fd: int, path: Path, seconds: float | None) -> bool:
     if fcntl is None:
         return _threads.setdefault(path, threading.Lock()).acquire(timeout=-1 if seconds is None else seconds)
     if seconds is None:
         fcntl.flock(fd, fcntl.LOCK_EX)
         return True
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    if not _waiting(fd, _LAST_TICKET) and _taken_at_once(fd):
+        return True
+    return seconds > 0 and _take_in_turn(fd, time.monotonic() + seconds)
+
+
+def _take_in_turn(fd: int, until: float) -> bool:
+    """Wait for the lock behind those who came before.
+
+    Who waits locks one byte of the file, whose offset is the time when it came; the kernel frees it when it dies. Only
+    the first polls the lock itself, so that who has just released it can't take it again before the others.
+    """
+    ticket = _draw_ticket(fd)
+    try:
+        while True:
+            first = not _waiting(fd, ticket)
+            if first and _taken_at_once(fd):
+                return True
             if time.monotonic() >= until:
                 return False
-        else:
-            return True
-        import random  # 3 ms that only those who wait pay
+            time.sleep(_FIRST_POLL_SECONDS if first else _POLL_SECONDS)
+    finally:
+        if ticket is not None:
+            _range(fd, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, ticket, 1)
 
-        # At random, so that those who wait stay out of step and each has its turn.
-        time.sleep(random.uniform(_MIN_POLL_SECONDS, _MAX_POLL_SECONDS))  # noqa: S311
+
+def _taken_at_once(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _draw_ticket(fd: int) -> int | None:
+    """Return a place in the queue; None if this system has no locks of ranges that belong to a descriptor."""
+    while _QUEUES:
+        ticket = time.monotonic_ns()
+        try:
+            _range(fd, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, ticket, 1)
+        except BlockingIOError:
+            continue  # another one drew it in the same nanosecond
+        except OSError:
+            return None
+        return ticket
+    return None
+
+
+def _waiting(fd: int, ticket: int | None) -> bool:
+    """Return whether somebody waits who came before."""
+    if not _QUEUES or ticket is None:
+        return False
+    try:
+        found = _range(fd, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, 1, ticket - 1)
+    except OSError:
+        return False  # a file system without such locks: everybody polls the lock itself
+    return found != fcntl.F_UNLCK
+
+
+def _range(fd: int, command: int, kind: int, start: int, length: int) -> int:
+    """Lock, unlock or ask about a range of a file; return the kind of lock that the kernel tells of."""
+    answer = fcntl.fcntl(fd, command, struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0))
+    return int(struct.unpack(_FLOCK, answer)[0])
 
 
 class ForkGuard:

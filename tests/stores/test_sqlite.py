@@ -56,10 +56,12 @@ from memories.stores.records import (  # noqa: E402
     TurnQuery,
 )
 from memories.stores.sqlite import connection as sqlite_file  # noqa: E402
+from memories.stores.sqlite import place as sqlite_place  # noqa: E402
 from memories.stores.sqlite import schema as sqlite_schema  # noqa: E402
 from memories.stores.sqlite import vectors as sqlite_vectors  # noqa: E402
 from memories.stores.sqlite import words as sqlite_words  # noqa: E402
-from memories.stores.sqlite.connection import engine_is_safe, filesystem_of  # noqa: E402
+from memories.stores.sqlite.connection import engine_is_safe  # noqa: E402
+from memories.stores.sqlite.place import filesystem_of  # noqa: E402
 from memories.stores.sqlite.quantize import Quantizer  # noqa: E402
 from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
 
@@ -867,7 +869,7 @@ def tables(db):
     sql = {name: sql for name, sql in db.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")}
     return {name: re.sub(r"--.*|\\s+", "", text) for name, text in sql.items()}
 db = apsw.Connection(sys.argv[1])
-for table in ("turn_words", "turn_vector", "turn_block", "label_pool", "staged_vector", "staged_turn_vector"):
+for table in ("turn_words", "turn_vector", "turn_block", "label_pool", "staged_vector", "staged_turn_vector", "store"):
     db.execute(f"DROP TABLE {table}")
 db.execute("DROP INDEX record_said")
 db.execute("ALTER TABLE record DROP COLUMN session")
@@ -990,7 +992,7 @@ def test_the_filesystem_of_a_folder_is_that_of_its_nearest_mount(folder: str, ki
 def test_no_store_is_made_on_a_network_filesystem(
     path: Path, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "filesystem_of", lambda resolved, mounts: "nfs4")
+    monkeypatch.setattr(sqlite_place, "filesystem_of", lambda resolved, mounts: "nfs4")
     with pytest.raises(StoreError, match=r"network filesystem \(nfs4\).*MEMORY_HOME"):
         store.append([record("m")])
     assert not path.exists()

@@ -6,7 +6,6 @@ the file is never opened in any other way: closing a plain file handle would can
 
 import contextlib
 import os
-import sys
 import threading
 import time
 import weakref
@@ -15,14 +14,15 @@ from pathlib import Path
 
 import apsw
 
-from memories.disk import ForkGuard, holder, put_in_place, tried
+from memories.disk import ForkGuard, tried
 from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError
-from memories.stores.sqlite import schema
+from memories.stores.sqlite import creation, log, place, schema, sidefile
+from memories.stores.sqlite.errors import CommitsMissing, filesystem_errors, translated
+from memories.stores.sqlite.place import Identity, identity
+from memories.stores.sqlite.sidefile import Marker, Noted, following
 
 BUSY_SECONDS = 30.0
-_NETWORK_FILESYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs"}
-)
+_PARTS = ("", "-wal", "-shm")
 
 
 def engine_is_safe(version: str) -> bool:
@@ -51,8 +51,8 @@ class SQLiteFile:
         self._local = threading.local()
         self._opened: list[tuple[threading.Thread, apsw.Connection]] = []
         self._opened_lock = threading.Lock()
-        self._writing = threading.Lock()
-        self._identity: tuple[int, int] | None = None
+        self._seen: tuple[Identity | None, ...] = (None,) * len(_PARTS)
+        self._frozen: tuple[int, int, int] | None = None
         self._version: int | None = None
 
     # --- reading and writing ---------------------------------------------------------------------------------------
@@ -72,8 +72,11 @@ class SQLiteFile:
             try:
                 self._refuse_newer(connection)
                 yield connection
-            finally:
-                connection.execute("ROLLBACK")
+            except BaseException:
+                self._undo(connection, "ROLLBACK")
+                raise
+            connection.execute("ROLLBACK")
+            self._refuse_changed_meanwhile()
 
     @contextlib.contextmanager
     def write(self, *, wait_seconds: float | None = None, durable: bool = True) -> Iterator[apsw.Connection]:
@@ -89,21 +92,16 @@ class SQLiteFile:
 
         Raises:
             StoreBusy: Another writer held the lock for that long.
+            CommitsMissing: Acknowledged commits are gone from the file; see `accept_loss`.
         """
         with translated(self.path):
             if self.in_write:
-                with self._connection() as connection:
+                with self._savepoint() as connection:
                     yield connection
                 return
             patience = BUSY_SECONDS if wait_seconds is None else wait_seconds
-            with self._exclusive(patience):
-                if _identity(self.path) is None and self._identity is None:
-                    self._refuse_orphaned_log()
-                    with _filesystem_errors(self.path):
-                        self._create()
-                connection = self._connection()
-                if self._outdated:
-                    self._migrate(connection)
+            with self._exclusive(patience) as side:
+                connection = self._for_writing()
                 connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
                 connection.set_busy_timeout(int(patience * 1000))  # for programs that do without our lock
                 try:
@@ -113,12 +111,37 @@ class SQLiteFile:
                 self._local.depth = 1
                 try:
                     self._refuse_newer(connection)
+                    after = self._next(connection, side)
+                    changes = connection.total_changes()
                     yield connection
+                    changed = connection.total_changes() != changes
+                    if changed:
+                        schema.count_commit(connection, after)
                     connection.execute("COMMIT")
+                except BaseException:
+                    self._undo(connection, "ROLLBACK")
+                    raise
                 finally:
                     self._local.depth = 0
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
+                self._refuse_changed()
+                if changed and durable:
+                    self._note(side, after)
+
+    @contextlib.contextmanager
+    def _savepoint(self) -> Iterator[apsw.Connection]:
+        connection = self._connection()
+        connection.execute("SAVEPOINT inner")
+        try:
+            yield connection
+        except BaseException:
+            self._undo(connection, "ROLLBACK TO inner; RELEASE inner")
+            raise
+        connection.execute("RELEASE inner")
+
+    def _undo(self, connection: apsw.Connection, statement: str) -> None:
+        creation.undo(connection, statement)
+        if connection.in_transaction and not self.in_write:  # not even that worked: the next use opens another
+            self._local.connection = None
 
     @property
     def in_write(self) -> bool:
@@ -137,11 +160,45 @@ class SQLiteFile:
                     "forget it again when that process is done"
                 )
 
+    def missing_commits(self) -> int:
+        """Return how many commits were acknowledged and are no longer in the file: a log was cut or removed."""
+        with self.read() as connection:
+            noted = sidefile.read(self._lock_file)[1]  # after the state was fixed: others may commit meanwhile
+            marker = schema.marker(connection)
+            if noted is None or marker is None or noted.marker.store != marker.store or schema.is_backup(connection):
+                return 0
+            if noted.marker.commits <= marker.commits:
+                return 0
+            if self._frozen:
+                return noted.marker.commits - marker.commits
+        with self._exclusive(BUSY_SECONDS) as side, self.read() as connection:
+            return self._missing(connection, side)
+
+    def accept_loss(self) -> int:
+        """Go on with what is there though commits are missing; return how many. Their history ends here."""
+        with translated(self.path), self._exclusive(BUSY_SECONDS) as side:
+            connection = self._connection()
+            missing = self._missing(connection, side)
+            if missing:
+                with filesystem_errors(self._lock_file):
+                    sidefile.erase(side)
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    marker = schema.marker(connection)
+                    if marker is not None:
+                        schema.count_commit(connection, following(marker, forked=True))
+                    connection.execute("COMMIT")
+                except BaseException:
+                    self._undo(connection, "ROLLBACK")
+                    raise
+            return missing
+
     def close(self) -> None:
         """Close every connection of this process."""
         if self._guard.forked:
             return  # they are the parent's
         with self._opened_lock:
+            self._keep_what_is_not_ours()
             try:
                 for _, connection in self._opened:
                     connection.close()
@@ -152,8 +209,11 @@ class SQLiteFile:
 
     def size_bytes(self) -> int:
         """Return the size of the file and its log on the disk."""
-        sizes = (Path(f"{self.path}{suffix}") for suffix in ("", "-wal"))
-        return sum(part.stat().st_size for part in sizes if part.exists())
+        return sum(_size(Path(f"{self.path}{suffix}")) for suffix in ("", "-wal"))
+
+    def log_bytes(self) -> int:
+        """Return the size of the log; it grows while somebody reads without end."""
+        return _size(Path(f"{self.path}-wal"))
 
     def snapshots(self) -> tuple[str, ...]:
         """Return the snapshots that migrations left beside the file."""
@@ -164,22 +224,73 @@ class SQLiteFile:
     def _connection(self) -> apsw.Connection:
         if self._guard.forked:
             self._disinherit()
-        found = _identity(self.path)
-        if found is None and self._identity is None:
+        if self._seen[0] is None and identity(self.path) is None:
             self._refuse_orphaned_log()
             return self._empty()
-        if self._identity is not None and found != self._identity:
-            raise StoreDamaged(
-                f"{self.path} was removed or replaced while it was open; nothing was written; start again to use "
-                "what is there now"
-            )
+        self._refuse_changed()
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
-            with _filesystem_errors(self.path):
-                _refuse_unsafe(self.path)
+            with filesystem_errors(self.path):
                 connection = self._local.connection = self._open()
-            self._identity = found
+            self._seen = self._found()
         return connection
+
+    def _for_writing(self) -> apsw.Connection:
+        if self._seen[0] is None and identity(self.path) is None:
+            self._refuse_orphaned_log()
+            with filesystem_errors(self.path):
+                place.refuse_network(self.path.parent)
+                creation.create(self.path)
+        connection = self._connection()
+        if self._frozen:
+            raise StoreError(f"{self.path} or its folder can't be written; check who owns it and its permissions")
+        if self._outdated:
+            creation.migrate(connection, self.path)
+            self._version = len(schema.MIGRATIONS)
+        if self._seen[1] is None and connection.pragma("journal_mode") != "wal":
+            creation.use_log(connection, self.path)
+        return connection
+
+    def _found(self) -> tuple[Identity | None, ...]:
+        """Return the identities of the file, its log and its shared memory, as they are now."""
+        return tuple(identity(Path(f"{self.path}{suffix}")) for suffix in _PARTS)
+
+    def _refuse_changed(self) -> None:
+        """Refuse to go on when a part was removed or replaced while it was open.
+
+        SQLite goes on with the parts that it has open, which nobody else sees and which are gone when it closes them.
+        While we have a connection, no other process removes a log.
+        """
+        if self._seen[0] is None:
+            return
+        found = self._found()
+        for suffix, seen, now in zip(_PARTS, self._seen, found, strict=True):
+            if seen is not None and seen != now:
+                what = f"{self.path}{suffix}" + (", a part of the store," if suffix else "")
+                raise StoreDamaged(
+                    f"{what} was removed or replaced while it was open; nothing was written; start again to use "
+                    "what is there now"
+                )
+        self._seen = found
+
+    def _refuse_changed_meanwhile(self) -> None:
+        """Refuse what was read without locks while somebody wrote."""
+        if self._frozen and self._frozen != self._stamp():
+            raise StoreError(
+                f"{self.path} was written by another process while it was read without being writable here; start again"
+            )
+
+    def _stamp(self) -> tuple[int, int, int]:
+        with filesystem_errors(self.path):
+            found = self.path.stat()
+        return found.st_ino, found.st_mtime_ns, found.st_size + _size(Path(f"{self.path}-wal"))
+
+    def _keep_what_is_not_ours(self) -> None:
+        """Let closing neither write to nor remove files that were put in the place of those that are open."""
+        found = self._found()
+        if any(seen is not None and seen != now for seen, now in zip(self._seen, found, strict=True)):
+            for _, connection in self._opened:
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
     @property
     def _outdated(self) -> bool:
@@ -196,20 +307,18 @@ class SQLiteFile:
 
     def _open(self) -> apsw.Connection:
         self._disinherit()
+        place.refuse_unsafe(self.path)
+        place.refuse_network(self.path.parent)
         if self.path.stat().st_size == 0:
             raise StoreDamaged(f"{self.path} is empty (0 bytes), which no store is; restore a backup or remove it")
-        connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+        if self._seen[0] is None and _size(Path(f"{self.path}-wal")):
+            self._refuse_foreign_log()
         try:
-            connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
-            connection.execute("PRAGMA mmap_size=0; PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON")
-            connection.execute("PRAGMA synchronous=FULL")
-            if connection.pragma("application_id") != schema.APPLICATION_ID:
-                raise StoreDamaged(f"{self.path} is a SQLite database of another program; it was not touched")
-            self._version = self._refuse_newer(connection)
-        except BaseException:
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # closing must not touch the file either
-            connection.close()
-            raise
+            connection = self._opened_file(str(self.path), apsw.SQLITE_OPEN_READWRITE)
+        except apsw.CantOpenError:
+            if os.access(self.path.parent, os.W_OK) or not os.access(self.path, os.R_OK):
+                raise
+            connection = self._open_frozen()
         with self._opened_lock:  # those whose thread has ended are closed
             for thread, left in self._opened:
                 if not thread.is_alive():
@@ -217,6 +326,48 @@ class SQLiteFile:
             self._opened = [entry for entry in self._opened if entry[0].is_alive()]
             self._opened.append((threading.current_thread(), connection))
         return connection
+
+    def _opened_file(self, name: str, flags: int) -> apsw.Connection:
+        connection = apsw.Connection(name, flags=flags)
+        try:
+            connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
+            for pragma in ("mmap_size=0", "trusted_schema=OFF", "cell_size_check=ON", "synchronous=FULL"):
+                connection.execute(f"PRAGMA {pragma}")
+            if connection.pragma("application_id") != schema.APPLICATION_ID:
+                raise StoreDamaged(f"{self.path} is a SQLite database of another program; it was not touched")
+            self._version = self._refuse_newer(connection)
+        except BaseException:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # closing must not touch the file either
+            connection.close()
+            raise
+        return connection
+
+    def _open_frozen(self) -> apsw.Connection:
+        """Open a file in a folder that can't be written, so that SQLite can make no locks: for reading, unlocked.
+
+        Each read checks that nobody wrote meanwhile.
+        """
+        from urllib.parse import quote
+
+        if _size(Path(f"{self.path}-wal")):
+            raise StoreError(
+                f"{self.path.parent} can't be written, which reading the log of {self.path.name} needs; copy the whole "
+                "folder to one that can, and set MEMORY_HOME to it"
+            )
+        self._refuse_changed_meanwhile()
+        self._frozen = self._stamp()
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        return self._opened_file(f"file:{quote(str(self.path))}?immutable=1", flags)
+
+    def _refuse_foreign_log(self) -> None:
+        """Refuse a log that is not of this file. A commit under way may look so: look again under the lock."""
+        try:
+            log.refuse_foreign_log(self.path, sidefile.read(self._lock_file)[1])
+        except (StoreDamaged, OSError, apsw.Error):
+            if getattr(self._local, "exclusive", False):
+                raise
+            with self._exclusive(BUSY_SECONDS):
+                log.refuse_foreign_log(self.path, sidefile.read(self._lock_file)[1])
 
     def _refuse_newer(self, connection: apsw.Connection) -> int:
         """Return the schema's version; checked in every transaction, since a newer program may migrate at any time."""
@@ -231,10 +382,11 @@ class SQLiteFile:
 
     def _refuse_orphaned_log(self) -> None:
         """Refuse to create a file beside the log of a lost store: SQLite would replay the log into the new file."""
-        log = Path(f"{self.path}-wal")
-        if _identity(log) is not None and log.stat().st_size > 0 and _identity(self.path) is None:
+        beside = Path(f"{self.path}-wal")
+        if _size(beside) and identity(self.path) is None:
             raise StoreDamaged(
-                f"{self.path} is gone, but its log {log.name} is still there; put the file back, or remove the log too"
+                f"{self.path} is gone, but its log {beside.name} is still there; put the file back, or remove the log "
+                "too"
             )
 
     def _disinherit(self) -> None:
@@ -247,183 +399,92 @@ class SQLiteFile:
 
     def _drop_inherited(self) -> bool:
         """Close what the parent opened, without touching the file; not if it was in the middle of something."""
-        if any(connection.in_transaction for _, connection in self._opened):
-            return False
-        for _, connection in self._opened:
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            connection.close()
+        try:
+            if any(connection.in_transaction for _, connection in self._opened):
+                return False
+            for _, connection in self._opened:
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                connection.close()
+        except apsw.ThreadingViolationError:
+            return False  # another thread of the parent was using it, and is for ever in the child
         self._reset()
         return True
 
-    # --- creating and migrating ------------------------------------------------------------------------------------
-
-    def _create(self) -> None:
-        """Create the file with its schema under another name and rename it, so that it is never seen half made."""
-        self._refuse_network_filesystem()
-        scratch = self.path.with_name(f".{self.path.name}.new")
-        for leftover in (scratch, Path(f"{scratch}-wal"), Path(f"{scratch}-shm")):
-            leftover.unlink(missing_ok=True)
-        os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o600))
-        connection = apsw.Connection(str(scratch))
-        try:
-            connection.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
-            connection.execute("BEGIN IMMEDIATE")
-            for version in range(1, len(schema.MIGRATIONS) + 1):
-                schema.migrate(connection, version)
-            connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version={len(schema.MIGRATIONS)}")
-            connection.execute("COMMIT")
-            # Closing would ignore that the log can't be moved into the file, and only the file is put in place.
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        finally:
-            connection.close()
-        put_in_place(scratch, self.path)
-
-    def _migrate(self, connection: apsw.Connection) -> None:
-        """Bring an older schema up to date, under the side-file lock, after a snapshot of the whole file."""
-        version = connection.pragma("user_version")
-        if version < len(schema.MIGRATIONS):  # else another process was first
-            self._snapshot(connection, version)
-        for number in range(version + 1, len(schema.MIGRATIONS) + 1):
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                schema.migrate(connection, number)
-                connection.execute(f"PRAGMA user_version={number}")
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-        self._version = len(schema.MIGRATIONS)
-
-    def _snapshot(self, connection: apsw.Connection, version: int) -> None:
-        target = self.path.with_name(f"{self.path.name}.v{version}.backup")
-        if target.exists():
-            return  # left by an interrupted migration; the older snapshot is the better one
-        scratch = target.with_name(f".{target.name}.new")
-        scratch.unlink(missing_ok=True)
-        os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # VACUUM INTO alone would make it 0644
-        connection.execute("VACUUM INTO ?", (str(scratch),))
-        put_in_place(scratch, target)
-
-    def _refuse_network_filesystem(self) -> None:
-        if not sys.platform.startswith("linux"):
-            return
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
-        kind = filesystem_of(str(self.path.parent.resolve()), mounts)
-        if kind in _NETWORK_FILESYSTEMS:
-            raise StoreError(
-                f"{self.path.parent} is on a network filesystem ({kind}), where SQLite's log does not work; "
-                "set MEMORY_HOME to a folder on a local disk"
-            )
-
-    # --- the side-file lock ----------------------------------------------------------------------------------------
+    # --- the side file ---------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _exclusive(self, wait_seconds: float) -> Iterator[None]:
+    def _exclusive(self, wait_seconds: float) -> Iterator[int]:
+        """Hold the lock on the side file while inside; yield a descriptor of it."""
         if self._guard.forked:
             self._disinherit()
-        deadline = time.monotonic() + wait_seconds
-        if not self._writing.acquire(timeout=wait_seconds):
-            raise self._busy(wait_seconds)
-        try:
-            with contextlib.ExitStack() as stack:
-                with _filesystem_errors(self.path):
-                    if self._identity is None:
-                        _refuse_unsafe(self.path)
-                    left = max(0.0, deadline - time.monotonic())
-                    held = stack.enter_context(tried(self._lock_file, left, signed=True))
-                if not held:
-                    raise self._busy(wait_seconds)
-                yield
-        finally:
-            self._writing.release()
+        since, before = time.monotonic(), sidefile.read(self._lock_file)[1]
+        what = f", the lock of {self.path.name}"
+        with contextlib.ExitStack() as stack:
+            if self._seen[0] is None:
+                with filesystem_errors(self.path):
+                    place.refuse_unsafe(self.path)
+            with filesystem_errors(self._lock_file, what):
+                held = stack.enter_context(tried(self._lock_file, wait_seconds))
+            if not held:
+                raise self._busy(time.monotonic() - since, before)
+            with filesystem_errors(self._lock_file, what):
+                side = stack.enter_context(sidefile.signed(self._lock_file))
+            self._local.exclusive = True
+            try:
+                yield side
+            finally:
+                self._local.exclusive = False
 
-    def _busy(self, wait_seconds: float) -> StoreBusy:
-        process = holder(self._lock_file)
-        by = f" by process {process}" if process else ""
-        return StoreBusy(f"{self.path} was kept busy{by} for {wait_seconds:.0f} s; nothing was written; try again")
+    def _busy(self, waited: float, before: Noted | None) -> StoreBusy:
+        """Return what keeps the lock: others that commit one after the other, or one that holds it."""
+        holder, now = sidefile.read(self._lock_file)
+        commits = now.marker.commits - before.marker.commits if before and now else 0
+        if commits > 0:
+            return StoreBusy(
+                f"{self.path} is busy: {commits} commits by others in the {waited:.0f} s of waiting; nothing was "
+                "written; try again"
+            )
+        by = f" by process {holder.process} for {holder.seconds:.0f} s" if holder.process else f" for {waited:.0f} s"
+        return StoreBusy(f"{self.path} was kept busy{by}; nothing was written; try again")
+
+    def _missing(self, connection: apsw.Connection, side: int) -> int:
+        """Return how many acknowledged commits are not in the file; under the lock."""
+        marker, noted = schema.marker(connection), sidefile.read_open(side)[1]
+        if marker is None or noted is None or noted.marker.store != marker.store or schema.is_backup(connection):
+            return 0  # of a restored backup, it is known what is missing
+        return max(0, noted.marker.commits - marker.commits)
+
+    def _next(self, connection: apsw.Connection, side: int) -> Marker:
+        """Return the state after the transaction that was just begun; refuse it where commits are missing."""
+        missing = self._missing(connection, side)
+        if missing:
+            raise CommitsMissing(
+                f"{missing} commits that were acknowledged are missing from {self.path}: its log was cut or removed, "
+                "or an older copy was put in its place; it can be read, but nothing was written; put the lost file "
+                "back, restore a backup (memory restore FILE --replace), or go on without them: memory doctor --fix"
+            )
+        marker = schema.marker(connection)
+        if marker is None:
+            raise StoreDamaged(f"{self.path} has lost the count of its commits; restore a backup")
+        restored = schema.is_backup(connection)
+        if restored:
+            connection.execute("DELETE FROM meta WHERE name = 'backup'")
+        return following(marker, forked=restored)
+
+    def _note(self, side: int, after: Marker) -> None:
+        """Note what is acknowledged; a failure of it only tells less later."""
+        found = self.path.stat()
+        own = os.fstat(side).st_ino
+        salt = log.salt_of(Path(f"{self.path}-wal"))
+        with contextlib.suppress(OSError):
+            sidefile.note(side, Noted(after, salt, found.st_ino, found.st_mtime_ns, own, sidefile.boot()))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 _FILES: "weakref.WeakSet[SQLiteFile]" = weakref.WeakSet()
-
-
-# The first that fits counts, so the general ones come last.
-_TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
-    (apsw.FullError, StoreError, "the disk of {path} is full; nothing was written; make room and try again"),
-    (apsw.NotADBError, StoreDamaged, "{path} is not a SQLite database; it was not touched"),
-    (apsw.CorruptError, StoreDamaged, "{path} is damaged ({exc}); stop writing to it and restore a backup"),
-    (apsw.ReadOnlyError, StoreError, "{path} or its folder can't be written; check who owns it and its permissions"),
-    (apsw.IOError, StoreError, "the disk of {path} reported an error ({exc}); nothing was acknowledged"),
-    (apsw.NoMemError, StoreError, "out of memory while using {path}; nothing was written"),
-    (apsw.Error, StoreError, "SQLite could not use {path} ({exc}); nothing was acknowledged"),
-)
-
-
-@contextlib.contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Turn the errors of SQLite and of the filesystem into ours, each one clear sentence."""
-    try:
-        yield
-    except apsw.BusyError as exc:
-        raise StoreBusy(f"{path} was kept busy for {BUSY_SECONDS:.0f} s; nothing was written; try again") from exc
-    except apsw.CantOpenError as exc:
-        raise StoreError(f"cannot open {path}: {_why_closed(path)}") from exc
-    except apsw.Error as exc:
-        kind, message = next((ours, text) for theirs, ours, text in _TRANSLATIONS if isinstance(exc, theirs))
-        raise kind(message.format(path=path, exc=exc)) from exc
-
-
-@contextlib.contextmanager
-def _filesystem_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as exc:
-        raise StoreError(f"cannot use {path}: {exc.strerror or exc}") from exc
-
-
-def _why_closed(path: Path) -> str:
-    if path.is_dir():
-        return "it is a folder"
-    if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK):
-        return "it or its folder can't be written; check who owns it and its permissions"
-    return "too many files are open, or no room is left on its disk"
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what distinguishes a file from another of the same name; by stat, never by opening it."""
-    with _filesystem_errors(path):
-        try:
-            found = path.lstat()
-        except FileNotFoundError:
-            return None
-    return found.st_dev, found.st_ino
-
-
-def _refuse_unsafe(path: Path) -> None:
-    """Refuse a symbolic link, and a file or folder that everybody may write or another user owns."""
-    if path.is_symlink():
-        raise StoreError(f"{path} is a symbolic link; name the file itself")
-    if path.is_dir():
-        raise StoreError(f"{path} is a folder; name a file")
-    if os.name != "posix":
-        return
-    for part in (path.parent, path):
-        if not part.exists():
-            continue
-        found = part.stat()
-        if found.st_mode & 0o002 and not found.st_mode & 0o1000:  # in a sticky one nobody can replace our files
-            raise StoreError(f"{part} can be written by everybody; run: chmod o-w {part}")
-        if found.st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
-            raise StoreError(f"{part} belongs to another user; set MEMORY_HOME to a folder of your own")
-
-
-def filesystem_of(resolved: str, mounts: str) -> str:
-    """Return the kind of filesystem of a path, given the text of /proc/self/mounts."""
-    best, kind = "", ""
-    for line in mounts.splitlines():
-        _, escaped, found, *_ = line.split(" ")
-        mount = escaped.replace("\\040", " ")
-        inside = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, kind = mount, found
-    return kind

@@ -13,6 +13,7 @@ from typing import Any
 import apsw
 
 from memories.stores.records import Collection, Record, Ref
+from memories.stores.sqlite.sidefile import Marker
 from memories.times import from_millis, to_millis
 
 APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
@@ -100,12 +101,19 @@ CREATE TABLE staged_vector (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL);
 CREATE TABLE staged_turn_vector (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL);
 """
 
+_COUNTED = """
+-- One row: a random id of the store, and how many commits it has had, in digits of a fixed width. `log` finds both in
+-- the pages of a log by the form of this row.
+CREATE TABLE store (id TEXT NOT NULL, commits TEXT NOT NULL);
+INSERT INTO store VALUES (lower(hex(randomblob(16))), printf('%020d', 0));
+"""
+
 VECTORS = {Collection.MEMORY: "vector", Collection.HISTORY: "turn_vector"}
 STAGED = {Collection.MEMORY: "staged_vector", Collection.HISTORY: "staged_turn_vector"}
 BLOCKS = {Collection.MEMORY: "block", Collection.HISTORY: "turn_block"}
 
 Migration = str | Callable[[apsw.Connection], None]
-MIGRATIONS: tuple[Migration, ...] = (_FIRST, _TURNS, _STAGED)
+MIGRATIONS: tuple[Migration, ...] = (_FIRST, _TURNS, _STAGED, _COUNTED)
 
 ROW = "pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, crc, text, session"
 
@@ -117,6 +125,26 @@ def migrate(db: apsw.Connection, version: int) -> None:
         db.execute(migration)
     else:
         migration(db)
+
+
+def marker(db: apsw.Connection) -> Marker | None:
+    """Return the store's id and how many commits it has had; None in a schema that did not count them."""
+    if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'store'").fetchall():
+        return None
+    rows = db.execute("SELECT id, commits FROM store").fetchall()
+    if len(rows) != 1 or not str(rows[0][1]).isdigit():
+        raise apsw.CorruptError("the count of its commits is gone")
+    return Marker(str(rows[0][0]), int(str(rows[0][1])))
+
+
+def is_backup(db: apsw.Connection) -> bool:
+    """Return whether the file is marked as a backup that nothing was written to yet."""
+    return bool(db.execute("SELECT 1 FROM meta WHERE name = 'backup'").fetchall())
+
+
+def count_commit(db: apsw.Connection, after: Marker) -> None:
+    """Write the state after the transaction that is open."""
+    db.execute("UPDATE store SET id = ?, commits = ?", (after.store, f"{after.commits:020d}"))
 
 
 def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:

@@ -1,0 +1,87 @@
+"""The errors of SQLite and of the file system as ours, each one clear sentence."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+
+from memories.errors import StoreBusy, StoreDamaged, StoreError
+
+_FULL = "the disk of {path} is full; nothing was written; make room and try again"
+# The first that fits counts, so the general ones come last.
+_TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
+    (apsw.FullError, StoreError, _FULL),
+    (apsw.NotADBError, StoreDamaged, "{path} is not a SQLite database; it was not touched"),
+    (apsw.CorruptError, StoreDamaged, "{path} is damaged ({exc}); stop writing to it and restore a backup"),
+    (apsw.ReadOnlyError, StoreError, "{path} or its folder can't be written; check who owns it and its permissions"),
+    (apsw.IOError, StoreError, "the disk of {path} reported an error ({exc}); nothing was acknowledged"),
+    (apsw.NoMemError, StoreError, "out of memory while using {path}; nothing was written"),
+    (apsw.Error, StoreError, "SQLite could not use {path} ({exc}); nothing was acknowledged"),
+)
+
+
+class CommitsMissing(StoreDamaged):
+    """Acknowledged commits are gone; what is left can be read."""
+
+
+@contextlib.contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn the errors of SQLite into ours."""
+    try:
+        yield
+    except apsw.BusyError as exc:
+        raise StoreBusy(f"{path} was kept busy by another program; nothing was written; try again") from exc
+    except apsw.CantOpenError as exc:
+        raise StoreError(f"cannot open {path}: {_why_closed(path)}") from exc
+    except apsw.Error as exc:
+        kind, message = next((ours, text) for theirs, ours, text in _TRANSLATIONS if isinstance(exc, theirs))
+        if isinstance(exc, apsw.IOError) and _is_full(path.parent):  # SQLite does not always say why
+            message = _FULL
+        raise kind(message.format(path=path, exc=exc)) from exc
+
+
+@contextlib.contextmanager
+def filesystem_errors(path: Path, what: str = "") -> Iterator[None]:
+    """Turn the errors of the file system into ours.
+
+    Args:
+        path: The file that is used.
+        what: What it is, if its name does not say it.
+    """
+    try:
+        yield
+    except OSError as exc:
+        why = "it is a symbolic link; remove it" if exc.errno == errno.ELOOP else exc.strerror or exc
+        raise StoreError(f"cannot use {path}{what}: {why}") from exc
+
+
+def _why_closed(path: Path) -> str:
+    if path.is_dir():
+        return "it is a folder"
+    if _is_full(path.parent):
+        return "no room is left on its disk, which even reading needs; make room and try again"
+    if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK):
+        return "it or its folder can't be written; check who owns it and its permissions"
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as exc:
+        if exc.errno in (errno.EMFILE, errno.ENFILE):
+            return "this process has too many files open; close some, or raise its limit (ulimit -n)"
+    return "the system did not say why; check the permissions and the room of its folder"
+
+
+def _is_full(folder: Path) -> bool:
+    """Return whether a disk has no room for one more page, or no inode."""
+    if not hasattr(os, "statvfs"):
+        return False
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    free = found.f_bfree if os.geteuid() == 0 else found.f_bavail
+    inodes = found.f_ffree if os.geteuid() == 0 else found.f_favail
+    # Shared memory comes in pieces of 32 KiB. Some file systems count no inodes.
+    return free * found.f_frsize < 32_768 or (found.f_files > 0 and inodes == 0)

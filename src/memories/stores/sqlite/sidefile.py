@@ -1,0 +1,148 @@
+"""What lies beside a store file, in its lock: who holds it, and the last commit that was acknowledged.
+
+It tells that a log was cut, or lies beside a file that it does not belong to. A store works without it. It is never
+flushed, so after a power cut it may tell of an earlier commit, never of a later one.
+"""
+
+import contextlib
+import functools
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from memories.disk import CREATING
+
+_SIGNED = 20  # bytes at the beginning: the process that holds the lock, and when it took it
+_MOST = 400
+_OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+class Marker(NamedTuple):
+    """One state of a store: its random id, and how many commits it has had. It is in the table `store`."""
+
+    store: str
+    commits: int
+
+
+def following(marker: Marker, *, forked: bool = False) -> Marker:
+    """Return the state after one more commit.
+
+    Args:
+        marker: The state before.
+        forked: A history of its own begins, since the commits after it may be counted elsewhere too: it is a restored
+            backup, or the commits that followed are lost.
+    """
+    store = marker.store
+    if forked:
+        from hashlib import sha256
+
+        store = sha256(f"{marker.store} {marker.commits}".encode()).hexdigest()[: len(store)]
+    return Marker(store, marker.commits + 1)
+
+
+class Noted(NamedTuple):
+    """What is noted after a commit.
+
+    Attributes:
+        marker: What was acknowledged last.
+        log: What distinguishes the log from those before it; empty if there is none.
+        inode: The database's.
+        changed: When the database itself was changed last, in nanoseconds.
+        own: The inode of the side file, which tells a copy of it.
+        boot: What distinguishes this start of the system; only within one, times of files are certain.
+    """
+
+    marker: Marker
+    log: str
+    inode: int
+    changed: int
+    own: int
+    boot: str
+
+    @classmethod
+    def parse(cls, line: bytes) -> Self | None:
+        """Return what a line says; None if it is not whole."""
+        text, _, checksum = line.rpartition(b" ")
+        if checksum != b"%08x" % zlib.crc32(text):
+            return None
+        store, commits, log, inode, changed, own, boot = text.decode("ascii").split(" ")
+        return cls(Marker(store, int(commits)), log.strip("-"), int(inode), int(changed), int(own), boot)
+
+    def line(self) -> bytes:
+        """Return it as the line that `parse` reads."""
+        (store, commits), log, *rest = self
+        text = " ".join(map(str, (store, commits, log or "-", *rest))).encode("ascii")
+        return b"%b %08x\n" % (text, zlib.crc32(text))
+
+
+class Holder(NamedTuple):
+    """The process that holds a lock, or held it last.
+
+    Attributes:
+        process: Its id; empty if unknown.
+        seconds: Since when.
+    """
+
+    process: str
+    seconds: float
+
+
+@contextlib.contextmanager
+def signed(lock: Path) -> Iterator[int]:
+    """Write that this process holds the lock now; yield a descriptor of its file."""
+    fd = os.open(lock, CREATING | os.O_RDWR, 0o600)
+    try:
+        with contextlib.suppress(OSError):  # a full disk: only a message of those who wait is the poorer
+            os.pwrite(fd, f"{os.getpid()} {time.monotonic_ns() // 1_000_000}".ljust(_SIGNED).encode()[:_SIGNED], 0)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def note(fd: int, noted: Noted) -> None:
+    """Write what was acknowledged, under the lock."""
+    os.pwrite(fd, noted.line(), _SIGNED)
+
+
+def erase(fd: int) -> None:
+    """Forget what was acknowledged, under the lock."""
+    os.ftruncate(fd, _SIGNED)
+
+
+def read(lock: Path) -> tuple[Holder, Noted | None]:
+    """Return what a side file says; nothing of what is missing or damaged."""
+    try:
+        fd = os.open(lock, os.O_RDONLY | _OPEN)
+    except OSError:
+        return Holder("", 0.0), None
+    try:
+        return read_open(fd)
+    finally:
+        os.close(fd)
+
+
+def read_open(fd: int) -> tuple[Holder, Noted | None]:
+    """Return what an open side file says; nothing of what is missing or damaged."""
+    try:
+        content = os.pread(fd, _MOST, 0)
+        own = os.fstat(fd).st_ino
+    except OSError:
+        return Holder("", 0.0), None
+    process, _, taken = content[:_SIGNED].decode("ascii", "replace").strip().partition(" ")
+    seconds = time.monotonic() - int(taken) / 1_000 if taken.isascii() and taken.isdigit() else 0.0
+    noted = Noted.parse(content[_SIGNED:].partition(b"\n")[0])
+    if noted is not None and noted.own != own:
+        noted = noted._replace(inode=0, changed=0, boot="")  # the folder was copied: these are another's
+    return Holder(process if process.isdigit() else "", max(0.0, seconds)), noted
+
+
+@functools.cache
+def boot() -> str:
+    """Return what distinguishes this start of the system; empty where it is not known."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
