@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         answer = _answer(arguments)
         sys.stdout.flush()  # here, so that a reader who left is noticed
-    except (MemoriesError, OSError) as exc:
+    except (MemoriesError, OSError, MemoryError) as exc:
         return output.failed(exc)
     return answer if isinstance(answer, int) else 0
 

@@ -143,3 +143,5 @@ class Status(NamedTuple):
     schema_version: int | None
     size_bytes: int | None
     erasing: bool
+    log_bytes: int | None = None
+    missing_commits: int = 0

@@ -401,6 +401,8 @@ class Memories:
             schema_version=info.schema_version,
             size_bytes=info.size_bytes,
             erasing=info.erasing,
+            log_bytes=info.log_bytes,
+            missing_commits=info.missing_commits,
         )
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ _WEIGHTS = Path(__file__).parent / "weights"
 _NAME = "all-MiniLM-L6-v2"
 _CLS, _SEP = 101, 102
 _TOKENS = 30_522
+_ADDRESS_SPACE = 192 * 2**20  # bytes; with less the model, numpy and their libraries don't fit
 _LONG_WORD = 8  # letters
 
 WINDOW_TOKENS = 254  # with [CLS] and [SEP] the 256 that the model was made for
@@ -82,11 +83,31 @@ class MiniLM:
             return self._loaded
 
 
+def _runtime() -> Any:
+    """Import the runtime of the model; where memory is limited its libraries would end the process or fail oddly."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    except ImportError:  # Windows
+        limit = -1
+    if 0 <= limit < _ADDRESS_SPACE:
+        raise EmbedderError(
+            f"{_NAME} needs {_ADDRESS_SPACE // 2**20} MB of address space, and this process may have {limit // 2**20}; "
+            "raise the limit (ulimit -v) or set EMBEDDER=none"
+        )
+    try:
+        import onnxruntime
+    except (ImportError, MemoryError) as exc:
+        why = str(exc) or "out of memory"
+        raise EmbedderError(f"cannot load onnxruntime, which runs {_NAME}: {why}; install memories again") from exc
+    return onnxruntime
+
+
 def _load_model() -> tuple[WordPiece, Any]:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads cost 8 ms where the work takes 0.2 ms
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime 1.29 reports to its maker unless this is set before import
-    import onnxruntime
-
+    onnxruntime = _runtime()
     onnxruntime.disable_telemetry_events()  # in case the program around us had imported it already
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1

@@ -22,6 +22,7 @@ HINT_DUPLICATE = (
 )
 HINT_SIMILAR = "stored; if it corrects a memory in similar_to, delete that one with: memory delete ID"
 HINT_SAME = "nothing was stored: this memory says the same already"
+_LARGE_LOG_BYTES = 16 * 2**20  # SQLite moves it into the file at 4 MB, unless somebody reads
 
 
 def memory(found: "Memory") -> dict[str, Any]:
@@ -218,7 +219,12 @@ def status(found: "Status", problem: str | None = None) -> dict[str, Any]:
         **_fields(found, "namespace", "namespaces_read"),
         **_fields(found, "embedder", "store_model", "schema_version", "size_bytes"),
     }
-    optional = {"unfinished_erasure": found.erasing or None, "chromadb_host": chroma_host(found.store)}
+    optional = {
+        "unfinished_erasure": found.erasing or None,
+        "log_bytes": large_log(found),
+        "missing_commits": found.missing_commits,
+        "chromadb_host": chroma_host(found.store),
+    }
     return shape | {name: value for name, value in {**optional, "error": problem}.items() if value}
 
 
@@ -231,8 +237,19 @@ def unhealthy(store: str, error: str) -> dict[str, Any]:
     return {"status": "unhealthy", "store": store, "error": error} | ({"chromadb_host": host} if host else {})
 
 
+def large_log(found: "Status") -> int | None:
+    """Return the size of a log that SQLite could not move into its file for long; None if it is not large."""
+    return found.log_bytes if found.log_bytes is not None and found.log_bytes > _LARGE_LOG_BYTES else None
+
+
 def trouble(found: "Status") -> str:
     """Return what is wrong with a memory that answered, or nothing."""
+    if found.missing_commits:
+        return (
+            f"{found.missing_commits} commits that were acknowledged are missing: the log of the store was cut or "
+            "removed, or an older copy was put in its place; it can be read, but not written; restore a backup (memory "
+            "restore FILE --replace), or go on without them: memory doctor --fix"
+        )
     if found.store_model is None or found.embedder in ("none", found.store_model):
         return ""
     from memories.stores.protocol import other_embedder

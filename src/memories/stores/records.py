@@ -201,6 +201,9 @@ class StoreInfo(NamedTuple):
         size_bytes: Its size on disk; None if unknown.
         erasing: A removal was interrupted: bytes of removed records may still be in its files.
         collection: Its name on the server, if it has one.
+        log_bytes: How much of it is in a log that is not yet moved into its file; None if it has none.
+        missing_commits: How many commits were acknowledged and are gone, because a log was cut or removed, or an older
+            copy was put in its place.
     """
 
     url: str
@@ -210,6 +213,8 @@ class StoreInfo(NamedTuple):
     without_vector_count: int
     erasing: bool
     collection: str | None = None
+    log_bytes: int | None = None
+    missing_commits: int = 0
 
 
 class Finding(NamedTuple):

@@ -23,6 +23,8 @@ def failed(error: Exception) -> int:
     """Print an error of a command as one sentence; return the exit code."""
     if isinstance(error, BrokenPipeError):
         return 0  # the reader has left, as `head` does
+    if isinstance(error, MemoryError):
+        return fail("out of memory; close other programs or raise the limit (ulimit -v)", 1)
     if isinstance(error, OSError) and not isinstance(error, MemoriesError):
         return fail(f"operating system error: {error.strerror or error}", 1)
     code = 2 if isinstance(error, ConfigError | InvalidInput) else 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from memories.config import SETTINGS, Config, without_password
 from memories.models import SHARED, History, Memory, Page, Status
 from memories.skins.cli.output import colored, safe
-from memories.skins.shapes import HINT_DUPLICATE, HINT_SAME
+from memories.skins.shapes import HINT_DUPLICATE, HINT_SAME, large_log
 from memories.times import describe_age, to_iso
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ def migrated(answer: Mapping[str, Any]) -> str:
 
 def status(found: Status, problem: str) -> str:
     """Return the state of a memory that answered, and what is wrong with it, if anything."""
+    log = large_log(found)
     created = "" if found.schema_version else " (not created yet; the first memory creates it)"
     rows = [
         ("status", f"unhealthy: {safe(problem)}" if problem else _paint(_GREEN, "healthy")),
@@ -167,6 +168,7 @@ def status(found: Status, problem: str) -> str:
         ("no vector", f"{found.without_vector_count} (found by words only)" if found.without_vector_count else ""),
         ("embedder", found.embedder),
         ("size", "" if found.size_bytes is None else f"{found.size_bytes / 1e6:.1f} MB"),
+        ("log", f"{log / 1e6:.1f} MB; it grows while some process reads without end: end that one" if log else ""),
         ("erasing", "a forgotten memory still has bytes on disk; forget it again" if found.erasing else ""),
     ]
     return _table((name, value) for name, value in rows if value)

@@ -162,23 +162,15 @@ class SQLiteFile:
 
     def missing_commits(self) -> int:
         """Return how many commits were acknowledged and are no longer in the file: a log was cut or removed."""
+        noted = sidefile.read(self._lock_file)[1]  # before the file: others may commit meanwhile
         with self.read() as connection:
-            noted = sidefile.read(self._lock_file)[1]  # after the state was fixed: others may commit meanwhile
-            marker = schema.marker(connection)
-            if noted is None or marker is None or noted.marker.store != marker.store or schema.is_backup(connection):
-                return 0
-            if noted.marker.commits <= marker.commits:
-                return 0
-            if self._frozen:
-                return noted.marker.commits - marker.commits
-        with self._exclusive(BUSY_SECONDS) as side, self.read() as connection:
-            return self._missing(connection, side)
+            return _missing(connection, noted)
 
     def accept_loss(self) -> int:
         """Go on with what is there though commits are missing; return how many. Their history ends here."""
         with translated(self.path), self._exclusive(BUSY_SECONDS) as side:
             connection = self._connection()
-            missing = self._missing(connection, side)
+            missing = _missing(connection, sidefile.read_open(side)[1])
             if missing:
                 with filesystem_errors(self._lock_file):
                     sidefile.erase(side)
@@ -319,6 +311,8 @@ class SQLiteFile:
             if os.access(self.path.parent, os.W_OK) or not os.access(self.path, os.R_OK):
                 raise
             connection = self._open_frozen()
+        if self._seen[0] is None:
+            self._tell_missing(connection)
         with self._opened_lock:  # those whose thread has ended are closed
             for thread, left in self._opened:
                 if not thread.is_alive():
@@ -326,6 +320,15 @@ class SQLiteFile:
             self._opened = [entry for entry in self._opened if entry[0].is_alive()]
             self._opened.append((threading.current_thread(), connection))
         return connection
+
+    def _tell_missing(self, connection: apsw.Connection) -> None:
+        """Log that commits are missing; reads go on, and the next write is refused."""
+        noted = sidefile.read(self._lock_file)[1]  # before the file: others may commit meanwhile
+        missing = _missing(connection, noted)
+        if missing:
+            import logging  # 5 ms that only the bad case pays
+
+            logging.getLogger(__name__).warning("%s", _loss(self.path, missing))
 
     def _opened_file(self, name: str, flags: int) -> apsw.Connection:
         connection = apsw.Connection(name, flags=flags)
@@ -447,22 +450,11 @@ class SQLiteFile:
         by = f" by process {holder.process} for {holder.seconds:.0f} s" if holder.process else f" for {waited:.0f} s"
         return StoreBusy(f"{self.path} was kept busy{by}; nothing was written; try again")
 
-    def _missing(self, connection: apsw.Connection, side: int) -> int:
-        """Return how many acknowledged commits are not in the file; under the lock."""
-        marker, noted = schema.marker(connection), sidefile.read_open(side)[1]
-        if marker is None or noted is None or noted.marker.store != marker.store or schema.is_backup(connection):
-            return 0  # of a restored backup, it is known what is missing
-        return max(0, noted.marker.commits - marker.commits)
-
     def _next(self, connection: apsw.Connection, side: int) -> Marker:
         """Return the state after the transaction that was just begun; refuse it where commits are missing."""
-        missing = self._missing(connection, side)
+        missing = _missing(connection, sidefile.read_open(side)[1])
         if missing:
-            raise CommitsMissing(
-                f"{missing} commits that were acknowledged are missing from {self.path}: its log was cut or removed, "
-                "or an older copy was put in its place; it can be read, but nothing was written; put the lost file "
-                "back, restore a backup (memory restore FILE --replace), or go on without them: memory doctor --fix"
-            )
+            raise CommitsMissing(_loss(self.path, missing))
         marker = schema.marker(connection)
         if marker is None:
             raise StoreDamaged(f"{self.path} has lost the count of its commits; restore a backup")
@@ -478,6 +470,23 @@ class SQLiteFile:
         salt = log.salt_of(Path(f"{self.path}-wal"))
         with contextlib.suppress(OSError):
             sidefile.note(side, Noted(after, salt, found.st_ino, found.st_mtime_ns, own, sidefile.boot()))
+
+
+def _missing(connection: apsw.Connection, noted: Noted | None) -> int:
+    """Return how many commits that were noted are not in the file."""
+    marker = None if noted is None else schema.marker(connection)
+    if noted is None or marker is None or noted.marker.store != marker.store:
+        return 0
+    missing = noted.marker.commits - marker.commits
+    return missing if missing > 0 and not schema.is_backup(connection) else 0  # what a backup lacks is known
+
+
+def _loss(path: Path, missing: int) -> str:
+    return (
+        f"{missing} commits that were acknowledged are missing from {path}: its log was cut or removed, or an older "
+        "copy was put in its place; it can be read, but nothing was written; put the lost file back, restore a backup "
+        "(memory restore FILE --replace), or go on without them: memory doctor --fix"
+    )
 
 
 def _size(path: Path) -> int:

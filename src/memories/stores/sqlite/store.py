@@ -14,6 +14,7 @@ from memories.stores.records import Candidate, Collection, Filter, Patch, Record
 from memories.stores.sqlite import schema, spaces
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.connection import SQLiteFile
+from memories.stores.sqlite.errors import CommitsMissing
 from memories.stores.sqlite.query import (
     CODES_OF_REFS,
     READ,
@@ -112,6 +113,8 @@ class SQLiteStore:
         try:
             with self._file.write(wait_seconds=0, durable=False) as db:
                 db.executemany(sql, [(seq,) for seq in (seq_of(db, ref) for ref in refs) if seq is not None])
+        except CommitsMissing:
+            return  # what is left can be read; writes and the status tell it
         except StoreDamaged:
             raise
         except StoreError:
@@ -314,6 +317,8 @@ class SQLiteStore:
             size_bytes=self._file.size_bytes(),
             without_vector_count=without,
             erasing=erasing,
+            log_bytes=self._file.log_bytes(),
+            missing_commits=self._file.missing_commits(),
         )
 
     def close(self) -> None:

@@ -1,0 +1,438 @@
+"""What lies beside a SQLite store goes, is cut, or is another's: it is told, and nothing more is acknowledged."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+pytest.register_assert_rewrite("contract")
+
+from contract import SPACE, everything, pool, record  # noqa: E402
+
+from memories.errors import StoreDamaged  # noqa: E402
+from memories.stores.sqlite import sidefile  # noqa: E402
+from memories.stores.sqlite.connection import SQLiteFile  # noqa: E402
+from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+# Writes memories into the store of the first argument and is killed, so that its log stays.
+KILLED = """
+import os, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from memories.stores.records import Collection, Record, Ref
+from memories.stores.sqlite.store import SQLiteStore
+store = SQLiteStore(Path(sys.argv[1]), None)
+for name in sys.argv[2:]:
+    store.append([Record(Ref(Collection.MEMORY, "ann", name, 1), f"note {name}", datetime.now(UTC))])
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    folder = tmp_path / "one"
+    folder.mkdir(mode=0o700)
+    return folder / "memories.db"
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Path], SQLiteStore]]:
+    stores: list[SQLiteStore] = []
+
+    def open_one(path: Path) -> SQLiteStore:
+        stores.append(SQLiteStore(path, SPACE))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        store.close()
+
+
+OpenPath = Callable[[Path], SQLiteStore]
+
+
+def killed(path: Path, *names: str) -> None:
+    """Write memories in a process that is killed."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(path), *names], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -9, done.stderr
+    assert log(path).stat().st_size > 0
+
+
+def filled(path: Path, *names: str) -> None:
+    """Write memories and close the store."""
+    store = SQLiteStore(path, SPACE)
+    for name in names:
+        store.append([record(name)])
+    store.close()
+
+
+def log(path: Path) -> Path:
+    return Path(f"{path}-wal")
+
+
+def side(path: Path) -> Path:
+    return Path(f"{path}.lock")
+
+
+def names(store: SQLiteStore) -> list[str]:
+    return [entry.ref.group for entry in everything(store, pool())]
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {part.name: part.read_bytes() for part in path.parent.iterdir() if part.name != side(path).name}
+
+
+# --- a part goes while the store is open -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["-wal", "-shm"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_part_that_goes_while_the_store_is_open_is_told(
+    path: Path, opened: OpenPath, part: str, replaced: bool
+) -> None:
+    store = opened(path)
+    store.append([record("m")])
+    beside = Path(f"{path}{part}")
+    content = beside.read_bytes()
+    beside.unlink()
+    if replaced:
+        beside.write_bytes(content)
+    for use in (lambda: store.append([record("n")]), lambda: store.count(pool()), lambda: store.remove([])):
+        with pytest.raises(StoreDamaged, match=rf"memories\.db{part}.*removed or replaced while it was open"):
+            use()
+
+
+def test_a_log_that_goes_within_a_transaction_is_told_before_it_is_acknowledged(path: Path, opened: OpenPath) -> None:
+    store = opened(path)
+    store.append([record("m")])
+    with pytest.raises(StoreDamaged, match="removed or replaced"), store.transaction():
+        store.append([record("n")])
+        store.append([record("o")])
+        log(path).unlink()
+
+
+def test_who_lost_its_log_does_not_spoil_the_writes_of_those_who_came_later(path: Path, run_python: RunPython) -> None:
+    """Were its old log moved into the file when it closes, theirs would be gone."""
+    first = SQLiteStore(path, SPACE)
+    first.append([record("a"), record("b")])
+    log(path).unlink()
+    Path(f"{path}-shm").unlink()
+    side(path).unlink()  # so that the others take the state for whole
+    script = KILLED.replace("os.kill(os.getpid(), 9)", "store.close()")
+    run_python(script, path, "x", "y", "z")
+    with pytest.raises(StoreDamaged):
+        first.append([record("c")])
+    first.close()
+    again = SQLiteStore(path, SPACE)
+    assert {"x", "y", "z"} <= set(names(again))
+    again.close()
+    assert apsw.Connection(str(path)).pragma("integrity_check") == "ok"
+
+
+def test_logs_that_sqlite_removes_itself_are_no_damage(path: Path, opened: OpenPath) -> None:
+    """The last to close removes it, and the next to open makes another."""
+    for number in range(3):
+        store = opened(path)
+        store.append([record(f"m{number}")])
+        other = opened(path)
+        assert other.count(pool()) == number + 1
+        store.close()
+        assert other.count(pool()) == number + 1
+        store.append([record(f"n{number}", namespace="bob")])
+        other.close()
+        store.remove([])
+        store.close()
+        assert not log(path).exists()
+
+
+def test_the_first_error_of_a_transaction_is_the_one_that_is_told(path: Path, opened: OpenPath) -> None:
+    store = opened(path)
+    store.append([record("m")])
+    with pytest.raises(ZeroDivisionError), store._file.write() as db, store._file.write():
+        db.execute("ROLLBACK")  # as SQLite does by itself after some errors
+        _ = 1 / 0
+    store.append([record("n")])
+    assert store.count(pool()) == 2
+
+
+# --- a log beside another database -----------------------------------------------------------------------------------
+
+
+def refused(path: Path, sentence: str = "was replaced, but the log memories.db-wal beside it") -> None:
+    """Assert that a store is refused by reads and writes, and that no byte of it changes."""
+    before = contents(path)
+    for use in (lambda store: store.count(pool()), lambda store: store.append([record("more")])):
+        store = SQLiteStore(path, SPACE)
+        with pytest.raises(StoreDamaged, match=sentence) as caught:
+            use(store)
+        assert "memory restore" in str(caught.value)
+        store.close()
+    assert contents(path) == before
+
+
+@pytest.mark.parametrize("more", [(), ("c", "d")], ids=["just before the log", "long before the log"])
+@pytest.mark.parametrize("with_side_file", [True, False])
+def test_an_older_copy_of_the_same_store_beside_a_log_is_refused(
+    path: Path, more: tuple[str, ...], with_side_file: bool
+) -> None:
+    filled(path, "a", "b")
+    copy = path.with_name("copy.db")
+    shutil.copy(path, copy)
+    for name in more:
+        filled(path, name)
+    killed(path, "lost1", "lost2")
+    if not with_side_file:
+        side(path).unlink()
+    shutil.copy(copy, path)  # in place, as cp does
+    if more or with_side_file:
+        refused(path)
+    else:  # byte for byte what was there when the log began: nothing tells them apart, and nothing is lost
+        store = SQLiteStore(path, SPACE)
+        assert names(store) == ["a", "b", "lost1", "lost2"]
+        store.close()
+
+
+@pytest.mark.parametrize("with_side_file", [True, False])
+@pytest.mark.parametrize("renamed", [True, False])
+@pytest.mark.parametrize("count", [1, 300])
+def test_another_store_beside_a_log_is_refused(
+    path: Path, tmp_path: Path, with_side_file: bool, renamed: bool, count: int
+) -> None:
+    other = tmp_path / "other.db"
+    filled(other, *(f"o{number}" for number in range(count)))
+    filled(path, "a", "b")
+    killed(path, "lost1", "lost2")
+    if not with_side_file:
+        side(path).unlink()
+    (os.rename if renamed else shutil.copy)(other, path)
+    refused(path)
+
+
+@pytest.mark.parametrize("renamed", [True, False])
+def test_a_copy_by_another_tool_beside_a_log_is_refused(path: Path, renamed: bool) -> None:
+    """Its pages lie elsewhere, so the log would spoil it."""
+    filled(path, "a", "b")
+    copy = path.with_name("copy.db")
+    db = apsw.Connection(str(path))
+    db.execute("VACUUM INTO ?", (str(copy),))
+    db.close()
+    killed(path, "lost1", "lost2")
+    (os.rename if renamed else shutil.copy)(copy, path)
+    refused(path)
+
+
+def test_a_backup_beside_a_log_is_refused_with_the_way_to_restore_it(path: Path) -> None:
+    filled(path, "a", "b")
+    backup = path.with_name("backup.db")
+    shutil.copy(path, backup)
+    mark(backup)
+    killed(path, "c")
+    side(path).unlink()
+    shutil.copy(backup, path)
+    refused(path, "is a backup, but the log")
+
+
+def mark(path: Path) -> None:
+    db = apsw.Connection(str(path))
+    db.execute("INSERT INTO meta (name, value) VALUES ('backup', 'now')")
+    db.close()
+
+
+def test_a_backup_is_used_when_no_log_is_beside_it_and_its_history_goes_on_apart(path: Path, opened: OpenPath) -> None:
+    """Also after its first writer was killed."""
+    filled(path, "a", "b")
+    backup = path.with_name("backup.db")
+    shutil.copy(path, backup)
+    mark(backup)
+    filled(path, "c", "d", "e")
+    shutil.copy(backup, path)
+    store = opened(path)
+    assert names(store) == ["a", "b"]
+    assert store.info(pool()).missing_commits == 0
+    store.close()
+    before = marker(path)
+    killed(path, "f")
+    assert names(opened(path)) == ["a", "b", "f"]
+    opened(path).append([record("g")])
+    assert names(opened(path)) == ["a", "b", "f", "g"]
+    for store in (opened(path), opened(path)):
+        store.close()
+    after = marker(path)
+    assert after[0] != before[0]
+
+
+def marker(path: Path) -> tuple[str, str]:
+    script = "import sys, apsw; print(*apsw.Connection(sys.argv[1]).execute('SELECT * FROM store').fetchall()[0])"
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    found, commits = done.stdout.split()
+    return found, commits
+
+
+@pytest.mark.parametrize("parts", [("", "-wal"), ("", "-wal", ".lock"), ("", "-wal", "-shm", ".lock")])
+def test_the_files_of_a_killed_process_may_be_copied_elsewhere(
+    path: Path, tmp_path: Path, parts: tuple[str, ...], opened: OpenPath
+) -> None:
+    filled(path, "a")
+    killed(path, "b", "c")
+    target = tmp_path / "elsewhere" / "memories.db"
+    target.parent.mkdir(mode=0o700)
+    for part in parts:
+        shutil.copy(f"{path}{part}", f"{target}{part}")
+    assert names(opened(target)) == ["a", "b", "c"]
+    opened(target).append([record("d")])
+    assert names(opened(path)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("side_file", [b"", b"garbage", b"\0" * 300, None])
+def test_a_store_whose_side_file_is_gone_or_garbage_goes_on(
+    path: Path, side_file: bytes | None, opened: OpenPath
+) -> None:
+    filled(path, "a")
+    killed(path, "b")
+    side(path).unlink()
+    if side_file is not None:
+        side(path).write_bytes(side_file)
+    assert names(opened(path)) == ["a", "b"]
+    opened(path).append([record("c")])
+    assert names(opened(path)) == ["a", "b", "c"]
+
+
+def test_a_process_that_is_killed_while_the_log_is_moved_into_the_file_loses_nothing(
+    path: Path, opened: OpenPath
+) -> None:
+    """Half of the log is in the file then, whose time is not the one that was noted."""
+    filled(path, "a")
+    script = KILLED.replace("os.kill", "store._file._connection().execute('PRAGMA wal_checkpoint').fetchall(); os.kill")
+    done = subprocess.run([sys.executable, "-c", script, str(path), "b", "c"], check=False)
+    assert done.returncode == -9
+    assert names(opened(path)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("page", range(1, 12))
+def test_a_log_that_is_in_the_file_in_part_belongs_to_it(path: Path, page: int, opened: OpenPath) -> None:
+    """A checkpoint writes the pages in order; it may be cut after each."""
+    filled(path, "a")
+    killed(path, "b", "c")
+    content, size = log(path).read_bytes(), 4096
+    newest = {}
+    for start in range(32, len(content), size + 24):
+        newest[int.from_bytes(content[start : start + 4], "big")] = content[start + 24 : start + 24 + size]
+    database = bytearray(path.read_bytes())
+    for number in sorted(newest)[:page]:
+        database[(number - 1) * size : number * size] = newest[number]
+    path.write_bytes(database)
+    assert names(opened(path)) == ["a", "b", "c"]
+
+
+def test_a_text_that_looks_like_the_count_of_commits_is_only_a_text(path: Path, opened: OpenPath) -> None:
+    filled(path, "a")
+    store = opened(path)
+    store.append([record("m", text="0" * 3900 + marker_text("f" * 32, 77))])
+    store.close()
+    killed(path, "b")
+    assert len(names(opened(path))) == 3
+
+
+def marker_text(store: str, commits: int) -> str:
+    return f"7\x01\x03M5{store}{commits:020d}"
+
+
+# --- commits that are missing ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", ["removed", "emptied", "shortened", "flipped"])
+def test_a_log_that_was_cut_is_told_and_the_rest_can_be_read(path: Path, cut: str, opened: OpenPath) -> None:
+    filled(path, "a")
+    killed(path, "b", "c", "d")
+    beside = log(path)
+    content = bytearray(beside.read_bytes())
+    if cut == "removed":
+        beside.unlink()
+    elif cut == "emptied":
+        beside.write_bytes(b"")
+    elif cut == "shortened":
+        beside.write_bytes(content[: 3 * len(content) // 4])
+    else:
+        content[len(content) * 3 // 4] ^= 1
+        beside.write_bytes(content)
+    store = opened(path)
+    left = names(store)
+    assert left in (["a"], ["a", "b"], ["a", "b", "c"])
+    missing = 4 - len(left)
+    assert store.info(pool()).missing_commits == missing
+    store.touch([record("a").ref])  # no read fails for its statistic
+    with pytest.raises(StoreDamaged, match=rf"^{missing} commits that were acknowledged are missing.*memory doctor"):
+        store.append([record("e")])
+    assert names(store) == left
+    assert SQLiteFile(path).missing_commits() == missing
+    assert store._file.accept_loss() == missing
+    assert store._file.accept_loss() == 0
+    store.append([record("e")])
+    assert names(store) == [*left, "e"]
+    store.close()
+    killed(path, "f")
+    assert names(opened(path)) == [*left, "e", "f"]
+
+
+def test_an_older_copy_without_a_log_is_told(path: Path, opened: OpenPath) -> None:
+    filled(path, "a")
+    copy = path.with_name("copy.db")
+    shutil.copy(path, copy)
+    filled(path, "b", "c")
+    shutil.copy(copy, path)
+    with pytest.raises(StoreDamaged, match=r"^2 commits"):
+        opened(path).append([record("d")])
+    assert names(opened(path)) == ["a"]
+
+
+def test_another_store_without_a_log_takes_the_place(path: Path, tmp_path: Path, opened: OpenPath) -> None:
+    filled(path, "a", "b", "c")
+    filled(tmp_path / "other.db", "o")
+    (tmp_path / "other.db").rename(path)
+    opened(path).append([record("p")])
+    assert names(opened(path)) == ["o", "p"]
+
+
+def test_what_was_noted_never_runs_ahead_of_the_file(path: Path, opened: OpenPath) -> None:
+    """Whatever of it is not acknowledged: failed, undone, empty or not flushed."""
+    store = opened(path)
+    store.append([record("a")])
+
+    def noted() -> int:
+        found = sidefile.read(side(path))[1]
+        assert found is not None
+        return found.marker.commits
+
+    before = noted()
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        store.append([record("b")])
+        _ = 1 / 0
+    with store.transaction():
+        pass
+    store.touch([record("a").ref])
+    assert noted() == before
+    store.append([record("c")])
+    assert noted() == before + 2  # the read that was counted is a commit too
+    store.close()
+    assert int(marker(path)[1]) == before + 2
+
+
+def test_a_disk_that_takes_no_note_still_takes_the_write(
+    path: Path, opened: OpenPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    store = opened(path)
+    monkeypatch.setattr(sidefile, "note", fail)
+    store.append([record("a")])
+    assert names(store) == ["a"]
