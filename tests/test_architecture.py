@@ -31,7 +31,7 @@ ORDER = {
         stores < embedders versions turns lookup < write search transfer < service < agent < skins < __main__""",
     "memories.stores": """records < words copies protocol sql < columns <
         sqlite postgres documents < chroma qdrant files""",
-    "memories.stores.sqlite": """sidefile errors quantize < schema place log < creation < connection query <
+    "memories.stores.sqlite": """engine sidefile errors quantize < schema place < creation log < connection query <
         vectors words < spaces turns < store""",
     "memories.stores.postgres": """schema errors driver < transaction < connection query < vectors words <
         spaces turns < erasure < store""",
@@ -257,7 +257,7 @@ UNDOCUMENTED = {"fetch", "fetch_value"}  # their names and types say it all
 
 def test_one_file_only_opens_stores() -> None:
     opening = [file.name for file in FILES if re.search(r'apsw\.Connection\((?!":memory:"\))', file.read_text())]
-    assert opening == ["connection.py"]
+    assert opening == ["engine.py"]
 
 
 def test_nothing_else_touches_a_store_file() -> None:

@@ -60,7 +60,7 @@ from memories.stores.sqlite import place as sqlite_place  # noqa: E402
 from memories.stores.sqlite import schema as sqlite_schema  # noqa: E402
 from memories.stores.sqlite import vectors as sqlite_vectors  # noqa: E402
 from memories.stores.sqlite import words as sqlite_words  # noqa: E402
-from memories.stores.sqlite.connection import engine_is_safe  # noqa: E402
+from memories.stores.sqlite.engine import engine_is_safe  # noqa: E402
 from memories.stores.sqlite.place import filesystem_of  # noqa: E402
 from memories.stores.sqlite.quantize import Quantizer  # noqa: E402
 from memories.stores.sqlite.store import SQLiteStore  # noqa: E402

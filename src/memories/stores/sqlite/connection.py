@@ -17,18 +17,13 @@ import apsw
 from memories.disk import ForkGuard, tried
 from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError
 from memories.stores.sqlite import creation, log, place, schema, sidefile
+from memories.stores.sqlite.engine import connect, connect_frozen, engine_is_safe
 from memories.stores.sqlite.errors import CommitsMissing, filesystem_errors, translated
 from memories.stores.sqlite.place import Identity, identity
 from memories.stores.sqlite.sidefile import Marker, Noted, following
 
 BUSY_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
-
-
-def engine_is_safe(version: str) -> bool:
-    """Return whether this SQLite is free of the WAL-reset bug, which silently loses acknowledged commits."""
-    number = tuple(int(part) for part in version.split("."))
-    return number >= (3, 51, 3) or (3, 50, 7) <= number < (3, 51, 0) or (3, 44, 6) <= number < (3, 45, 0)
 
 
 class SQLiteFile:
@@ -42,6 +37,7 @@ class SQLiteFile:
                 "install apsw 3.51.3 or newer"
             )
         self.path = path
+        self._parts = tuple(f"{path}{suffix}" for suffix in _PARTS)
         self._lock_file = Path(f"{path}.lock")
         self._reset()
         _FILES.add(self)
@@ -176,9 +172,7 @@ class SQLiteFile:
                     sidefile.erase(side)
                 connection.execute("BEGIN IMMEDIATE")
                 try:
-                    marker = schema.marker(connection)
-                    if marker is not None:
-                        schema.count_commit(connection, following(marker, forked=True))
+                    schema.count_commit(connection, following(schema.state(connection)[0], forked=True))
                     connection.execute("COMMIT")
                 except BaseException:
                     self._undo(connection, "ROLLBACK")
@@ -201,11 +195,11 @@ class SQLiteFile:
 
     def size_bytes(self) -> int:
         """Return the size of the file and its log on the disk."""
-        return sum(_size(Path(f"{self.path}{suffix}")) for suffix in ("", "-wal"))
+        return sum(map(_size, self._parts[:2]))
 
     def log_bytes(self) -> int:
         """Return the size of the log; it grows while somebody reads without end."""
-        return _size(Path(f"{self.path}-wal"))
+        return _size(self._parts[1])
 
     def snapshots(self) -> tuple[str, ...]:
         """Return the snapshots that migrations left beside the file."""
@@ -216,7 +210,7 @@ class SQLiteFile:
     def _connection(self) -> apsw.Connection:
         if self._guard.forked:
             self._disinherit()
-        if self._seen[0] is None and identity(self.path) is None:
+        if self._seen[0] is None and identity(self._parts[0]) is None:
             self._refuse_orphaned_log()
             return self._empty()
         self._refuse_changed()
@@ -228,7 +222,7 @@ class SQLiteFile:
         return connection
 
     def _for_writing(self) -> apsw.Connection:
-        if self._seen[0] is None and identity(self.path) is None:
+        if self._seen[0] is None and identity(self._parts[0]) is None:
             self._refuse_orphaned_log()
             with filesystem_errors(self.path):
                 place.refuse_network(self.path.parent)
@@ -245,7 +239,7 @@ class SQLiteFile:
 
     def _found(self) -> tuple[Identity | None, ...]:
         """Return the identities of the file, its log and its shared memory, as they are now."""
-        return tuple(identity(Path(f"{self.path}{suffix}")) for suffix in _PARTS)
+        return tuple(map(identity, self._parts))
 
     def _refuse_changed(self) -> None:
         """Refuse to go on when a part was removed or replaced while it was open.
@@ -275,7 +269,7 @@ class SQLiteFile:
     def _stamp(self) -> tuple[int, int, int]:
         with filesystem_errors(self.path):
             found = self.path.stat()
-        return found.st_ino, found.st_mtime_ns, found.st_size + _size(Path(f"{self.path}-wal"))
+        return found.st_ino, found.st_mtime_ns, found.st_size + _size(self._parts[1])
 
     def _keep_what_is_not_ours(self) -> None:
         """Let closing neither write to nor remove files that were put in the place of those that are open."""
@@ -303,15 +297,15 @@ class SQLiteFile:
         place.refuse_network(self.path.parent)
         if self.path.stat().st_size == 0:
             raise StoreDamaged(f"{self.path} is empty (0 bytes), which no store is; restore a backup or remove it")
-        if self._seen[0] is None and _size(Path(f"{self.path}-wal")):
+        if self._seen[0] is None and _size(self._parts[1]):
             self._refuse_foreign_log()
         try:
-            connection = self._opened_file(str(self.path), apsw.SQLITE_OPEN_READWRITE)
-        except apsw.CantOpenError:
+            connection = self._set_up(connect(self.path))
+        except (apsw.CantOpenError, apsw.ReadOnlyError):
             if os.access(self.path.parent, os.W_OK) or not os.access(self.path, os.R_OK):
                 raise
             connection = self._open_frozen()
-        if self._seen[0] is None:
+        if self._seen[0] is None and not self._outdated:
             self._tell_missing(connection)
         with self._opened_lock:  # those whose thread has ended are closed
             for thread, left in self._opened:
@@ -330,8 +324,7 @@ class SQLiteFile:
 
             logging.getLogger(__name__).warning("%s", _loss(self.path, missing))
 
-    def _opened_file(self, name: str, flags: int) -> apsw.Connection:
-        connection = apsw.Connection(name, flags=flags)
+    def _set_up(self, connection: apsw.Connection) -> apsw.Connection:
         try:
             connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
             for pragma in ("mmap_size=0", "trusted_schema=OFF", "cell_size_check=ON", "synchronous=FULL"):
@@ -350,17 +343,14 @@ class SQLiteFile:
 
         Each read checks that nobody wrote meanwhile.
         """
-        from urllib.parse import quote
-
-        if _size(Path(f"{self.path}-wal")):
+        if _size(self._parts[1]):
             raise StoreError(
                 f"{self.path.parent} can't be written, which reading the log of {self.path.name} needs; copy the whole "
                 "folder to one that can, and set MEMORY_HOME to it"
             )
         self._refuse_changed_meanwhile()
         self._frozen = self._stamp()
-        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-        return self._opened_file(f"file:{quote(str(self.path))}?immutable=1", flags)
+        return self._set_up(connect_frozen(self.path))
 
     def _refuse_foreign_log(self) -> None:
         """Refuse a log that is not of this file. A commit under way may look so: look again under the lock."""
@@ -385,8 +375,8 @@ class SQLiteFile:
 
     def _refuse_orphaned_log(self) -> None:
         """Refuse to create a file beside the log of a lost store: SQLite would replay the log into the new file."""
-        beside = Path(f"{self.path}-wal")
-        if _size(beside) and identity(self.path) is None:
+        beside = Path(self._parts[1])
+        if _size(self._parts[1]) and identity(self._parts[0]) is None:
             raise StoreDamaged(
                 f"{self.path} is gone, but its log {beside.name} is still there; put the file back, or remove the log "
                 "too"
@@ -420,14 +410,16 @@ class SQLiteFile:
         """Hold the lock on the side file while inside; yield a descriptor of it."""
         if self._guard.forked:
             self._disinherit()
-        since, before = time.monotonic(), sidefile.read(self._lock_file)[1]
         what = f", the lock of {self.path.name}"
         with contextlib.ExitStack() as stack:
             if self._seen[0] is None:
                 with filesystem_errors(self.path):
                     place.refuse_unsafe(self.path)
             with filesystem_errors(self._lock_file, what):
-                held = stack.enter_context(tried(self._lock_file, wait_seconds))
+                held = stack.enter_context(tried(self._lock_file, 0))
+                if not held:
+                    since, before = time.monotonic(), sidefile.read(self._lock_file)[1]
+                    held = stack.enter_context(tried(self._lock_file, wait_seconds))
             if not held:
                 raise self._busy(time.monotonic() - since, before)
             with filesystem_errors(self._lock_file, what):
@@ -455,10 +447,7 @@ class SQLiteFile:
         missing = _missing(connection, sidefile.read_open(side)[1])
         if missing:
             raise CommitsMissing(_loss(self.path, missing))
-        marker = schema.marker(connection)
-        if marker is None:
-            raise StoreDamaged(f"{self.path} has lost the count of its commits; restore a backup")
-        restored = schema.is_backup(connection)
+        marker, restored = schema.state(connection)
         if restored:
             connection.execute("DELETE FROM meta WHERE name = 'backup'")
         return following(marker, forked=restored)
@@ -474,11 +463,12 @@ class SQLiteFile:
 
 def _missing(connection: apsw.Connection, noted: Noted | None) -> int:
     """Return how many commits that were noted are not in the file."""
-    marker = None if noted is None else schema.marker(connection)
-    if noted is None or marker is None or noted.marker.store != marker.store:
+    if noted is None:
         return 0
-    missing = noted.marker.commits - marker.commits
-    return missing if missing > 0 and not schema.is_backup(connection) else 0  # what a backup lacks is known
+    marker, restored = schema.state(connection)
+    if restored or noted.marker.store != marker.store:
+        return 0  # what a backup lacks is known
+    return max(0, noted.marker.commits - marker.commits)
 
 
 def _loss(path: Path, missing: int) -> str:
@@ -489,9 +479,9 @@ def _loss(path: Path, missing: int) -> str:
     )
 
 
-def _size(path: Path) -> int:
+def _size(path: str) -> int:
     try:
-        return path.stat().st_size
+        return os.stat(path).st_size  # noqa: PTH116 - for speed
     except FileNotFoundError:
         return 0
 

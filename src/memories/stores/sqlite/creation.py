@@ -9,6 +9,7 @@ import apsw
 from memories.disk import CREATING, put_in_place
 from memories.errors import StoreDamaged
 from memories.stores.sqlite import schema
+from memories.stores.sqlite.engine import connect
 from memories.stores.sqlite.sidefile import following
 
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
@@ -24,7 +25,7 @@ def create(path: Path) -> None:
     _remove(scratch)
     try:
         os.close(os.open(scratch, CREATING | os.O_EXCL | os.O_RDWR, 0o600))
-        connection = apsw.Connection(str(scratch))
+        connection = connect(scratch)
         try:
             connection.execute("PRAGMA journal_mode=MEMORY").fetchall()
             connection.execute("PRAGMA synchronous=FULL")
@@ -64,9 +65,8 @@ def migrate(connection: apsw.Connection, path: Path) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
             schema.migrate(connection, number)
-            marker = schema.marker(connection)
-            if marker is not None:
-                schema.count_commit(connection, following(marker))
+            if schema.is_counted(connection):
+                schema.count_commit(connection, following(schema.state(connection)[0]))
             connection.execute(f"PRAGMA user_version={number}")
             connection.execute("COMMIT")
         except BaseException:

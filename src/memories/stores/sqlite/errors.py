@@ -10,6 +10,7 @@ import apsw
 
 from memories.errors import StoreBusy, StoreDamaged, StoreError
 
+_DESCRIPTORS = 4
 _FULL = "the disk of {path} is full; nothing was written; make room and try again"
 # The first that fits counts, so the general ones come last.
 _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
@@ -65,12 +66,22 @@ def _why_closed(path: Path) -> str:
         return "no room is left on its disk, which even reading needs; make room and try again"
     if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK):
         return "it or its folder can't be written; check who owns it and its permissions"
-    try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
-    except OSError as exc:
-        if exc.errno in (errno.EMFILE, errno.ENFILE):
-            return "this process has too many files open; close some, or raise its limit (ulimit -n)"
+    if _out_of_descriptors():
+        return "this process has too many files open; close some, or raise its limit (ulimit -n)"
     return "the system did not say why; check the permissions and the room of its folder"
+
+
+def _out_of_descriptors() -> bool:
+    """Return whether a process can't open a file, its log and its shared memory at once."""
+    taken: list[int] = []
+    try:
+        taken.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_DESCRIPTORS))
+    except OSError as exc:
+        return exc.errno in (errno.EMFILE, errno.ENFILE)
+    finally:
+        for fd in taken:
+            os.close(fd)
+    return False
 
 
 def _is_full(folder: Path) -> bool:

@@ -12,8 +12,11 @@ from typing import NamedTuple
 import apsw
 
 from memories.errors import StoreDamaged
+from memories.stores.sqlite import schema
+from memories.stores.sqlite.engine import connect_frozen, read_pages
 from memories.stores.sqlite.sidefile import Marker, Noted, boot, following
 
+_READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _HEADER, _FRAME = 32, 24
 _MAGIC = (0x377F0682, 0x377F0683)
 _ID, _COUNT = 32, 20
@@ -41,11 +44,11 @@ class Log(NamedTuple):
 def salt_of(log: Path) -> str:
     """Return what distinguishes a log from those before it; empty if there is none or it has no header."""
     try:
-        fd = os.open(log, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
+        fd = os.open(log, _READING)
     except OSError:
         return ""
     try:
-        header = os.pread(fd, _HEADER, 0)
+        header = os.read(fd, _HEADER)
     finally:
         os.close(fd)
     return header[16:24].hex() if int.from_bytes(header[:4], "big") in _MAGIC else ""
@@ -54,38 +57,39 @@ def salt_of(log: Path) -> str:
 def read_log(path: Path) -> Log | None:
     """Return the committed part of a log; None if there is nothing that SQLite would replay."""
     try:
-        content = path.read_bytes()
+        fd = os.open(path, _READING)
     except FileNotFoundError:
         return None
-    if len(content) <= _HEADER + _FRAME or int.from_bytes(content[:4], "big") not in _MAGIC:
-        return None
-    page_size = int.from_bytes(content[8:12], "big")
-    if not 512 <= page_size <= 65536:
-        return None
-    frames = list(_frames(content, page_size))
-    last = max((place for place, (_, size, _) in enumerate(frames) if size), default=-1)
-    if last < 0:
-        return None
-    committed = [(number, page) for number, _, page in frames[: last + 1]]
-    lowest = min(number for number, _ in committed)
-    markers = {marker: number for number, page in committed if (marker := marker_in(page)) is not None}
-    return Log(
-        content[16:24].hex(), page_size, markers, (lowest, {page for number, page in committed if number == lowest})
-    )
+    try:
+        header = os.read(fd, _HEADER)
+        page_size = int.from_bytes(header[8:12], "big")
+        if int.from_bytes(header[:4], "big") not in _MAGIC or not 512 <= page_size <= 65536:
+            return None
+        found = Log(header[16:24].hex(), page_size, {}, (0, set()))
+        for frames in _commits(fd, header[16:24], page_size):
+            lowest, pages = min(frames)[0], found.lowest
+            if not pages[0] or lowest < pages[0]:
+                found = found._replace(lowest=(lowest, set()))
+            found.lowest[1].update(page for number, page in frames if number == found.lowest[0])
+            for number, page in frames:
+                marker = marker_in(page)
+                if marker is not None:
+                    found.markers.setdefault(marker, number)
+        return found if found.lowest[0] else None
+    finally:
+        os.close(fd)
 
 
-def _frames(content: bytes, page_size: int) -> Iterator[tuple[int, int, bytes]]:
-    """Yield each frame's page number, the size of the database if it ends a commit, and the page."""
-    salt = content[16:24]
-    for start in range(_HEADER, len(content) - _FRAME - page_size + 1, _FRAME + page_size):
-        if content[start + 8 : start + 16] != salt:
+def _commits(fd: int, salt: bytes, page_size: int) -> Iterator[list[tuple[int, bytes]]]:
+    """Yield the pages of each commit, with their numbers. Read, not mapped: SQLite may shorten it meanwhile."""
+    frames: list[tuple[int, bytes]] = []
+    while len(frame := os.read(fd, _FRAME + page_size)) == _FRAME + page_size:
+        if frame[8:16] != salt:
             return  # left of an earlier log, which this one overwrites
-        page = content[start + _FRAME : start + _FRAME + page_size]
-        yield (
-            int.from_bytes(content[start : start + 4], "big"),
-            int.from_bytes(content[start + 4 : start + 8], "big"),
-            page,
-        )
+        frames.append((int.from_bytes(frame[:4], "big"), frame[_FRAME:]))
+        if frame[4:8] != b"\0\0\0\0":  # the size of the database, which ends a commit
+            yield frames
+            frames = []
 
 
 def marker_in(page: bytes | None) -> Marker | None:
@@ -166,15 +170,7 @@ class _Database(NamedTuple):
 
 def _read_database(path: Path, log: Log) -> _Database:
     """Read a database alone, by the same SQLite: with any other, closing it would cancel our locks."""
-    file = apsw.VFSFile("", str(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
-    try:
-        size = file.xFileSize()
-        pages = {}
-        for number in (*log.markers.values(), log.lowest[0]):
-            start = (number - 1) * log.page_size
-            pages[number] = file.xRead(log.page_size, start) if start + log.page_size <= size else b""
-    finally:
-        file.xClose()
+    pages = read_pages(path, log.page_size, (*log.markers.values(), log.lowest[0]))
     marker = next((known for known in map(marker_in, map(pages.get, log.markers.values())) if known), None)
     restored, row = _tables(path)
     return _Database(restored, marker or row, pages[log.lowest[0]])
@@ -182,15 +178,11 @@ def _read_database(path: Path, log: Log) -> _Database:
 
 def _tables(path: Path) -> tuple[bool, Marker | None]:
     """Return whether a database alone is marked as a backup, and its state."""
-    from urllib.parse import quote
-
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    db = apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags)
+    db = connect_frozen(path)
     try:
-        restored = bool(db.execute("SELECT 1 FROM meta WHERE name = 'backup'").fetchall())
-        rows = db.execute("SELECT id, commits FROM store").fetchall()
+        marker, restored = schema.state(db)
     except apsw.Error:  # an older schema, or only half of the log is in it
         return False, None
     finally:
         db.close()
-    return restored, Marker(str(rows[0][0]), int(str(rows[0][1]))) if rows else None
+    return restored, marker

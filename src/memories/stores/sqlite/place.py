@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from memories.errors import StoreError
-from memories.stores.sqlite.errors import filesystem_errors
 
 # Several machines see them, but not each other's locks and shared memory, which SQLite's log needs. Folders that a
 # virtual machine shares with its host are such file systems too: their locks end at the machine's border.
@@ -26,13 +25,14 @@ _checked: set[Path] = set()
 Identity = tuple[int, int]
 
 
-def identity(path: Path) -> Identity | None:
+def identity(path: str) -> Identity | None:
     """Return what distinguishes a file from another of the same name; by stat, never by opening it."""
-    with filesystem_errors(path):
-        try:
-            found = path.lstat()
-        except FileNotFoundError:
-            return None
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise StoreError(f"cannot use {path}: {exc.strerror or exc}") from exc
     return found.st_dev, found.st_ino
 
 
@@ -67,7 +67,7 @@ def refuse_network(folder: Path) -> None:
     if is_network(kind):
         raise StoreError(
             f"{folder} is on a network filesystem ({kind}), where SQLite's locks and log do not work; copy the whole "
-            "folder to a local disk and set MEMORY_HOME to it, or use a server: see docs/stores.md"
+            "folder to a local disk and set MEMORY_HOME to it, or use a server's store, such as postgresql://"
         )
     _checked.add(folder)
 

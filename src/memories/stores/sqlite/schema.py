@@ -127,19 +127,19 @@ def migrate(db: apsw.Connection, version: int) -> None:
         migration(db)
 
 
-def marker(db: apsw.Connection) -> Marker | None:
-    """Return the store's id and how many commits it has had; None in a schema that did not count them."""
-    if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'store'").fetchall():
-        return None
-    rows = db.execute("SELECT id, commits FROM store").fetchall()
+def state(db: apsw.Connection) -> tuple[Marker, bool]:
+    """Return the store's id and how many commits it has had, and whether it is a backup without writes of its own."""
+    sql = "SELECT id, commits, EXISTS (SELECT 1 FROM meta WHERE name = 'backup') FROM store"
+    rows = db.execute(sql).fetchall()
     if len(rows) != 1 or not str(rows[0][1]).isdigit():
         raise apsw.CorruptError("the count of its commits is gone")
-    return Marker(str(rows[0][0]), int(str(rows[0][1])))
+    store, commits, backup = rows[0]
+    return Marker(str(store), int(str(commits))), bool(backup)
 
 
-def is_backup(db: apsw.Connection) -> bool:
-    """Return whether the file is marked as a backup that nothing was written to yet."""
-    return bool(db.execute("SELECT 1 FROM meta WHERE name = 'backup'").fetchall())
+def is_counted(db: apsw.Connection) -> bool:
+    """Return whether a schema counts commits."""
+    return bool(db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'store'").fetchall())
 
 
 def count_commit(db: apsw.Connection, after: Marker) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from memories.disk import CREATING
+from memories.disk import CREATING, write_all
 
 _SIGNED = 20  # bytes at the beginning: the process that holds the lock, and when it took it
 _MOST = 400
@@ -96,7 +96,7 @@ def signed(lock: Path) -> Iterator[int]:
     fd = os.open(lock, CREATING | os.O_RDWR, 0o600)
     try:
         with contextlib.suppress(OSError):  # a full disk: only a message of those who wait is the poorer
-            os.pwrite(fd, f"{os.getpid()} {time.monotonic_ns() // 1_000_000}".ljust(_SIGNED).encode()[:_SIGNED], 0)
+            os.write(fd, f"{os.getpid()} {time.monotonic_ns() // 1_000_000}".ljust(_SIGNED).encode()[:_SIGNED])
         yield fd
     finally:
         os.close(fd)
@@ -104,7 +104,8 @@ def signed(lock: Path) -> Iterator[int]:
 
 def note(fd: int, noted: Noted) -> None:
     """Write what was acknowledged, under the lock."""
-    os.pwrite(fd, noted.line(), _SIGNED)
+    os.lseek(fd, _SIGNED, os.SEEK_SET)
+    write_all(fd, noted.line())
 
 
 def erase(fd: int) -> None:
@@ -127,7 +128,8 @@ def read(lock: Path) -> tuple[Holder, Noted | None]:
 def read_open(fd: int) -> tuple[Holder, Noted | None]:
     """Return what an open side file says; nothing of what is missing or damaged."""
     try:
-        content = os.pread(fd, _MOST, 0)
+        os.lseek(fd, 0, os.SEEK_SET)
+        content = os.read(fd, _MOST)
         own = os.fstat(fd).st_ino
     except OSError:
         return Holder("", 0.0), None

@@ -1,0 +1,42 @@
+"""The SQLite that opens store files: which versions may, and each way to open one. Nothing else opens them.
+
+With any other, even with a plain file handle, closing the file would cancel the locks that this one holds.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import apsw
+
+
+def engine_is_safe(version: str) -> bool:
+    """Return whether this SQLite is free of the WAL-reset bug, which silently loses acknowledged commits."""
+    number = tuple(int(part) for part in version.split("."))
+    return number >= (3, 51, 3) or (3, 50, 7) <= number < (3, 51, 0) or (3, 44, 6) <= number < (3, 45, 0)
+
+
+def connect(path: Path) -> apsw.Connection:
+    """Open a file that is there, for reading and, if possible, for writing."""
+    return apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+
+
+def connect_frozen(path: Path) -> apsw.Connection:
+    """Open a file for reading as if nobody could write to it: without its log and without locks."""
+    from urllib.parse import quote
+
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    return apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags)
+
+
+def read_pages(path: Path, page_size: int, numbers: Iterable[int]) -> dict[int, bytes]:
+    """Return pages of a file as they are without its log; an empty one for each that is not there."""
+    file = apsw.VFSFile("", str(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
+    try:
+        size = file.xFileSize()
+        starts = {number: (number - 1) * page_size for number in numbers}
+        return {
+            number: file.xRead(page_size, start) if start + page_size <= size else b""
+            for number, start in starts.items()
+        }
+    finally:
+        file.xClose()

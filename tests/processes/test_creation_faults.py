@@ -1,0 +1,99 @@
+"""One system call fails while a store is made: there is none or a whole one, and the next start works."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+# Waits for the tracer, so that only the calls of the first write are counted.
+FIRST = """
+import sys
+from memories import Memories, MemoriesError
+import memories.search.search, memories.stores.sqlite.store, memories.stores.sqlite.vectors, memories.write.create
+import memories.stores.files.store
+memories.stores.sqlite.connection.BUSY_SECONDS = 0.5
+memories.stores.files.connection.BUSY_SECONDS = 0.5
+memories = Memories(sys.argv[1], embedder="fake")
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print("+", memories.create("the first").memory.id)
+except MemoriesError as exc:
+    print("!", exc)
+sys.stdout.flush()
+"""
+NEXT = """
+import sys
+from memories import Memories
+memories = Memories(sys.argv[1], embedder="fake")
+for memory_id in sys.argv[2:]:
+    memories.get(memory_id)
+memories.create("the second", force=True)
+assert "the second" in [hit.memory.content for hit in memories.search("second")]
+memories.close()
+"""
+FAULTS = [
+    ("fdatasync", "EIO"),
+    ("fdatasync", "ENOSPC"),
+    ("fsync", "EIO"),
+    ("pread64", "EIO"),
+    ("pwrite64", "EIO"),
+    ("pwrite64", "ENOSPC"),
+    ("ftruncate", "EIO"),
+    ("rename", "EIO"),
+    ("rename", "ENOSPC"),
+    ("unlink", "EIO"),
+    ("openat", "EIO"),
+    ("openat", "ENOSPC"),
+    ("openat", "EMFILE"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+@pytest.mark.parametrize("when", ["{}", "{}+"], ids=["once", "from-then-on"])
+@pytest.mark.parametrize(("call", "error"), FAULTS)
+def test_a_fault_while_a_store_is_made_leaves_none_or_a_whole_one(  # noqa: PLR0917 - what is given by name
+    tmp_path: Path,
+    run_python: RunPython,
+    clean_environment: Mapping[str, str],
+    call: str,
+    error: str,
+    when: str,
+    kind: str,
+) -> None:
+    for nth in (1, 2, 3, 5, 8, 13, 25):
+        url = f"sqlite:///{tmp_path}/{nth}/memories.db" if kind == "sqlite" else f"files:///{tmp_path}/{nth}"
+        running = subprocess.Popen(
+            [sys.executable, "-c", FIRST, url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env=clean_environment,
+        )
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        inject = f"{call}:error={error}:when={when.format(nth)}"
+        tracer = subprocess.Popen(
+            ["strace", "-fq", "-e", f"trace={call}", "-e", f"inject={inject}", "-o/dev/null", f"-p{running.pid}"],
+            stderr=subprocess.PIPE,
+        )
+        try:
+            while "TracerPid:\t0\n" in Path(f"/proc/{running.pid}/status").read_text():
+                assert tracer.poll() is None
+            printed, told = running.communicate("\n", timeout=300)
+        finally:
+            running.kill()
+            tracer.kill()
+            tracer.communicate()
+        assert "Traceback" not in told, (inject, told)
+        assert printed[0] in "+!", (inject, printed)
+        run_python(NEXT, url, *([printed.split()[1]] if printed[0] == "+" else []))

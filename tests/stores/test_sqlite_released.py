@@ -1,0 +1,116 @@
+"""Store files of every released schema, written by the programs of that time, and what becomes of them."""
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memories import Memories, NotFound, SchemaTooNew
+from memories.stores.sqlite import schema
+
+DATA = Path(__file__).parents[1] / "data"
+RELEASED = [1, 2, 3]
+NEWEST = len(schema.MIGRATIONS)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    folder = tmp_path / "store"
+    folder.mkdir(mode=0o700)
+    return folder / "memories.db"
+
+
+def unpack(version: int, path: Path) -> bytes:
+    content = gzip.decompress((DATA / f"schema{version}.db.gz").read_bytes())
+    path.write_bytes(content)
+    path.chmod(0o600)
+    return content
+
+
+def looked_at(path: Path) -> list[str]:
+    """Return the version and the state of a file, from a process of its own."""
+    script = """
+import sys, apsw
+db = apsw.Connection(sys.argv[1])
+print(db.pragma("user_version"), db.pragma("integrity_check"))
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("version", RELEASED)
+@pytest.mark.parametrize("first_use", ["read", "write"])
+def test_a_released_store_keeps_everything(path: Path, version: int, first_use: str) -> None:
+    content = unpack(version, path)
+    url = f"sqlite:///{path}"
+    with Memories(url, embedder="fake", namespace="ann") as ann, Memories(url, embedder="fake", namespace="bob") as bob:
+        if first_use == "write":
+            bob.create("written by today's program")
+        assert ann.status().schema_version == NEWEST
+        assert {found.content for found in ann.list().memories} == {
+            "The user prefers Rust",
+            "Deploys need two reviews",
+        }
+        [preference] = (found for found in ann.list().memories if found.content == "The user prefers Rust")
+        assert (preference.version, preference.key) == (2, "user/language")
+        assert preference.tags == {"type": "preference"}
+        assert [old.content for old in ann.history(preference.id).versions] == [
+            "The user prefers Python",
+            "The user prefers Rust",
+        ]
+        [deleted] = ann.list(deleted=True).memories
+        assert (deleted.content, deleted.tags) == ("The build runs on Fridays", {"project": "alpha", "team": "blue"})
+        assert ann.restore(deleted.id).content == "The build runs on Fridays"
+        assert "Bob's own note" in {found.content for found in bob.list().memories}
+        with pytest.raises(NotFound):
+            bob.get(preference.id)
+        for query in ("Rust", "reviews", "Fridays"):
+            assert query in ann.search(query)[0].memory.content
+        if version >= 2:
+            assert [turn.content for turn in ann.turns("talk")] == ["Shall we ship on Monday?", "No, on Tuesday"]
+        ann.forget(deleted.id)
+        assert ann.create("and more is written").memory.version == 1
+    assert looked_at(path) == [str(NEWEST), "ok"]
+    snapshot = Path(f"{path}.v{version}.backup")
+    assert looked_at(snapshot) == [str(version), "ok"]
+    assert snapshot.stat().st_mode & 0o777 == 0o600
+    assert len(content) <= snapshot.stat().st_size + 8192
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [(version, known) for version in (*RELEASED, NEWEST) for known in (*RELEASED, NEWEST) if known < version],
+)
+def test_an_older_program_refuses_a_newer_store_and_changes_no_byte(
+    path: Path, version: int, known: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if version == NEWEST:
+        with Memories(f"sqlite:///{path}", embedder="fake") as memories:
+            memories.create("of today")
+        content = path.read_bytes()
+    else:
+        content = unpack(version, path)
+    monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:known])
+    for use in (Memories.list, Memories.status, lambda memories: memories.create("x")):
+        memories = Memories(f"sqlite:///{path}", embedder="fake")
+        with pytest.raises(SchemaTooNew, match=f"has schema {version} and this program knows {known} at most"):
+            use(memories)
+        memories.close()
+    assert path.read_bytes() == content
+    assert Path(f"{path}-wal").stat().st_size == 0
+
+
+@pytest.mark.parametrize("version", RELEASED)
+def test_the_copy_that_a_migration_left_can_be_put_back(path: Path, version: int) -> None:
+    unpack(version, path)
+    url = f"sqlite:///{path}"
+    with Memories(url, embedder="fake", namespace="ann") as memories:
+        memories.create("after the migration")
+    Path(f"{path}.v{version}.backup").rename(path)
+    with Memories(url, embedder="fake", namespace="ann") as memories:
+        assert "after the migration" not in {found.content for found in memories.list().memories}
+        memories.create("written into the copy")
+        assert memories.status().schema_version == NEWEST
+    assert looked_at(path) == [str(NEWEST), "ok"]
