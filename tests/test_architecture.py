@@ -34,8 +34,8 @@ ORDER = {
     "memories.stores.sqlite": """engine sidefile errors quantize < schema place < creation log < connection query <
         vectors words < spaces turns < store""",
     "memories.stores.postgres": """schema errors driver < transaction < connection query < vectors words <
-        spaces turns < erasure < store""",
-    "memories.stores.documents": "driver client < schema < pending < changes < query < spaces < search < store",
+        spaces turns < erasure check < store""",
+    "memories.stores.documents": "driver client < schema < pending < changes < query < spaces check < search < store",
     "memories.stores.chroma": "driver < store",
     "memories.stores.qdrant": "driver index points < local rest < folder < store",
     "memories.stores.files": "connection schema joined < log move < index < local < store",

@@ -43,7 +43,6 @@ from memories.errors import (  # noqa: E402
     Conflict,
     SchemaTooNew,
     StoreBusy,
-    StoreDamaged,
     StoreError,
     StoreUnreachable,
 )
@@ -54,7 +53,7 @@ from memories.stores.documents import search as remote_search  # noqa: E402
 from memories.stores.documents import store as remote  # noqa: E402
 from memories.stores.documents.client import StoreClient, tls_of  # noqa: E402
 from memories.stores.documents.driver import Condition, Kind, Part, Point, Value, Where  # noqa: E402
-from memories.stores.documents.schema import PENDING  # noqa: E402
+from memories.stores.documents.schema import LIVE, PENDING  # noqa: E402
 from memories.stores.documents.store import RemoteStore  # noqa: E402
 from memories.stores.records import (  # noqa: E402
     Patch,
@@ -705,9 +704,34 @@ def test_what_is_not_what_was_written_is_damage(server: Server, open_store: Open
     for payload in ({"body": "{"}, {"body": '{"text": "x"}'}, {"created": "x"}):
         point = server.parts[part]["1/m"]
         server.parts[part]["1/m"] = point._replace(payload={**point.payload, **payload})
-        with pytest.raises(StoreDamaged, match="1/m"):
-            store.read([Ref(MEMORY, "ann", "m", 1)])
+        assert store.read([Ref(MEMORY, "ann", "m", 1)]) == []
+        assert [finding.ref for finding in store.damaged.since()] == [Ref(MEMORY, "ann", "m", 1)]
+        assert [finding.ref for finding in store.check(deep=True)] == [Ref(MEMORY, "ann", "m", 1)]
         server.parts[part]["1/m"] = point
+    assert store.read([Ref(MEMORY, "ann", "m", 1)])
+
+
+def test_what_can_not_be_read_can_be_removed(server: Server, open_store: OpenStore) -> None:
+    store = open_store(SPACE)
+    store.append([record("m", labels={"a": "b"}), record("n")])
+    part = Part(Kind.RECORDS, MEMORY, "ann")
+    server.parts[part]["1/m"] = server.parts[part]["1/m"]._replace(payload={"group": "m", "ended": LIVE})
+    assert store.refs(pool(group="m")) == [Ref(MEMORY, "ann", "m", 1)]
+    store.remove([Ref(MEMORY, "ann", "m", 1)])
+    assert list(server.parts[part]) == ["1/n"]
+    left = [name for other, points in server.parts.items() if other.kind is Kind.VECTORS for name in points]
+    assert [name.split("/", 2)[-1] for name in left] == ["1/n"]
+
+
+def test_labels_that_are_not_listed_are_told_and_listed_again(server: Server, open_store: OpenStore) -> None:
+    store = open_store(SPACE)
+    store.append([record("m", labels={"who": "ann"})])
+    del server.parts[Part(Kind.LABELS, MEMORY, "ann")]
+    [finding] = store.check(deep=True)
+    assert finding.derived
+    assert store.repair() == ["1 labels that were not listed"]
+    assert store.values(MEMORY, ["ann"], "who") == ["ann"]
+    assert list(store.check(deep=True)) == []
 
 
 def test_a_newer_store_is_refused(server: Server, open_store: OpenStore) -> None:

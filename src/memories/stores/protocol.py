@@ -1,11 +1,12 @@
 """The protocol of a store, with every rule: it keeps whole records and finds candidates, and decides nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from memories.errors import EmbedderMismatch, StoreError
-from memories.stores.records import Candidate, Collection, Filter, Patch, Record, Ref, Space, StoreInfo
+from memories.stores.damage import Damaged
+from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,9 +34,13 @@ class Store(Protocol):
       `EmbedderMismatch` for any other, on writes and on searches.
     - *Threads and processes* may share a store. A store that can't be shared says so here: (none).
     - *Opening* is cheap and writes nothing; a store that does not exist yet reads as empty.
+    - *Damage.* One damaged record costs one record: a store that can tell leaves it out of what it returns, and notes
+      it in `damaged`. `patch` refuses to change it; `refs` and `remove` need nothing of it but its address.
     - *Errors* are those of `memories.errors`: `Conflict`, `StoreBusy`, `StoreDamaged`, `SchemaTooNew`,
       `EmbedderMismatch`, else `StoreError`. No exception of a driver gets through.
     """
+
+    damaged: Damaged
 
     def transaction(self) -> AbstractContextManager[None]:
         """Run what is read and written inside as one step, with no other writer in between.
@@ -198,6 +203,27 @@ class Store(Protocol):
 
     def info(self, where: Filter) -> StoreInfo:
         """Return the status of the store; it reads from the disk, so it also proves that the store answers."""
+
+    def refs(self, where: Filter) -> list[Ref]:
+        """Return the addresses of records in the order of group and position, without reading what they say.
+
+        Damaged ones are among them: by its address a record can be removed whatever became of it.
+        """
+
+    def check(self, *, deep: bool) -> Iterable[Finding]:
+        """Return what is wrong in the store; nothing is changed.
+
+        Args:
+            deep: Look at everything, however long it takes. Else take some ten milliseconds: look at everything in a
+                small store, and in a large one at what tells most.
+        """
+
+    def repair(self) -> list[str]:
+        """Make again what is derived from the records and wrong, in one transaction; records are left as they are.
+
+        Returns:
+            What was mended; empty if there was nothing to mend.
+        """
 
     def close(self) -> None:
         """Release all resources. The store must not be used afterwards."""

@@ -13,6 +13,7 @@ Vectors are those of the `FakeEmbedder` or random ones of its space.
 """
 
 from contract.durability import Durability
+from contract.health import Health
 from contract.isolation import Isolation
 from contract.moving import Moving
 from contract.order import Order
@@ -75,5 +76,5 @@ __all__ = [
 ]
 
 
-class StoreContract(Durability, Isolation, Order, Search, Moving):
+class StoreContract(Durability, Isolation, Order, Search, Moving, Health):
     """What holds for every store."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from memories.stores.damage import Damaged
 from memories.stores.documents.changes import Changes, by_part
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
 from memories.stores.documents.schema import Stored, conditions, decode, is_narrow, record_id, ref_of, window_ids
@@ -19,15 +20,17 @@ Place = tuple[str, str]  # namespace and id: thousands of them are handled for e
 class View:
     """The records of a server overlaid with the changes of a transaction; every answer is checked by the filter."""
 
-    def __init__(self, driver: Driver, changes: Changes) -> None:
+    def __init__(self, driver: Driver, changes: Changes, damaged: Damaged) -> None:
         """Prepare.
 
         Args:
             driver: The server.
             changes: What the running transaction is going to change; empty outside of one.
+            damaged: Takes records that are not what was written.
         """
         self.driver = driver
         self.changes = changes
+        self.damaged = damaged
 
     def places(self, where: Filter, *more: Condition) -> set[Place]:
         """Return the places of matching records; further conditions are not checked on the overlay."""
@@ -72,7 +75,7 @@ class View:
         return self._overlaid(where, found)
 
     def _overlaid(self, where: Filter, points: Iterable[tuple[Part, list[Point]]]) -> list[Stored]:
-        found = [stored for part, own in points for stored in decode(part, own)]
+        found = [stored for part, own in points for stored in decode(part, own, self.damaged)]
         unchanged = [each for each in found if each.record.ref not in self.changes and where.fits(each.record)]
         return unchanged + self.stored(record.ref for record in self.changes.matching(where))
 
@@ -81,7 +84,8 @@ class View:
         refs = list(dict.fromkeys(refs))
         found: list[Stored] = []
         for part, own in by_part(ref for ref in refs if ref not in self.changes.new).items():
-            for stored in decode(part, self.driver.get(part, [record_id(ref) for ref in own])):
+            points = self.driver.get(part, [record_id(ref) for ref in own])
+            for stored in decode(part, points, self.damaged):
                 changed = self.changes.patched.get(stored.record.ref, stored.record)
                 found.append(stored._replace(record=changed))
         new = [self.changes.known(ref) for ref in refs if ref in self.changes.new]

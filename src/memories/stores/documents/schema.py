@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from memories.errors import StoreDamaged
+from memories.stores.damage import Damaged, damaged_record
 from memories.stores.documents.driver import Condition, Kind, Part, Point, Value
-from memories.stores.records import Filter, Patch, Record, Ref
+from memories.stores.records import Filter, Finding, Patch, Record, Ref
 from memories.times import from_millis, to_millis
 
 # The state of a record is one number, so that every filter is a plain conjunction: the millisecond at which it ended,
@@ -116,13 +117,39 @@ def changes_of(patch: Patch) -> dict[str, Value | None]:
     return {"ended": ended, "by": patch.ended_by, **fields}
 
 
-def decode(part: Part, points: Iterable[Point], *, pending: bool = False) -> list[Stored]:
+def decode(
+    part: Part, points: Iterable[Point], damaged: Damaged | None = None, *, pending: bool = False
+) -> list[Stored]:
     """Return the records of points, without those whose transaction has not ended, or of these only.
 
+    Args:
+        part: Where they are.
+        points: As the server returned them.
+        damaged: Takes those that are not what was written.
+        pending: Return only those whose transaction has not ended.
+
     Raises:
-        StoreDamaged: One is not what was written.
+        StoreDamaged: One is not what was written, and there is nothing that takes it.
     """
-    return [_decoded(part, point) for point in points if (point.payload.get("ended") == PENDING) is pending]
+    found: list[Stored] = []
+    for point in points:
+        if (point.payload.get("ended") == PENDING) is not pending:
+            continue
+        try:
+            found.append(_decoded(part, point))
+        except StoreDamaged as exc:
+            if damaged is None:
+                raise
+            damaged.note(_finding(part, point, exc))
+    return found
+
+
+def _finding(part: Part, point: Point, exc: StoreDamaged) -> Finding:
+    try:
+        return damaged_record(ref_of(part, point.id), "it is not what was written")
+    except StoreDamaged:
+        what, _, remedy = str(exc).partition("; ")
+        return Finding(what, remedy)
 
 
 def _decoded(part: Part, point: Point) -> Stored:

@@ -179,7 +179,7 @@ class Search:
         known = self._samples.get(part)
         if known is None or not known.total * 0.9 <= total <= known.total * 1.1:
             points = self._view.driver.find(part, [], limit=_SAMPLE)
-            texts = [tokens_of(stored.record) for stored in decode(part, points)]
+            texts = [tokens_of(stored.record) for stored in decode(part, points, self._view.damaged)]
             counted = Counter(word for text in texts for word in set(text))
             shares = {word: count / len(texts) for word, count in counted.items() if count > 1}
             length = sum(map(len, texts)) / max(1, len(texts))

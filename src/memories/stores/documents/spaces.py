@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from memories.errors import Conflict, SchemaTooNew
+from memories.stores.damage import Damaged
 from memories.stores.documents.changes import Changes, by_part
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
 from memories.stores.documents.query import View
@@ -38,16 +39,17 @@ class Spaces:
     never confused with the remains of an earlier one. A record lists the spaces in which it has vectors.
     """
 
-    def __init__(self, driver: Driver, space: Space | None) -> None:
+    def __init__(self, driver: Driver, space: Space | None, damaged: Damaged) -> None:
         """Prepare.
 
         Args:
             driver: The server.
             space: The space that the store was opened with.
+            damaged: Takes records that are not what was written.
         """
         self._driver = driver
         self._space = space
-        self._view = View(driver, Changes())
+        self._view = View(driver, Changes(), damaged)
         self._waiting: dict[tuple[str, Collection], list[Ref]] = {}
 
     def state(self) -> Mapping[str, str]:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from memories.config import cache_folder
 from memories.disk import make_folder, tried
 from memories.errors import StoreBusy, StoreError
+from memories.stores.damage import Damaged
 from memories.stores.documents.changes import Changes, Flush, by_part, check_free, check_keys, unfinished
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
 from memories.stores.documents.pending import WriterLock
 from memories.stores.documents.query import View
 from memories.stores.documents.schema import LIVE, label_of, pair_of, record_id, window_ids
 from memories.stores.documents.spaces import SCHEMA, Spaces
-from memories.stores.records import Candidate, Collection, Filter, Patch, Record, Ref, Space, StoreInfo
+from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
 from memories.trust import others_may_write
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class RemoteStore:
             space: The space of the vectors to write and search; None in keyword-only mode.
         """
         self._driver = driver
-        self._spaces = Spaces(driver, space)
+        self.damaged = Damaged()
+        self._spaces = Spaces(driver, space, self.damaged)
         self._local = threading.local()
         self._samples: dict[Part, Sample] = {}
 
@@ -153,9 +155,21 @@ class RemoteStore:
                     windows = [(stored.record.ref, stored.windows.get(space)) for stored in found]
                     names = [name for ref, some in windows if some for name in window_ids(ref, some)]
                     self._driver.delete(part._replace(kind=Kind.VECTORS, space=space), names)
+                damaged = set(own).difference(stored.record.ref for stored in found + alive)
+                self._delete_unread(part, damaged)
                 self._driver.delete(part, [record_id(stored.record.ref) for stored in found])
                 self._forget_labels(part, {label_of(*pair) for each in found for pair in each.record.labels.items()})
         return (*self._driver.remains, *remains)
+
+    def _delete_unread(self, part: Part, refs: set[Ref]) -> None:
+        """Remove what can't be read: the vectors of such a record are found by its name in theirs."""
+        names = {record_id(ref) for ref in refs}
+        there = {point.id for point in self._driver.get(part, sorted(names))}
+        for other in self._driver.parts() if there else ():
+            if other.kind is Kind.VECTORS and other[1:3] == part[1:3]:
+                windows = [name for name in self._driver.ids(other, []) if name.split("/", 2)[-1] in there]
+                self._driver.delete(other, windows)
+        self._driver.delete(part, sorted(there))
 
     def _forget_labels(self, part: Part, labels: Iterable[str]) -> None:
         """Remove labels that no record has; a writer on another machine adds its own before and after its record."""
@@ -203,6 +217,10 @@ class RemoteStore:
         """See `Store.groups`."""
         found = {(ref.group, ref.namespace) for ref in self._view.refs(where)}
         return [(namespace, group) for group, namespace in sorted(found)[:limit]]
+
+    def refs(self, where: Filter) -> list[Ref]:
+        """See `Store.refs`."""
+        return sorted(self._view.refs(where))
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""
@@ -286,6 +304,20 @@ class RemoteStore:
             self._refuse_unwritten()
             self._spaces.switch(space)
 
+    def check(self, *, deep: bool) -> list[Finding]:
+        """See `Store.check`; nothing of it is cheap but to ask whether the server answers."""
+        from memories.stores.documents.check import check
+
+        state = self._spaces.state()
+        return list(check(self._view, state.get("space", ""))) if deep else []
+
+    def repair(self) -> list[str]:
+        """See `Store.repair`."""
+        from memories.stores.documents.check import repair
+
+        with self.transaction():
+            return repair(self._driver)
+
     def close(self) -> None:
         """See `Store.close`."""
         self._driver.close()
@@ -299,7 +331,7 @@ class RemoteStore:
 
     @property
     def _view(self) -> View:
-        return View(self._driver, self._changes or Changes())
+        return View(self._driver, self._changes or Changes(), self.damaged)
 
     def _search(self, where: Filter, vector: "NDArray[np.float32] | None") -> "Search":
         from memories.stores.documents.search import Search

@@ -18,7 +18,7 @@ from memories.stores.sqlite import spaces
 from memories.stores.sqlite.query import fetch
 from memories.stores.sqlite.store import SQLiteStore
 
-_ALL = 1_000_000_000
+ALL = 1_000_000_000
 
 
 class Known(NamedTuple):
@@ -103,7 +103,7 @@ class Index(SQLiteStore):
         """Make the records of a file what its lines come to; vectors and counts of what says the same are kept."""
         with self._file.write() as db:
             where = Filter(collection, (namespace,), state="any")
-            before = {record.ref: record for record in self.scan(where, limit=_ALL)}
+            before = {record.ref: record for record in self.scan(where, limit=ALL)}
             after = {record.ref: record for record in folded.records.values()}
             same = {ref for ref in before.keys() & after.keys() if immutable(before[ref]) == immutable(after[ref])}
             twins = {(record.ref.group, record.text): record for record in before.values()}

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memories.errors import StoreBusy, StoreDamaged, StoreError
-from memories.stores.copies import mutable
+from memories.stores.copies import immutable, mutable
+from memories.stores.damage import Damaged
 from memories.stores.files.connection import Folder, Stamp
-from memories.stores.files.index import Index, Known
+from memories.stores.files.index import ALL, Index, Known
 from memories.stores.files.log import Damage, changed, created, fold, parse, removal, without
 from memories.stores.files.schema import Event, file_name, namespace_of, to_line
-from memories.stores.records import Collection, Filter, Patch, Record, Ref, Space
+from memories.stores.records import Collection, Filter, Finding, Patch, Record, Ref, Space
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,14 +44,18 @@ class Work:
 class LocalFiles:
     """The records of one folder, of all namespaces that have not moved."""
 
-    def __init__(self, folder: Folder, space: Space | None, after_commit: Callable[[set[str]], None]) -> None:
+    def __init__(
+        self, folder: Folder, space: Space | None, after_commit: Callable[[set[str]], None], damaged: Damaged
+    ) -> None:
         """Prepare; nothing is opened or written yet.
 
         Args:
             folder: Where the files are.
             space: The space of the vectors that will be written and searched.
             after_commit: Called under the lock with the namespaces that were written to; it may use `working`.
+            damaged: Takes what is left out because it can't be read.
         """
+        self._damaged_parts = damaged
         self.folder = folder
         self._space, self._after_commit = space, after_commit
         self._local = threading.local()
@@ -81,6 +86,7 @@ class LocalFiles:
             identity = None
         if self._opened is None or self._opened[0] not in (None, identity):
             self._opened = identity, Index(path, self._space)
+            self._opened[1].damaged = self._damaged_parts
         elif self._opened[0] is None:
             self._opened = identity, self._opened[1]
         return self._opened[1]
@@ -241,6 +247,8 @@ class LocalFiles:
         """Return the namespaces whose files can be read, and warn of the others."""
         damaged = {name: known[name].damage for name in files if known[name].damage}
         for name, damage in damaged.items():
+            if damage:
+                self._damaged_parts.note(self._finding(name, damage))
             if damage and self._warned.get(name) != known[name].stamp:
                 self._warned[name] = known[name].stamp
                 path = self.folder.path / name
@@ -252,6 +260,48 @@ class LocalFiles:
         return StoreDamaged(
             f"{where} can't be read: {damage.reason}; it was left as it is; mend the line or put it aside"
         )
+
+    def _finding(self, name: str, damage: Damage) -> Finding:
+        what = f"{self.folder.path / name}:{damage.line} can't be read: {damage.reason}"
+        return Finding(f"{what}; all of {name} reads as empty", "mend the line or put it aside; nothing was changed")
+
+    def check(self, *, deep: bool) -> list[Finding]:
+        """Return lines that can't be read, and what is wrong in the index; deep: also whether it has what they say."""
+        found: list[Finding] = []
+        for collection in Collection:
+            for namespace in self.files(collection):
+                name = file_name(collection, namespace)
+                parsed = parse(self.folder.read(name)[1], collection, namespace)
+                if parsed.damage:
+                    found.append(self._finding(name, parsed.damage))
+                elif deep and self.index.known([name]).get(name, Known()).stamp == self.folder.stamp(name):
+                    found += self._out_of_step(collection, namespace, fold(parsed.events).records.values())
+        if (self.folder.inner / "index.db").exists():
+            remedy = f"remove {self.folder.inner}, which loses no memory, and run: memory reembed"
+            found += (each._replace(remedy=remedy, ref=None) for each in self.index.check(deep=deep))
+        return found
+
+    def _out_of_step(self, collection: Collection, namespace: str, lines: Iterable[Record]) -> Iterator[Finding]:
+        """Yield a finding if the index has other records than the lines of a file."""
+        said = {record.ref: (immutable(record), mutable(record)) for record in lines}
+        there = self.index.scan(Filter(collection, (namespace,), state="any"), limit=ALL)
+        known = {record.ref: (immutable(record), mutable(record)) for record in there}
+        count = sum(said.get(ref) != known.get(ref) for ref in said.keys() | known.keys())
+        if count:
+            what = f"the index of {file_name(collection, namespace)} differs from its lines in {count} places"
+            yield Finding(what, "run: memory doctor --fix", derived=True)
+
+    def repair(self) -> list[str]:
+        """Read every file again, and make again what the index derives from its records."""
+        wrong = [finding for finding in self.check(deep=True) if finding.derived]
+        if not wrong:
+            return []
+        mended = self.index.repair()
+        with self.transaction() as work:
+            for collection in Collection:
+                for namespace in self.files(collection):
+                    self._read(file_name(collection, namespace), work.index)
+        return [*mended, "the index of the files"]
 
     def refuse_damaged(self, collection: Collection, namespaces: Sequence[str]) -> None:
         """Raise if the file of one of these namespaces can't be read.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from memories.config import Config
 from memories.errors import MemoriesError, StoreError
+from memories.stores.damage import Damaged
 from memories.stores.files import joined
 from memories.stores.files.connection import Folder
 from memories.stores.files.local import LocalFiles
@@ -19,6 +20,7 @@ from memories.stores.records import (
     Candidate,
     Collection,
     Filter,
+    Finding,
     Matches,
     Patch,
     Record,
@@ -66,8 +68,9 @@ class FilesStore:
         Raises:
             ConfigError: The larger store is none.
         """
+        self.damaged = Damaged()
         self._folder = Folder(folder)
-        self._here = LocalFiles(self._folder, space, self._after_commit)
+        self._here = LocalFiles(self._folder, space, self._after_commit, self.damaged)
         self._mover = Mover(self._folder, space, config, open_store or _none)
         self._opened: dict[str, Store] = {}
         self._opening = threading.Lock()
@@ -169,6 +172,10 @@ class FilesStore:
         """See `Store.read`."""
         return [record for part in self._ask_of(refs, lambda at, some: at.read(some)) for record in part]
 
+    def refs(self, where: Filter) -> list[Ref]:
+        """See `Store.refs`."""
+        return sorted(ref for part in self._ask(where, lambda at, some: at.refs(some)) for ref in part)
+
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """See `Store.values`."""
         where = Filter(collection, tuple(namespaces))
@@ -200,6 +207,14 @@ class FilesStore:
             if not isinstance(store, LocalFiles) and marker.namespace in store.namespaces(collection):
                 found.append(marker.namespace)
         return sorted(found)
+
+    def check(self, *, deep: bool) -> list[Finding]:
+        """See `Store.check`; lines that can't be read are for a person to mend."""
+        return [finding for store in self._all() for finding in store.check(deep=deep)]
+
+    def repair(self) -> list[str]:
+        """See `Store.repair`; a larger store that something has moved to has a transaction of its own."""
+        return [what for store in self._all() for what in store.repair()]
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -259,7 +274,8 @@ class FilesStore:
             return self._here
         with self._opening:
             if marker.store not in self._opened:
-                self._opened[marker.store] = self._mover.opened(marker)
+                opened = self._opened[marker.store] = self._mover.opened(marker)
+                opened.damaged = self.damaged
             store = self._opened[marker.store]
         for stack, entered in self._here.work.levels if self._here.work else ():
             if id(store) not in entered:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from memories.errors import StoreDamaged, StoreError
+from memories.stores.damage import Damaged
 from memories.stores.postgres import erasure, spaces
 from memories.stores.postgres.connection import Server
 from memories.stores.postgres.errors import Interrupted
@@ -15,7 +16,7 @@ from memories.stores.postgres.transaction import Transaction, Vectors
 from memories.stores.postgres.words import best as best_by_words
 from memories.stores.postgres.words import indexed_tokens
 from memories.stores.protocol import required
-from memories.stores.records import Candidate, Collection, Filter, Patch, Record, Ref, Space, StoreInfo
+from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
 from memories.times import to_millis
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class PostgresStore:
         """
         self._server = Server(url)
         self._space = space
+        self.damaged = Damaged()  # the server's checksums refuse a whole page, so nothing comes here
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -316,6 +318,29 @@ class PostgresStore:
             without_vector_count=int(without or 0),
             erasing=bool(meta.erasing),
         )
+
+    @_repeated
+    def refs(self, where: Filter) -> list[Ref]:
+        """See `Store.refs`."""
+        selected = selection(where)
+        with self._server.read(where.namespaces) as db:
+            sql = f"SELECT r.namespace, r.grp, r.position FROM record r WHERE {selected.sql} ORDER BY r.grp, r.position"
+            return [Ref(where.collection, *row) for row in db.rows(sql, selected.values)]
+
+    @_repeated
+    def check(self, *, deep: bool) -> list[Finding]:
+        """See `Store.check`."""
+        from memories.stores.postgres.check import check
+
+        with self._server.read(whole=True) as db:
+            return list(check(db, deep=deep))
+
+    def repair(self) -> list[str]:
+        """See `Store.repair`."""
+        from memories.stores.postgres.check import repair
+
+        with self._server.write(whole=True) as db:
+            return repair(db)
 
     def close(self) -> None:
         """See `Store.close`."""

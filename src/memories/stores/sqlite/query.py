@@ -1,22 +1,28 @@
-"""How the SQLite store asks: a filter as SQL conditions, and reading records."""
+"""How the SQLite store asks: a filter as SQL conditions, and reading records.
+
+One damaged record costs one record: what can't be decoded or does not match its checksum is left out and noted.
+"""
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apsw
 
 from memories.errors import StoreDamaged
+from memories.stores.damage import Damaged, damaged_record
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.stores.sql import plain_conditions
-from memories.stores.sqlite.schema import encode_group, record_of
+from memories.stores.sqlite.schema import decode_group, encode_group, record_of
 
 _COLUMNS = """
 SELECT r.seq, p.collection, p.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, r.key, r.labels,
-       r.fields, r.crc, r.text, coalesce(a.count, 0), r.session
+       r.fields, r.crc, r.text, coalesce(a.count, 0), r.session, r.state_crc
 """
 READ = f"{_COLUMNS} FROM record r JOIN pool p ON p.id = r.pool LEFT JOIN access a ON a.seq = r.seq"
+READ_ANY = READ.replace("JOIN pool", "LEFT JOIN pool", 1)  # also where the namespace is damaged
 _AT_REFS = """
 json_each(?) wanted
 CROSS JOIN pool p ON p.collection = wanted.value ->> 0 AND p.namespace = wanted.value ->> 1
@@ -24,11 +30,14 @@ CROSS JOIN record r ON r.pool = p.id AND r.position = wanted.value ->> 2
   AND r.grp = iif(wanted.value ->> 4, unhex(wanted.value ->> 3), wanted.value ->> 3)
 """
 READ_REFS = f"{_COLUMNS} FROM {_AT_REFS} LEFT JOIN access a ON a.seq = r.seq"
-CODES_OF_REFS = f"SELECT wanted.key, v.codes FROM {_AT_REFS} CROSS JOIN {{table}} v ON v.seq = r.seq"
+CODES_OF_REFS = f"SELECT wanted.key, v.codes, v.crc FROM {_AT_REFS} CROSS JOIN {{table}} v ON v.seq = r.seq"
 _FIND = """
 SELECT r.seq FROM pool p JOIN record r ON r.pool = p.id
 WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 """
+# Stands for the group of a record whose own can't be written, because of damage in it or in its namespace.
+_UNWRITABLE = re.compile(r"damaged-(\d{1,18})")
+UNKNOWN = "?"  # a namespace that can't be read; no namespace has this name
 _LOWEST_UUID = "00000000-0000-0000-0000-000000000000"
 _HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
@@ -37,11 +46,37 @@ _HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-    """Return all rows, each a tuple."""
+    """Return all rows, each a tuple. A text that is not UTF-8, which none was when it was written, is its bytes."""
     try:
         return db.execute(sql, values).fetchall()
-    except UnicodeDecodeError as exc:
-        raise _damaged(db.filename, exc) from exc
+    except UnicodeDecodeError:
+        return _fetch_bytes(db, sql, values)
+
+
+def _fetch_bytes(db: apsw.Connection, sql: str, values: Sequence[Any]) -> list[Any]:
+    columns = 0
+
+    def count(cursor: apsw.Cursor, _sql: str, _values: Any) -> bool:
+        nonlocal columns
+        columns = len(cursor.get_description())
+        return False  # it is not run again
+
+    cursor = db.cursor()
+    cursor.exec_trace = count
+    with contextlib.suppress(apsw.ExecTraceAbort):
+        cursor.execute(sql, values)
+    names = [f"c{number}" for number in range(columns)]
+    texts = {name: f"typeof({name}) = 'text'" for name in names}
+    parts = ", ".join(f"{is_text}, iif({is_text}, CAST({name} AS BLOB), {name})" for name, is_text in texts.items())
+    rows = db.execute(f"WITH found ({', '.join(names)}) AS ({sql}) SELECT {parts} FROM found", values).fetchall()
+    return [tuple(_text(*pair) for pair in zip(row[::2], row[1::2], strict=True)) for row in rows]
+
+
+def _text(is_text: Any, value: Any) -> Any:
+    if is_text:
+        with contextlib.suppress(UnicodeDecodeError):
+            return value.decode()
+    return value
 
 
 def fetch_value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
@@ -66,7 +101,10 @@ def _damaged(file: str, exc: Exception) -> StoreDamaged:
 def seq_of(db: apsw.Connection, ref: Ref) -> int | None:
     """Return the seq of a record, if it exists."""
     found = fetch_value(db, _FIND, (ref.collection, ref.namespace, encode_group(ref.group), ref.position))
-    return None if found is None else int(found)
+    if found is None:
+        unwritable = unwritable_ref(db, Filter(ref.collection, (ref.namespace,), group=ref.group))
+        return None if unwritable is None else int(unwritable.group.rpartition("-")[2])
+    return int(found)
 
 
 def refs_json(refs: Iterable[Ref]) -> str:
@@ -82,19 +120,54 @@ def refs_json(refs: Iterable[Ref]) -> str:
     )
 
 
-def records_of(db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
-    """Return the records of rows of `READ`."""
-    with damage_noticed(db.filename):
-        names = {str(label): pair for label, pair in labels_of(db, [row[9] for row in rows]).items()}
-        return [record_of(row, names) for row in rows]
+def records_of(db: apsw.Connection, rows: Sequence[tuple[Any, ...]], damaged: Damaged) -> dict[int, Record]:
+    """Return the records of rows of `READ` by their seq, in the same order; what is damaged is left out and noted."""
+    names = {str(label): pair for label, pair in labels_of(db, [row[9] for row in rows]).items()}
+    found: dict[int, Record] = {}
+    for row in rows:
+        try:
+            found[row[0]] = record_of(row, names)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as exc:
+            ref, why = ref_of(db, row), str(exc) if type(exc) is ValueError else "it holds what was never written"
+            damaged.note(damaged_record(ref, why))
+    return found
 
 
-def labels_of(db: apsw.Connection, sets: Iterable[str | None]) -> dict[int, tuple[str, str]]:
-    """Return what the ids in these sets of labels stand for; a set is written as '3,17'."""
-    with damage_noticed(db.filename):
-        ids = sorted({int(label) for written in sets for label in (written or "").split(",") if label})
+def ref_of(db: apsw.Connection, row: Sequence[Any]) -> Ref:
+    """Return the address of a row that begins as those of `READ` do, by which it is found although it is damaged."""
+    seq, collection, namespace, group, position = row[:5]
+    kind = Collection.HISTORY if collection == Collection.HISTORY else Collection.MEMORY
+    if isinstance(group, bytes | str) and isinstance(namespace, str) and isinstance(position, int):
+        ref = Ref(kind, namespace, decode_group(group), position)
+        if fetch_value(db, _FIND, (kind, namespace, encode_group(ref.group), position)) == seq:
+            return ref
+    return Ref(kind, namespace if isinstance(namespace, str) else UNKNOWN, f"damaged-{seq}", 0)
+
+
+def unwritable_ref(db: apsw.Connection, where: Filter) -> Ref | None:
+    """Return the record that the group of a filter stands for because its own can't be written, if there is one.
+
+    One whose namespace can't be read either belongs to every namespace.
+    """
+    named = _UNWRITABLE.fullmatch(where.group or "")
+    if not named or where.prefix:
+        return None
+    rows = fetch(db, f"{READ_ANY} WHERE r.seq = ?", (int(named[1]),))
+    ref = ref_of(db, rows[0]) if rows else None
+    if ref is None or ref.group != where.group or ref.position or rows[0][3] == ref.group:
+        return None
+    if ref.namespace == UNKNOWN:
+        return ref._replace(collection=where.collection, namespace=where.namespaces[0])
+    return ref if ref.collection is where.collection and ref.namespace in where.namespaces else None
+
+
+def labels_of(db: apsw.Connection, sets: Iterable[Any]) -> dict[int, tuple[str, str]]:
+    """Return what the ids in these sets of labels stand for; a set is written as '3,17'. Damaged ones are left out."""
+    written = {label for each in sets if isinstance(each, str) for label in each.split(",")}
+    ids = sorted(int(label) for label in written if label.isascii() and label.isdigit() and len(label) < 19)
     sql = "SELECT id, key, value FROM label WHERE id IN (SELECT value FROM json_each(?))"
-    return {label: (key, value) for label, key, value in fetch(db, sql, (json.dumps(ids),))}
+    found = fetch(db, sql, (json.dumps(ids),))
+    return {label: (key, value) for label, key, value in found if isinstance(key, str) and isinstance(value, str)}
 
 
 # --- filters ---------------------------------------------------------------------------------------------------------

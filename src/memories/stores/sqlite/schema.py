@@ -16,6 +16,7 @@ from memories.stores.records import Collection, Record, Ref
 from memories.stores.sqlite.sidefile import Marker
 from memories.times import from_millis, to_millis
 
+_MISMATCH = "it does not match its checksum"
 APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
 
 _FIRST = """
@@ -112,10 +113,33 @@ VECTORS = {Collection.MEMORY: "vector", Collection.HISTORY: "turn_vector"}
 STAGED = {Collection.MEMORY: "staged_vector", Collection.HISTORY: "staged_turn_vector"}
 BLOCKS = {Collection.MEMORY: "block", Collection.HISTORY: "turn_block"}
 
-Migration = str | Callable[[apsw.Connection], None]
-MIGRATIONS: tuple[Migration, ...] = (_FIRST, _TURNS, _STAGED, _COUNTED)
+# What every deletion leaves behind is overwritten from the first write on: see `SQLiteFile.erase_free_pages`.
+SECURE = "INSERT INTO meta (name, value) VALUES ('secure', 1)"
 
-ROW = "pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, crc, text, session"
+
+def _checks(db: apsw.Connection) -> None:
+    """Add checksums over what changes in a record and over the codes of vectors, for what is there as well."""
+    db.create_scalar_function("state_crc", _state_crc_of_bytes, 5, deterministic=True)
+    db.create_scalar_function("codes_crc", _codes_crc, 1, deterministic=True)
+    try:
+        db.execute("""
+            ALTER TABLE record ADD COLUMN state_crc INTEGER;  -- of what may change: see `state_crc`
+            UPDATE record SET state_crc =
+              state_crc(crc, ended_at, CAST(ended_by AS BLOB), CAST(fields AS BLOB), session);
+        """)
+        for table in (*VECTORS.values(), *STAGED.values()):
+            db.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER; UPDATE {table} SET crc = codes_crc(codes)")
+    finally:
+        db.create_scalar_function("state_crc", None, 5)
+        db.create_scalar_function("codes_crc", None, 1)
+    if not db.execute("SELECT 1 FROM sqlite_sequence WHERE name = 'record'").fetchall():
+        db.execute(SECURE)  # a new file
+
+
+Migration = str | Callable[[apsw.Connection], None]
+MIGRATIONS: tuple[Migration, ...] = (_FIRST, _TURNS, _STAGED, _checks, _COUNTED)
+
+ROW = "pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, crc, text, session, state_crc"
 
 
 def migrate(db: apsw.Connection, version: int) -> None:
@@ -149,19 +173,22 @@ def count_commit(db: apsw.Connection, after: Marker) -> None:
 
 def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:
     """Return the columns of `ROW` for a record, given the ids of its namespace and its labels."""
+    ended_at = None if record.ended_at is None else to_millis(record.ended_at)
+    fields, crc = fields_json(record.fields), _crc(record)
     return (
         pool,
         encode_group(record.ref.group),
         record.ref.position,
         to_millis(record.created_at),
-        None if record.ended_at is None else to_millis(record.ended_at),
+        ended_at,
         record.ended_by,
         record.key,
         ",".join(map(str, labels)) or None,
-        fields_json(record.fields),
-        _crc(record),
+        fields,
+        crc,
         record.text,
         record.session,
+        state_crc(crc, ended_at, record.ended_by, fields, record.session),
     )
 
 
@@ -169,10 +196,12 @@ def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Reco
     """Return the record of a row of `query.READ`, given what the ids of labels stand for.
 
     Raises:
-        ValueError: The row does not match its checksum.
+        ValueError: The row does not match its checksums.
     """
-    (seq, collection, namespace, group, position, created_at, ended_at, ended_by, key) = row[:9]
-    (label_ids, fields, crc, text, accesses, session) = row[9:]
+    (_, collection, namespace, group, position, created_at, ended_at, ended_by, key) = row[:9]
+    (label_ids, fields, crc, text, accesses, session, state) = row[9:]
+    if state_crc(crc, ended_at, ended_by, fields, session) != state:
+        raise ValueError(_MISMATCH)
     record = Record(
         ref=Ref(Collection(collection), namespace, decode_group(group), position),
         text=text,
@@ -186,7 +215,7 @@ def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Reco
         session=session,
     )
     if _crc(record) != crc:
-        raise ValueError(f"record {seq} does not match its checksum")
+        raise ValueError(_MISMATCH)
     return record
 
 
@@ -212,6 +241,23 @@ def decode_group(group: bytes | str) -> str:
         return group
     digits = group.hex()
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def state_crc(crc: int, ended_at: int | None, ended_by: str | None, fields: str | None, session: int | None) -> int:
+    """Return the checksum of what may change in a record, given its columns; `crc` binds it to the rest."""
+    return zlib.crc32(f"{crc}\0{ended_at}\0{ended_by}\0{fields}\0{session}".encode("utf-8", "surrogateescape"))
+
+
+def _state_crc_of_bytes(*columns: Any) -> int:
+    """Return `state_crc` given the texts as bytes: one that is no UTF-8 must not stop a migration."""
+    crc, ended_at, ended_by, fields, session = columns
+    by, written = (None if text is None else text.decode("utf-8", "surrogateescape") for text in (ended_by, fields))
+    return state_crc(crc, ended_at, by, written, session)
+
+
+def _codes_crc(*columns: Any) -> int:
+    [codes] = columns
+    return zlib.crc32(codes if isinstance(codes, bytes) else str(codes).encode())
 
 
 def _crc(record: Record) -> int:

@@ -1,14 +1,16 @@
 """The spaces of vectors in the SQLite store: which one is in use, which is staged, and the switch between them."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import apsw
 
 from memories.errors import Conflict
+from memories.stores.damage import Damaged
 from memories.stores.protocol import other_space
-from memories.stores.records import Collection, Space
-from memories.stores.sqlite.query import damage_noticed, fetch
+from memories.stores.records import Collection, Record, Space
+from memories.stores.sqlite.query import READ, damage_noticed, fetch, records_of
 from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS
 
 if TYPE_CHECKING:
@@ -38,14 +40,17 @@ def claim(db: apsw.Connection, space: Space) -> None:
         raise other_space(*stored, space)
 
 
-def without(db: apsw.Connection, space: Space, collection: Collection, limit: int, *, behind: int = 0) -> list[int]:
-    """Return the seqs of records that have no vectors of this space, staged or in use, in order.
+def without(
+    db: apsw.Connection, space: Space, collection: Collection, limit: int, damaged: Damaged, *, behind: int = 0
+) -> dict[int, Record]:
+    """Return records that have no vectors of this space, staged or in use, by their seq and in its order.
 
     Args:
         db: A connection inside a transaction.
         space: The space.
         collection: Memories or turns.
         limit: At most this many.
+        damaged: Takes what is left out.
         behind: Only those with a greater seq.
     """
     named = (space.model, space.dimension)
@@ -53,13 +58,17 @@ def without(db: apsw.Connection, space: Space, collection: Collection, limit: in
     tables = {in_use(db): VECTORS, _named(db, "staged_"): STAGED}
     if named in tables:
         among += f" AND NOT EXISTS (SELECT 1 FROM {tables[named][collection]} v WHERE v.seq = r.seq)"
-    # NOT INDEXED: the table is read in order until the limit; an index would be read as a whole and sorted.
-    rows = fetch(
-        db,
-        f"SELECT r.seq FROM record r NOT INDEXED WHERE {among} ORDER BY r.seq LIMIT ?",
-        (collection, behind, limit),
-    )
-    return [seq for (seq,) in rows]
+    found: dict[int, Record] = {}
+    while len(found) < limit:
+        # NOT INDEXED: the table is read in order until the limit; an index would be read as a whole and sorted.
+        sql = f"SELECT r.seq FROM record r NOT INDEXED WHERE {among} ORDER BY r.seq LIMIT ?"
+        seqs = [seq for (seq,) in fetch(db, sql, (collection, behind, limit - len(found)))]
+        if not seqs:
+            break
+        behind = seqs[-1]
+        rows = fetch(db, f"{READ} WHERE r.seq IN (SELECT value FROM json_each(?)) ORDER BY r.seq", (json.dumps(seqs),))
+        found |= records_of(db, rows, damaged)
+    return found
 
 
 def stage(db: apsw.Connection, space: Space, vectors: "Mapping[Collection, Mapping[int, NDArray[np.float32]]]") -> None:
@@ -80,13 +89,13 @@ def stage(db: apsw.Connection, space: Space, vectors: "Mapping[Collection, Mappi
         _index(space, collection).stage(db, given, in_use=in_use(db) == named)
 
 
-def switch(db: apsw.Connection, space: Space) -> None:
-    """Replace the vectors in use by the staged ones, and build their blocks.
+def switch(db: apsw.Connection, space: Space, damaged: Damaged) -> None:
+    """Replace the vectors in use by the staged ones, and build their blocks; damaged records may lack them.
 
     Raises:
         Conflict: Records have no vectors of this space yet.
     """
-    left = sum(len(without(db, space, collection, 1)) for collection in Collection)
+    left = sum(len(without(db, space, collection, 1, damaged)) for collection in Collection)
     if left:
         raise Conflict(
             f"there are records without vectors of {space.model}; run memory reembed again, it continues where it was"
@@ -99,7 +108,7 @@ def switch(db: apsw.Connection, space: Space) -> None:
         used, staged = VECTORS[collection], STAGED[collection]
         # Renamed, not copied: other writers wait meanwhile.
         db.execute(f"DROP TABLE {used}; ALTER TABLE {staged} RENAME TO {used}")
-        db.execute(f"CREATE TABLE {staged} (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL)")
+        db.execute(f"CREATE TABLE {staged} (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL, crc INTEGER)")
         db.execute(f"DELETE FROM {BLOCKS[collection]}")
         _index(space, collection).seal_all(db)
     db.execute("DELETE FROM meta WHERE name IN ('staged_model', 'staged_dimension')")

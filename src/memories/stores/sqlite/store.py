@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from memories.errors import Conflict, StoreDamaged, StoreError
+from memories.stores.damage import Damaged, damaged_record, refusal
 from memories.stores.protocol import required
-from memories.stores.records import Candidate, Collection, Filter, Patch, Record, Ref, Space, StoreInfo
+from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
 from memories.stores.sqlite import schema, spaces
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.connection import SQLiteFile
@@ -19,7 +21,6 @@ from memories.stores.sqlite.query import (
     CODES_OF_REFS,
     READ,
     READ_REFS,
-    damage_noticed,
     fetch,
     fetch_value,
     namespace_ids,
@@ -27,6 +28,7 @@ from memories.stores.sqlite.query import (
     refs_json,
     selection,
     seq_of,
+    unwritable_ref,
 )
 from memories.times import to_millis
 
@@ -57,6 +59,7 @@ class SQLiteStore:
             path: The file.
             space: The space of the vectors to write and search; None in keyword-only mode.
         """
+        self.damaged = Damaged()
         self._file = SQLiteFile(path)
         self._space = space
         self._indexes: dict[tuple[Collection, int], VectorIndex] = {}
@@ -92,20 +95,29 @@ class SQLiteStore:
                 seq = seq_of(db, patch.ref)
                 if seq is None:
                     continue
-                [(stored, ended_before)] = fetch(db, "SELECT fields, ended_at FROM record WHERE seq = ?", (seq,))
-                fields = {**json.loads(stored or "{}"), **patch.fields}
+                before = self._sound(db, seq, patch.ref)
+                ended_before = before.ended_at
+                fields = schema.fields_json({**before.fields, **patch.fields})
                 ended = None if patch.ended_at is None else to_millis(patch.ended_at)
+                [(crc,)] = fetch(db, "SELECT crc FROM record WHERE seq = ?", (seq,))
+                state = schema.state_crc(crc, ended, patch.ended_by, fields, before.session)
                 try:
                     db.execute(
-                        "UPDATE record SET ended_at = ?, ended_by = ?, fields = ? WHERE seq = ?",
-                        (ended, patch.ended_by, schema.fields_json(fields), seq),
+                        "UPDATE record SET ended_at = ?, ended_by = ?, fields = ?, state_crc = ? WHERE seq = ?",
+                        (ended, patch.ended_by, fields, state, seq),
                     )
                 except apsw.ConstraintError as exc:
                     raise Conflict(f"another record has the key of {patch.ref.group} now; read it again") from exc
                 if (ended_before is None) != (ended is None):
                     index.remove(db, seq)
-                    [record] = records_of(db, fetch(db, f"{READ} WHERE r.seq = ?", (seq,)))
-                    index.insert(db, seq, record)
+                    index.insert(db, seq, before._replace(ended_at=patch.ended_at))
+
+    def _sound(self, db: apsw.Connection, seq: int, ref: Ref) -> Record:
+        """Return a record that is going to change; a change must not give damage a checksum that fits."""
+        found = records_of(db, fetch(db, f"{READ} WHERE r.seq = ?", (seq,)), self.damaged)
+        if seq not in found:
+            raise refusal(damaged_record(ref, "it can't be changed"))
+        return found[seq]
 
     def touch(self, refs: Sequence[Ref]) -> None:
         """See `Store.touch`."""
@@ -154,13 +166,11 @@ class SQLiteStore:
         known = (space.model, collection)
         with self._file.read() as db:
             behind = self._staged_up_to.get(known, 0)
-            seqs = spaces.without(db, space, collection, limit, behind=behind)
-            if behind and len(seqs) < limit:  # what was staged before it may have been dropped
-                seqs = spaces.without(db, space, collection, limit)
-            self._staged_up_to[known] = seqs[0] - 1 if seqs else 0
-            return records_of(
-                db, fetch(db, f"{READ} WHERE r.seq IN (SELECT value FROM json_each(?))", (json.dumps(seqs),))
-            )
+            found = spaces.without(db, space, collection, limit, self.damaged, behind=behind)
+            if behind and len(found) < limit:  # what was staged before it may have been dropped
+                found = spaces.without(db, space, collection, limit, self.damaged)
+            self._staged_up_to[known] = min(found) - 1 if found else 0
+            return list(found.values())
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
         """See `Store.stage`."""
@@ -176,7 +186,7 @@ class SQLiteStore:
     def switch(self, space: Space) -> None:
         """See `Store.switch`."""
         with self._file.write() as db:
-            spaces.switch(db, space)
+            spaces.switch(db, space, self.damaged)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -185,19 +195,23 @@ class SQLiteStore:
     ) -> list[Record]:
         """See `Store.scan`."""
         direction, sign = ("DESC", "<") if newest_first else ("ASC", ">")
-        found: list[tuple[Any, ...]] = []
+        wanted = limit
         with self._file.read() as db:
-            for namespace_id in namespace_ids(db, where):  # each in the order of its index
-                selected = selection(db, where, [namespace_id])
-                sql, values = selected.find, selected.values
-                if after is not None:
-                    sql += f" AND (r.grp, r.position) {sign} (?, ?)"
-                    values += (schema.encode_group(after[0]), after[1])
-                order = f"ORDER BY r.grp {direction}, r.position {direction} LIMIT ?"
-                found += fetch(db, f"{READ} WHERE {sql} {order}", (*values, limit))
-            with damage_noticed():  # SQLite sorts texts before bytes
-                found.sort(key=lambda row: (isinstance(row[3], bytes), row[3], row[4], row[2]), reverse=newest_first)
-            return records_of(db, found[:limit])
+            while True:
+                rows: list[tuple[Any, ...]] = []
+                for namespace_id in namespace_ids(db, where):  # each in the order of its index
+                    selected = selection(db, where, [namespace_id])
+                    sql, values = selected.find, selected.values
+                    if after is not None:
+                        sql += f" AND (r.grp, r.position) {sign} (?, ?)"
+                        values += (schema.encode_group(after[0]), after[1])
+                    order = f"ORDER BY r.grp {direction}, r.position {direction} LIMIT ?"
+                    rows += fetch(db, f"{READ} WHERE {sql} {order}", (*values, wanted))
+                rows.sort(key=_place, reverse=newest_first)
+                found = list(records_of(db, rows[:wanted], self.damaged).values())
+                if len(found) >= limit or len(rows) < wanted:
+                    return found[:limit]
+                wanted *= 2  # damaged ones do not count
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
         """See `Store.groups`."""
@@ -209,8 +223,20 @@ class SQLiteStore:
                 f"WHERE {selected.find} ORDER BY r.grp, p.namespace LIMIT ?",
                 (*selected.values, limit),
             )
-            with damage_noticed():
-                return [(namespace, schema.decode_group(group)) for namespace, group in rows]
+            found = [(namespace, schema.decode_group(group)) for namespace, group in rows if _is_name(group)]
+            unwritable = None if found else unwritable_ref(db, where)
+            return found if unwritable is None else [(unwritable.namespace, unwritable.group)]
+
+    def refs(self, where: Filter) -> list[Ref]:
+        """See `Store.refs`."""
+        with self._file.read() as db:
+            selected = selection(db, where)
+            sql = "SELECT p.namespace, r.grp, r.position FROM record r JOIN pool p ON p.id = r.pool WHERE"
+            rows = fetch(db, f"{sql} {selected.find} ORDER BY r.grp, r.position", selected.values)
+            named = ((namespace, group, position) for namespace, group, position in rows if _is_name(group))
+            found = [Ref(where.collection, name, schema.decode_group(group), at) for name, group, at in named]
+            unwritable = None if found else unwritable_ref(db, where)
+            return found if unwritable is None else [unwritable]
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
         """See `Store.count`."""
@@ -231,7 +257,7 @@ class SQLiteStore:
                 f"JOIN record r ON r.seq = m.seq WHERE {wanted} AND {selected.find} GROUP BY 1 ORDER BY 1",
                 (*([] if key is None else [key]), *selected.values),
             )
-            return dict(rows)
+            return {name: number for name, number in rows if isinstance(name, str)}
 
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
@@ -247,8 +273,8 @@ class SQLiteStore:
             seqs = json.dumps(list({**words, **similar}))
             rows = fetch(db, f"{READ} WHERE r.seq IN (SELECT value FROM json_each(?))", (seqs,))
             return [
-                Candidate(record, similar.get(row[0]), words.get(row[0], 0.0))
-                for row, record in zip(rows, records_of(db, rows), strict=True)
+                Candidate(record, similar.get(seq), words.get(seq, 0.0))
+                for seq, record in records_of(db, rows, self.damaged).items()
             ]
 
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
@@ -259,12 +285,12 @@ class SQLiteStore:
             self._last_places = LastPlaces()
         with self._file.read() as db:
             vectors = None if query.vector is None else self._searched(db, where.collection)
-            return find(db, selection(db, where), vectors, query, self._last_places)
+            return find(db, selection(db, where), vectors, query, self._last_places, self.damaged)
 
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""
         with self._file.read() as db:
-            return records_of(db, fetch(db, READ_REFS, (refs_json(refs),)))
+            return list(records_of(db, fetch(db, READ_REFS, (refs_json(refs),)), self.damaged).values())
 
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
         """See `Store.values`."""
@@ -276,13 +302,14 @@ class SQLiteStore:
                 f"WHERE l.key = ? AND m.pool IN ({among}) ORDER BY 1",
                 (key,),
             )
-            return [value for (value,) in rows]
+            return [value for (value,) in rows if isinstance(value, str)]
 
     def namespaces(self, collection: Collection) -> list[str]:
         """See `Store.namespaces`."""
         sql = "SELECT namespace FROM pool p WHERE collection = ? AND EXISTS (SELECT 1 FROM record WHERE pool = p.id)"
         with self._file.read() as db:
-            return [namespace for (namespace,) in fetch(db, f"{sql} ORDER BY 1", (collection,))]
+            found = fetch(db, f"{sql} ORDER BY 1", (collection,))
+            return [namespace for (namespace,) in found if isinstance(namespace, str)]
 
     def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
         """See `Store.vectors`."""
@@ -293,8 +320,11 @@ class SQLiteStore:
             for collection, table in schema.VECTORS.items():
                 wanted = [ref for ref in refs if ref.collection == collection]
                 rows = fetch(db, CODES_OF_REFS.format(table=table), (refs_json(wanted),))
-                decoded = self._vectors(db, collection).decode([codes for _, codes in rows]) if rows else []
-                found |= {wanted[number]: vectors for (number, _), vectors in zip(rows, decoded, strict=True)}
+                sound = [
+                    (number, codes) for number, codes, crc in rows if type(codes) is bytes and zlib.crc32(codes) == crc
+                ]
+                decoded = self._vectors(db, collection).decode([codes for _, codes in sound]) if sound else []
+                found |= {wanted[number]: vectors for (number, _), vectors in zip(sound, decoded, strict=True)}
         return found
 
     def info(self, where: Filter) -> StoreInfo:
@@ -321,6 +351,20 @@ class SQLiteStore:
             missing_commits=self._file.missing_commits(),
         )
 
+    def check(self, *, deep: bool) -> list[Finding]:
+        """See `Store.check`."""
+        from memories.stores.sqlite.check import check
+
+        with self._file.read() as db:
+            return check(db, lambda collection: self._vectors(db, collection), deep=deep)
+
+    def repair(self) -> list[str]:
+        """See `Store.repair`."""
+        from memories.stores.sqlite.check import repair
+
+        with self._file.write() as db:
+            return repair(db, lambda collection: self._vectors(db, collection))
+
     def close(self) -> None:
         """See `Store.close`."""
         self._file.close()
@@ -345,6 +389,17 @@ class SQLiteStore:
         return self._indexes[collection, dimension]
 
 
+def _place(row: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what rows of `READ` are sorted by; SQLite sorts numbers before texts before bytes."""
+    kind = 2 if isinstance(row[3], bytes) else 1 if isinstance(row[3], str) else 0
+    return kind, row[3], row[4], str(row[2])
+
+
+def _is_name(group: Any) -> bool:
+    """Return whether a group can be written, so that its records can be asked for."""
+    return isinstance(group, str) or (isinstance(group, bytes) and len(group) == 16)
+
+
 def _insert(db: apsw.Connection, record: Record) -> int:
     """Add a record with its labels and words; return its seq."""
     namespace = (record.ref.collection, record.ref.namespace)
@@ -356,7 +411,7 @@ def _insert(db: apsw.Connection, record: Record) -> int:
         labels.append(int(fetch_value(db, "SELECT id FROM label WHERE key = ? AND value = ?", label)))
     try:
         db.execute(
-            f"INSERT INTO record ({schema.ROW}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            f"INSERT INTO record ({schema.ROW}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             schema.row_of(record, pool, labels),
         )
     except apsw.ConstraintError as exc:

@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import apsw
 import numpy as np
 
+from memories.errors import StoreDamaged
 from memories.stores.columns import OF_A_DAY, Places, leading, matches_at, places_of
+from memories.stores.damage import Damaged
 from memories.stores.records import BESIDE, Matches, TurnQuery
 from memories.stores.sqlite import words as index
-from memories.stores.sqlite.query import Selection, damage_noticed, fetch, fetch_value, labels_of
+from memories.stores.sqlite.query import (
+    READ_ANY,
+    Selection,
+    damage_noticed,
+    fetch,
+    fetch_value,
+    labels_of,
+    records_of,
+)
 from memories.stores.sqlite.schema import decode_group
 from memories.stores.sqlite.vectors import VectorIndex, is_large, windows_of
 from memories.stores.words import WordHits
@@ -41,7 +51,9 @@ class LastPlaces:
     def __init__(self) -> None:
         self._last: tuple[Any, weakref.ref[apsw.Connection], _Rows] | None = None
 
-    def read(self, db: apsw.Connection, sql: str, values: Sequence[Any], vectors: VectorIndex | None) -> _Rows:
+    def read(
+        self, db: apsw.Connection, sql: str, values: Sequence[Any], vectors: VectorIndex | None, damaged: Damaged
+    ) -> _Rows:
         """Return the rows of a query, from memory if nothing was written since.
 
         `data_version` changes with commits by others, the count of changes with those by this connection. What a
@@ -52,14 +64,21 @@ class LastPlaces:
         last = self._last
         if last is not None and not writing and last[0] == state and last[1]() is db:
             return last[2]
-        rows = _read(db, fetch(db, sql, values), vectors)
-        if not writing and len(rows.codes) <= _KEPT_BYTES:
+        found = fetch(db, sql, values)
+        rows = _read_sound(db, found, vectors, damaged)
+        complete = len(rows.places.seqs) == len(found)  # else each search tells what is damaged
+        if not writing and complete and len(rows.codes) <= _KEPT_BYTES:
             self._last = state, weakref.ref(db), rows
         return rows
 
 
 def find(
-    db: apsw.Connection, selected: Selection, vectors: VectorIndex | None, query: TurnQuery, last: LastPlaces
+    db: apsw.Connection,
+    selected: Selection,
+    vectors: VectorIndex | None,
+    query: TurnQuery,
+    last: LastPlaces,
+    damaged: Damaged,
 ) -> Matches:
     """Return all selected records if they are few, else the best by words and by vector.
 
@@ -69,6 +88,7 @@ def find(
         vectors: The vectors; None to search by words alone.
         query: The search.
         last: What the last search read.
+        damaged: Takes what is left out.
     """
     codes, join = ("NULL", "") if vectors is None else ("v.codes", f"LEFT JOIN {vectors.table} v ON v.seq = r.seq")
     if is_large(db, selected):
@@ -78,11 +98,11 @@ def find(
             f"SELECT {_PLACE}, {codes} FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value {join} "
             f"WHERE {selected.check}"
         )
-        rows = _read(db, fetch(db, sql, (wanted, *selected.values)), vectors)
+        rows = _read_sound(db, fetch(db, sql, (wanted, *selected.values)), vectors, damaged)
         searched = index.row_count(db, index.CURRENT[selected.collection])
     else:
         sql = f"SELECT {_PLACE}, {codes} FROM record r {join} WHERE {selected.find}"
-        rows = last.read(db, sql, selected.values, vectors)
+        rows = last.read(db, sql, selected.values, vectors, damaged)
         seqs = rows.places.seqs
         words = _words(db, selected, query.terms, (int(seqs.min()), int(seqs.max())) if len(seqs) else (0, -1))
         searched = len(seqs)
@@ -127,6 +147,18 @@ def _words(db: apsw.Connection, selected: Selection, terms: Sequence[str], betwe
             holders = fetch(db, f"SELECT rowid FROM {table} WHERE {where}", (literal, *between))
             found.holders.setdefault(literals[literal], []).extend(seq for (seq,) in holders)
     return found
+
+
+def _read_sound(db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None, damaged: Damaged) -> _Rows:
+    """Return rows of `_PLACE`, with codes at the end, in columns; those that make no sense are left out and noted."""
+    try:
+        return _read(db, rows, vectors)
+    except StoreDamaged:
+        seqs = json.dumps([row[0] for row in rows])
+        sound = records_of(
+            db, fetch(db, f"{READ_ANY} WHERE r.seq IN (SELECT value FROM json_each(?))", (seqs,)), damaged
+        )
+        return _read(db, [row for row in rows if row[0] in sound], vectors)
 
 
 def _read(db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None) -> _Rows:

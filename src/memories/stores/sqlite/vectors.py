@@ -2,6 +2,7 @@
 
 import json
 import threading
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,6 +10,7 @@ import apsw
 import numpy as np
 
 from memories.batches import by_count
+from memories.errors import StoreDamaged
 from memories.stores.records import Collection
 from memories.stores.sqlite.quantize import SCALE_BYTES, Quantizer
 from memories.stores.sqlite.query import Selection, damage_noticed, fetch, fetch_value
@@ -26,6 +28,8 @@ MIN_MATCHING = 200  # unless this many candidates match the filter, more are loo
 RARE = 50  # if fewer than one candidate in this many matches, the rows of the filter are scored instead of the blocks
 MIN_RESCORED = 400  # enough to include the true ten best of 200,000 rows in 99.9 % of queries
 RESCORED_SHARE = 2000  # one more for every this many rows
+
+_CODES = frozenset((bytes, type(None)))  # the types of codes
 
 Scores = dict[int, float]
 
@@ -56,13 +60,16 @@ class VectorIndex:
 
     def insert(self, db: apsw.Connection, seq: int, vectors: "NDArray[np.float32]") -> None:
         """Keep the vectors of a record, shape (windows, dimension)."""
-        db.execute(f"INSERT INTO {self.table} (seq, codes) VALUES (?, ?)", (seq, self.quantizer.encode(vectors)))
+        codes = self.quantizer.encode(vectors)
+        sql = f"INSERT INTO {self.table} (seq, codes, crc) VALUES (?, ?, ?)"
+        db.execute(sql, (seq, codes, zlib.crc32(codes)))
 
     def stage(self, db: apsw.Connection, given: "Mapping[int, NDArray[np.float32]]", *, in_use: bool) -> None:
         """Keep vectors for seqs, which may have some already, beside those in use or among them."""
         table = self.table if in_use else self._staged
-        rows = [(seq, self.quantizer.encode(vectors)) for seq, vectors in given.items()]
-        db.executemany(f"INSERT OR REPLACE INTO {table} (seq, codes) VALUES (?, ?)", rows)
+        encoded = ((seq, self.quantizer.encode(vectors)) for seq, vectors in given.items())
+        rows = [(seq, codes, zlib.crc32(codes)) for seq, codes in encoded]
+        db.executemany(f"INSERT OR REPLACE INTO {table} (seq, codes, crc) VALUES (?, ?, ?)", rows)
         if in_use:
             self._rebuild_blocks(db, given)
             self.seal(db, added=len(given))
@@ -93,13 +100,15 @@ class VectorIndex:
 
     def _write_block(self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]) -> None:
         self._changing = db
+        db.execute(f"INSERT INTO {self._block} (hi, seqs, bits) VALUES (?, ?, ?)", (rows[-1][0], *self.packed(rows)))
+
+    def packed(self, rows: Sequence[tuple[int, bytes]]) -> tuple[bytes, bytes]:
+        """Return a block of these rows, seq and codes: the seq of each window and the bits of all."""
+        if not rows:
+            return b"", b""
         seqs, codes = self._unpack(rows)
         unbroken = int(seqs[-1]) - int(seqs[0]) + 1 == len(seqs) and bool((np.diff(seqs) == 1).all())
-        packed = b"" if unbroken else seqs.astype("<i8").tobytes()
-        db.execute(
-            f"INSERT INTO {self._block} (hi, seqs, bits) VALUES (?, ?, ?)",
-            (int(seqs[-1]), packed, self.quantizer.bits(codes).astype("<u8").tobytes()),
-        )
+        return b"" if unbroken else seqs.astype("<i8").tobytes(), self.quantizer.bits(codes).astype("<u8").tobytes()
 
     def remove(self, db: apsw.Connection, seq: int) -> None:
         """Remove a record's vectors, and rebuild their block without them."""
@@ -167,7 +176,10 @@ class VectorIndex:
         if large is None:
             large = is_large(db, selected)
         turned = self.quantizer.rotate(query[np.newaxis, :])[0]
-        found = self._best_by_blocks(db, selected, turned, k) if large else None
+        try:
+            found = self._best_by_blocks(db, selected, turned, k) if large else None
+        except StoreDamaged:  # of a block, which can be made again: `check` tells
+            found = None
         if found is not None:
             return found
         sql = f"SELECT v.seq, v.codes FROM record r CROSS JOIN {self.table} v ON v.seq = r.seq WHERE {selected.find}"
@@ -268,8 +280,11 @@ def windows_of(codes: Sequence[bytes | None], size: int) -> "tuple[NDArray[np.in
     with damage_noticed():
         lengths = [len(code or b"") for code in codes]
         different = set(lengths)
-        if any(length % size for length in different):
-            raise ValueError("a vector is cut off")
+        if any(length % size for length in different) or not _CODES.issuperset(map(type, codes)):
+            # Damaged ones are searched by words alone, and `check` tells.
+            codes = [code if type(code) is bytes and not len(code) % size else None for code in codes]
+            lengths = [len(code or b"") for code in codes]
+            different = set(lengths)
         owners = np.arange(len(lengths))
         if different != {size}:
             owners = np.repeat(owners, [length // size for length in lengths])

@@ -1,0 +1,375 @@
+"""What is wrong in the file of a SQLite store, and mending what is derived: it can be made again from the records.
+
+Checksums tell damage in a record and in its vectors; all else is compared with what the records say. What SQLite can't
+tell is a page that an older one of the same file replaced as a whole, for every checksum in it fits.
+
+To have a table checked and mended that holds nothing but what the records say, add it to `DERIVED`.
+"""
+
+import contextlib
+import functools
+import random
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import apsw
+
+from memories.errors import StoreDamaged
+from memories.stores.damage import Damaged
+from memories.stores.records import Collection, Finding
+from memories.stores.sqlite import schema, spaces
+from memories.stores.sqlite import words as index
+from memories.stores.sqlite.query import READ_ANY, fetch, fetch_value, records_of
+
+if TYPE_CHECKING:
+    from memories.stores.sqlite.vectors import VectorIndex
+
+SMALL = 2_000  # records; of a larger store the cheap check looks at this many
+SMALL_BYTES = 8_388_608  # a larger file is read as a whole only by a deep check
+_PAGE = 500  # records that are in memory at once
+_ALL = 2**62
+_SALVAGE = "restore a backup, or save every sound record with: memory doctor --salvage FILE"
+_FIX = "run: memory doctor --fix"
+_LABELS = "json_each(CASE WHEN json_valid('[' || r.labels || ']') THEN '[' || r.labels || ']' ELSE '[]' END) l"
+
+
+class Derived(NamedTuple):
+    """A table whose rows follow from those of `record`.
+
+    Attributes:
+        what: What it holds, for people.
+        table: Its name.
+        columns: Those that are compared.
+        expected: A query for the rows that it should have.
+    """
+
+    what: str
+    table: str
+    columns: str
+    expected: str
+
+
+DERIVED = (
+    Derived(
+        "the list of records of each label",
+        "record_label",
+        "label, seq",
+        f"SELECT value, r.seq FROM record r, {_LABELS}",
+    ),
+    Derived(
+        "the list of labels of each namespace",
+        "label_pool",
+        "label, pool",
+        f"SELECT DISTINCT value, r.pool FROM record r, {_LABELS}",
+    ),
+)
+
+
+class Look(NamedTuple):
+    """A look at a store.
+
+    Attributes:
+        db: A connection inside a transaction.
+        damaged: The seqs of damaged records, of which nothing can be derived.
+        vectors: Returns what reads and writes vectors of the model in use.
+    """
+
+    db: apsw.Connection
+    damaged: set[int]
+    vectors: "Callable[[Collection], VectorIndex]"
+
+
+def check(db: apsw.Connection, vectors: "Callable[[Collection], VectorIndex]", *, deep: bool) -> list[Finding]:
+    """Return what is wrong; see `Store.check`.
+
+    Args:
+        db: A connection inside a transaction.
+        vectors: Returns what reads and writes vectors of the model in use.
+        deep: Look at everything; else at everything in a small store, and at some records of a large one.
+    """
+    count = int(fetch_value(db, "SELECT count(*) FROM (SELECT 1 FROM record LIMIT ?)", (SMALL + 1,)))
+    size = int(db.pragma("page_count")) * int(db.pragma("page_size"))
+    found = list(_guarded("the file", lambda: _pages(db, deep=deep))) if deep or size <= SMALL_BYTES else []
+    if not deep and count > SMALL:
+        return [*found, *_guarded("records", lambda: _some_records(db))]
+    noted, look = Damaged(_ALL), Look(db, set(), vectors)
+    found += _guarded("records", lambda: _all_records(look, noted))
+    for part in PARTS:
+        if deep or part.cheap:
+            found += _guarded(part.what, functools.partial(part.check, look))
+    return found
+
+
+def repair(db: apsw.Connection, vectors: "Callable[[Collection], VectorIndex]") -> list[str]:
+    """Make again what is derived and wrong, inside a transaction that writes; return what was mended."""
+    mended: list[str] = []
+    if any(finding.derived for finding in _pages(db, deep=True)):
+        db.execute("REINDEX")
+        mended.append("the indexes of the tables")
+    look = Look(db, set(), vectors)
+    for _ in _all_records(look, Damaged(_ALL)):
+        pass
+    for part in PARTS:
+        if any(True for _ in _guarded(part.what, functools.partial(part.check, look))):
+            part.mend(look)
+            mended.append(part.what)
+    return mended
+
+
+def _guarded(what: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """Yield what is found; a part that can't be read at all is a finding too."""
+    try:
+        yield from look()
+    except (apsw.CorruptError, apsw.SQLError, StoreDamaged) as exc:
+        yield Finding(f"{what} can't be read ({exc})", _SALVAGE)
+
+
+# --- the file and its records ----------------------------------------------------------------------------------------
+
+
+def _pages(db: apsw.Connection, *, deep: bool) -> Iterator[Finding]:
+    """Yield what SQLite finds in its pages and indexes."""
+    for message in _messages(db, f"{'integrity' if deep else 'quick'}_check"):
+        index_only = "index" in message
+        if "inverted index" in message:
+            continue  # of words: see `_words`
+        yield Finding(f"the file is damaged: {message}", _FIX if index_only else _SALVAGE, derived=index_only)
+    newest = int(fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record"))
+    last = fetch_value(db, "SELECT max(seq) FROM sqlite_sequence WHERE name = 'record'")
+    if newest and (not isinstance(last, int) or last < newest):
+        yield Finding(f"the number of the last record is {last}, and there is one of {newest}", _SALVAGE)
+
+
+def _messages(db: apsw.Connection, pragma: str) -> list[str]:
+    found = (str(message) for (message,) in db.execute(f"PRAGMA {pragma}").fetchall())
+    return [message for message in found if message != "ok"]
+
+
+def _records(db: apsw.Connection, noted: Damaged, condition: str = "true", *values: Any) -> Iterator[dict[int, Any]]:
+    """Yield the sound records by seq, page by page; the seq of a damaged one stands for it."""
+    behind = -(2**62)
+    while True:
+        sql = f"{READ_ANY} WHERE r.seq > ? AND {condition} ORDER BY r.seq LIMIT ?"
+        rows = fetch(db, sql, (behind, *values, _PAGE))
+        if not rows:
+            return
+        behind = rows[-1][0]
+        yield dict.fromkeys(row[0] for row in rows) | dict(records_of(db, rows, noted))
+
+
+def _all_records(look: Look, noted: Damaged) -> Iterator[Finding]:
+    for page in _records(look.db, noted):
+        look.damaged.update(seq for seq, record in page.items() if record is None)
+    yield from noted.since()
+
+
+def _some_records(db: apsw.Connection) -> Iterator[Finding]:
+    """Yield what is damaged among the newest records and among others that are drawn by chance."""
+    noted = Damaged(_ALL)
+    newest = int(fetch_value(db, "SELECT max(seq) FROM record"))
+    oldest = int(fetch_value(db, "SELECT min(seq) FROM record"))
+    half = SMALL // 2
+    drawn = random.randint(oldest, max(oldest, newest - half))  # noqa: S311 - so that each look sees others
+    for first in (newest - half, drawn):
+        for _ in _records(db, noted, "r.seq BETWEEN ? AND ?", first, first + half):
+            pass
+    yield from noted.since()
+
+
+# --- what is derived -------------------------------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """Something that is derived from the records.
+
+    Attributes:
+        what: What it is, for people.
+        check: Yields what is wrong with it.
+        mend: Makes it again.
+        cheap: Whether the cheap check of a small store includes it.
+    """
+
+    what: str
+    check: Callable[[Look], Iterable[Finding]]
+    mend: Callable[[Look], object]
+    cheap: bool = True
+
+
+def _differing(look: Look, derived: Derived) -> Iterator[Finding]:
+    rows = f"SELECT {derived.columns} FROM {derived.table}"
+    sql = " UNION ALL ".join(
+        f"SELECT * FROM (SELECT * FROM ({one}) EXCEPT SELECT * FROM ({other}))"
+        for one, other in ((derived.expected, rows), (rows, derived.expected))
+    )
+    count = fetch_value(look.db, f"SELECT count(*) FROM ({sql})")
+    if count:
+        yield Finding(f"{derived.what} does not say what the records say, in {count} places", _FIX, derived=True)
+
+
+def _made_again(look: Look, derived: Derived) -> None:
+    look.db.execute(f"DELETE FROM {derived.table}")
+    look.db.execute(f"INSERT INTO {derived.table} ({derived.columns}) {derived.expected}")
+
+
+def _surplus(table: str, among: str = "record") -> Callable[[Look], Iterator[Finding]]:
+    sql = f"SELECT count(*) FROM {table} WHERE seq NOT IN (SELECT seq FROM {among})"
+
+    def surplus(look: Look) -> Iterator[Finding]:
+        count = int(fetch_value(look.db, sql))
+        if count:
+            yield Finding(f"{table} has {count} rows of records that do not exist", _FIX, derived=True)
+
+    return surplus
+
+
+def _without_surplus(table: str) -> Callable[[Look], object]:
+    return lambda look: look.db.execute(f"DELETE FROM {table} WHERE seq NOT IN (SELECT seq FROM record)")
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+_TABLE_OF_WORDS = "CASE WHEN r.ended_at IS NOT NULL THEN 'ended' ELSE p.collection END"
+_TABLES = {Collection.MEMORY: index.CURRENT[Collection.MEMORY], Collection.HISTORY: index.CURRENT[Collection.HISTORY]}
+_WORDS = {**{str(kind): table for kind, table in _TABLES.items()}, "ended": index.ENDED}
+
+
+def _rows_of_words(look: Look) -> Iterator[Finding]:
+    """Yield words of records that do not exist or are in another table, and records without words."""
+    for kind, table in _WORDS.items():
+        sql = f"SELECT r.seq FROM record r JOIN pool p ON p.id = r.pool WHERE {_TABLE_OF_WORDS} = ?"
+        expected = {seq for (seq,) in fetch(look.db, sql, (kind,))}
+        there = {seq for (seq,) in fetch(look.db, f"SELECT id FROM {table}_docsize")}
+        count = len((expected ^ there) - look.damaged)
+        if count:
+            yield Finding(f"the index of words and the records differ in {count} records", _FIX, derived=True)
+
+
+def _words(look: Look) -> Iterator[Finding]:
+    """Yield an index of words that is broken, or that has other words than the texts."""
+    broken = [message for table in _WORDS.values() for message in _messages(look.db, f"integrity_check({table})")]
+    for message in broken:
+        yield Finding(f"the index of words is broken: {message}", _FIX, derived=True)
+    if not broken:
+        yield from _other_words(look)
+
+
+def _other_words(look: Look) -> Iterator[Finding]:
+    """Yield records whose words in the index are not those of their text; the index is made anew to compare."""
+    with contextlib.closing(apsw.Connection("")) as fresh, fresh:  # on the disk if it is large
+        for table in _WORDS.values():
+            fresh.execute(fetch_value(look.db, "SELECT sql FROM sqlite_schema WHERE name = ?", (table,)))
+        for page in _records(look.db, Damaged()):
+            for seq, record in page.items():
+                if record is not None:
+                    index.insert(fresh, seq, record)
+        wrong: set[int] = set()
+        for table in _WORDS.values():
+            ours, theirs = _hashes(look.db, table), _hashes(fresh, table)
+            wrong.update(seq for seq in ours.keys() | theirs.keys() if ours.get(seq) != theirs.get(seq))
+    count = len(wrong - look.damaged)
+    if count:
+        yield Finding(f"the index has other words than the text of {count} records", _FIX, derived=True)
+
+
+def _hashes(db: apsw.Connection, table: str) -> dict[Any, int]:
+    """Return for each row of an index of words a number that its terms and their places come to."""
+    found: dict[int, int] = {}
+    name = f"instances_{table}"
+    db.execute(f"CREATE VIRTUAL TABLE temp.{name} USING fts5vocab('main', '{table}', 'instance')")
+    try:
+        for term, seq, place in db.execute(f"SELECT term, doc, offset FROM temp.{name}"):
+            found[seq] = found.get(seq, 0) + zlib.crc32(f"{place} {term}".encode())
+    finally:
+        db.execute(f"DROP TABLE temp.{name}")
+    return found
+
+
+def _index_words(look: Look) -> None:
+    for table in _WORDS.values():
+        look.db.execute(f"INSERT INTO {table} ({table}) VALUES ('delete-all')")
+    for page in _records(look.db, Damaged()):
+        for seq, record in page.items():
+            if record is not None:
+                index.insert(look.db, seq, record)
+
+
+# --- vectors ---------------------------------------------------------------------------------------------------------
+
+
+def _damaged_vectors(look: Look, collection: Collection, table: str) -> list[int]:
+    """Return the seqs of vectors that do not match their checksum or have no record."""
+    sql = (
+        f"SELECT v.seq, v.codes, v.crc, p.collection FROM {table} v LEFT JOIN record r ON r.seq = v.seq "
+        "LEFT JOIN pool p ON p.id = r.pool"
+    )
+    return [
+        seq
+        for seq, codes, crc, kind in look.db.execute(sql)
+        if kind != collection or type(codes) is not bytes or zlib.crc32(codes) != crc
+    ]
+
+
+def _vectors(look: Look) -> Iterator[Finding]:
+    used = spaces.in_use(look.db) is not None
+    for tables in (schema.VECTORS, schema.STAGED):
+        for collection, table in tables.items():
+            if not used:
+                count = int(fetch_value(look.db, f"SELECT count(*) FROM {table}"))
+            else:
+                count = len(_damaged_vectors(look, collection, table))
+            if count:
+                remedy = f"{_FIX}, then: memory reembed"
+                yield Finding(f"{count} vectors in {table} are damaged", remedy, derived=True)
+
+
+def _drop_vectors(look: Look) -> None:
+    """Remove damaged vectors; the records are found by words until they are embedded again."""
+    for tables in (schema.VECTORS, schema.STAGED):
+        for collection, table in tables.items():
+            seqs = _damaged_vectors(look, collection, table) if spaces.in_use(look.db) else None
+            if seqs is None:
+                look.db.execute(f"DELETE FROM {table}")
+            else:
+                look.db.executemany(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in seqs])
+    _seal(look)
+
+
+def _blocks(look: Look) -> Iterator[Finding]:
+    """Yield blocks that are not what their vectors come to."""
+    for collection, table in schema.BLOCKS.items():
+        rows = fetch(look.db, f"SELECT hi, seqs, bits FROM {table} ORDER BY hi")
+        if rows and spaces.in_use(look.db) is None:
+            yield Finding(f"{table} has blocks of vectors that do not exist", _FIX, derived=True)
+            continue
+        below, wrong = 0, 0
+        for hi, seqs, bits in rows:
+            within = f"SELECT seq, codes FROM {schema.VECTORS[collection]} WHERE seq > ? AND seq <= ? ORDER BY seq"
+            wrong += (seqs, bits) != look.vectors(collection).packed(fetch(look.db, within, (below, hi)))
+            below = hi
+        if wrong:
+            yield Finding(f"{wrong} blocks in {table} are not those of their vectors", _FIX, derived=True)
+
+
+def _seal(look: Look) -> None:
+    for collection, table in schema.BLOCKS.items():
+        look.db.execute(f"DELETE FROM {table}")
+        if spaces.in_use(look.db) is not None:
+            look.vectors(collection).seal_all(look.db)
+
+
+PARTS = (
+    *(
+        Part(
+            derived.what,
+            functools.partial(_differing, derived=derived),
+            functools.partial(_made_again, derived=derived),
+        )
+        for derived in DERIVED
+    ),
+    Part("counts of reads", _surplus("access"), _without_surplus("access")),
+    Part("the index of words", _rows_of_words, _index_words),
+    Part("the words in the index", _words, _index_words, cheap=False),
+    Part("vectors", _vectors, _drop_vectors),
+    Part("blocks of vectors", _blocks, _seal, cheap=False),
+)

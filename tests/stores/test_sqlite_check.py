@@ -1,0 +1,313 @@
+"""The SQLite store tells what is damaged, goes on without it, and makes again what is derived."""
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+pytest.register_assert_rewrite("contract")
+
+from contract import (  # noqa: E402 - after its assertions are made to explain themselves
+    HISTORY,
+    MEMORY,
+    OTHER,
+    SPACE,
+    by_words,
+    embed,
+    embed_other,
+    everything,
+    matching,
+    pool,
+    record,
+    refs_of,
+    search,
+    stage_all,
+    turn,
+    turns,
+)
+
+from memories.errors import StoreDamaged  # noqa: E402
+from memories.stores.records import Filter, Patch, Ref  # noqa: E402
+from memories.stores.sqlite import vectors as sqlite_vectors  # noqa: E402
+from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
+    monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 20)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed store file of memories of two namespaces, some with several versions, and two conversations."""
+    path = tmp_path_factory.mktemp("sound") / "memories.db"
+    store = SQLiteStore(path, SPACE)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
+        patched.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
+        for number in range(40):
+            group = f"0199aaaa-0000-7000-8000-0000000000{number:02}"
+            store.append([record(group, text=f"word{number} of every note", labels={"n": str(number % 4)})])
+            store.append([turn(number, text=f"said{number} of every turn", labels={"speaker": "Zoë"})])
+    for number in range(3):
+        ref = Ref(MEMORY, "ann", f"0199aaaa-0000-7000-8000-0000000000{number:02}", 1)
+        store.patch([Patch(ref, record("x", 9).created_at, "update", {"mark": number})])
+        store.append([record(ref.group, 2, text=f"word{number} of every note again", accesses=2)])
+    store.append([record("b", namespace="bob", text="a note of bob", labels={"n": "1"})])
+    stage_all(store, OTHER)
+    store.close()
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path, sound: Path) -> Path:
+    path = tmp_path / "memories.db"
+    shutil.copy(sound, path)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SQLiteStore]:
+    store = SQLiteStore(path, SPACE)
+    yield store
+    store.close()
+
+
+def run(path: Path, sql: str, *values: Any) -> None:
+    """Change a closed file behind the store's back."""
+    db = apsw.Connection(str(path))
+    db.execute(sql, values)
+    db.close()
+
+
+M7 = Ref(MEMORY, "ann", "0199aaaa-0000-7000-8000-000000000007", 1)
+SEQ7 = 15  # of this memory
+
+IN_A_RECORD = [
+    "UPDATE record SET text = 'word7 of every mote' WHERE seq = 15",
+    "UPDATE record SET text = CAST(x'776f726437ff' AS TEXT) WHERE seq = 15",
+    "UPDATE record SET fields = '{\"confidence\":0.4}' WHERE seq = 15",
+    "UPDATE record SET fields = '{' WHERE seq = 15",
+    "UPDATE record SET session = 3 WHERE seq = 15",
+    "UPDATE record SET ended_by = 'delete' WHERE seq = 15",
+    "UPDATE record SET created_at = created_at + 1 WHERE seq = 15",
+    "UPDATE record SET created_at = 'x' WHERE seq = 15",
+    "UPDATE record SET labels = '1' WHERE seq = 15",
+    "UPDATE record SET labels = '3,999' WHERE seq = 15",
+    "UPDATE record SET labels = '3,x' WHERE seq = 15",
+    "UPDATE record SET labels = CAST(x'33ff' AS TEXT) WHERE seq = 15",
+    "UPDATE record SET key = 'k' WHERE seq = 15",
+    "UPDATE record SET crc = crc + 1 WHERE seq = 15",
+    "UPDATE record SET state_crc = NULL WHERE seq = 15",
+]
+
+
+@pytest.mark.parametrize("sql", IN_A_RECORD)
+def test_a_damaged_record_costs_one_record(path: Path, sql: str) -> None:
+    run(path, sql)
+    store = SQLiteStore(path, SPACE)
+    assert M7 not in {entry.ref for entry in everything(store, pool(state="any"))}
+    assert len(store.scan(pool(), limit=1_000)) == 39
+    assert [finding.ref for finding in store.damaged.since()] == [M7]
+    mark = store.damaged.mark()
+    assert M7.group not in search(store, "word7 of every note", k=50)
+    assert "word8" in str(search(store, "word8 of every note", k=50)) or search(store, "word8 of every note", k=50)
+    assert [finding.ref for finding in store.damaged.since(mark)] == [M7]
+    assert len(store.scan(pool(), limit=10)) == 10
+    assert store.read([M7]) == []
+    assert [finding.ref for finding in store.check(deep=False)] == [M7]
+    assert {finding.ref for finding in store.check(deep=True)} >= {M7}
+    with pytest.raises(StoreDamaged, match="forget"):
+        store.patch([Patch(M7, None, None, {"x": 1})])
+    store.remove([M7])
+    assert store.damaged.since() == ()
+    store.repair()
+    assert list(store.check(deep=True)) == []
+    assert len(store.scan(pool(), limit=1_000)) == 39
+    store.close()
+
+
+def test_an_end_that_nobody_wrote_is_told_by_a_check(path: Path) -> None:
+    """It hides the record from what looks at current ones, so that no read meets it."""
+    run(path, "UPDATE record SET ended_at = 1763700000000, ended_by = 'delete' WHERE seq = 15")
+    store = SQLiteStore(path, SPACE)
+    assert len(store.scan(pool(), limit=1_000)) == 39
+    assert M7 in {finding.ref for finding in store.check(deep=False)}
+    assert len(store.scan(pool(state="any"), limit=1_000)) == 42
+    assert [finding.ref for finding in store.damaged.since()] == [M7]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE record SET grp = x'0102' WHERE seq = 15",
+        "UPDATE record SET grp = CAST(x'ff41' AS TEXT) WHERE seq = 15",
+        "UPDATE record SET grp = 7 WHERE seq = 15",
+        "UPDATE record SET pool = 99 WHERE seq = 15",
+        "UPDATE record SET pool = 'x' WHERE seq = 15",
+        "UPDATE record SET position = 'x' WHERE seq = 15",
+    ],
+)
+def test_a_record_without_an_address_can_still_be_removed(path: Path, sql: str) -> None:
+    run(path, "PRAGMA foreign_keys = OFF")
+    run(path, sql)
+    store = SQLiteStore(path, SPACE)
+    assert len(everything(store, pool())) == 39
+    assert store.groups(pool(), limit=1_000)
+    refs = {finding.ref for finding in store.check(deep=True)} - {None}
+    assert len(refs) == 1
+    [ref] = refs
+    assert ref is not None
+    where = Filter(MEMORY, ("ann",), group=ref.group, state="any")
+    assert [namespace for namespace, _ in store.groups(where, limit=2)] == ["ann"]
+    [found] = store.refs(where)
+    store.remove([found])
+    store.repair()
+    assert list(store.check(deep=True)) == []
+    assert len(everything(store, pool(state="any"))) == 42
+    store.close()
+
+
+def test_a_conversation_that_is_named_like_a_damaged_record_is_not_one(store: SQLiteStore) -> None:
+    store.append([turn(0, group="damaged-15"), turn(4, group="damaged-15")])
+    assert [ref.position for ref in store.refs(turns(group="damaged-15"))] == [0, 4]
+    assert store.refs(turns(group="damaged-16")) == []
+    store.remove([Ref(HISTORY, "ann", "damaged-15", 7), Ref(MEMORY, "ann", "damaged-15", 0)])
+    assert store.read([M7])
+    assert len(store.refs(turns(group="damaged-15"))) == 2
+
+
+def test_the_records_of_a_page_that_are_damaged_do_not_end_a_walk(path: Path) -> None:
+    run(path, "UPDATE record SET crc = crc + 1 WHERE seq BETWEEN 10 AND 60")
+    store = SQLiteStore(path, SPACE)
+    found = []
+    after = None
+    while page := store.scan(pool(), limit=3, after=after):
+        found += page
+        after = (page[-1].ref.group, page[-1].ref.position)
+    assert len(found) == 40 - 25
+    newest = store.scan(pool(), limit=3, newest_first=True)
+    assert [entry.text for entry in newest] == [f"word{number} of every note" for number in (39, 38, 37)]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE record SET text = CAST(x'ff' AS TEXT) WHERE seq = 16",
+        "UPDATE record SET labels = '77' WHERE seq = 16",
+        "UPDATE record SET session = 'x' WHERE seq = 16",
+        "UPDATE record SET created_at = x'00' WHERE seq = 16",
+        "UPDATE turn_vector SET codes = x'00' WHERE seq = 16",
+        "UPDATE turn_vector SET codes = 'text' WHERE seq = 16",
+    ],
+)
+def test_a_search_of_turns_goes_on_without_a_damaged_one(path: Path, sql: str) -> None:
+    run(path, sql)
+    for exact in (20, 4_096):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(sqlite_vectors, "EXACT_ROWS", exact)
+            patched.setattr(sqlite_vectors, "BLOCK_ROWS", max(16, exact // 4))
+            store = SQLiteStore(path, SPACE)
+            for _ in range(2):
+                found = refs_of(matching(store, "said20 of every turn"))
+                assert Ref(HISTORY, "ann", "talk", 20) in found
+            store.close()
+
+
+DERIVED = [
+    "DELETE FROM words WHERE rowid = 15",
+    "INSERT INTO words (rowid, text) VALUES (500, 'a word of nobody')",
+    "DELETE FROM words WHERE rowid = 15; INSERT INTO words (rowid, text) VALUES (15, 'word7 of every mote')",
+    "DELETE FROM turn_words",
+    "INSERT INTO words (words) VALUES ('delete-all')",
+    "UPDATE words_data SET block = substr(block, 1, 30) || x'7a' || substr(block, 32) WHERE id > 100 AND length(block) > 99",
+    "DELETE FROM record_label WHERE seq = 15",
+    "INSERT INTO record_label VALUES (1, 5)",
+    "DELETE FROM label_pool",
+    "INSERT INTO label_pool VALUES (1, 77)",
+    "INSERT INTO access VALUES (900, 4)",
+    "UPDATE vector SET codes = zeroblob(length(codes)) WHERE seq = 15",
+    "UPDATE turn_vector SET codes = x'0102' WHERE seq = 16",
+    "UPDATE vector SET crc = NULL WHERE seq = 15",
+    "INSERT INTO vector SELECT 900, codes, crc FROM vector WHERE seq = 15",
+    "UPDATE staged_vector SET codes = zeroblob(length(codes)) WHERE seq = 15",
+    "UPDATE block SET bits = zeroblob(length(bits)) WHERE hi = (SELECT min(hi) FROM block)",
+    "DELETE FROM block WHERE hi = (SELECT min(hi) FROM block)",
+    "UPDATE turn_block SET seqs = substr(seqs, 9)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", DERIVED)
+def test_what_is_derived_is_told_and_made_again(path: Path, sound: Path, sql: str) -> None:
+    run(path, sql)
+    store = SQLiteStore(path, SPACE)
+    found = list(store.check(deep=True))
+    assert found
+    assert all(finding.derived and finding.ref is None for finding in found)
+    assert store.repair()
+    assert list(store.check(deep=True)) == []
+    assert store.repair() == []
+    other = SQLiteStore(sound, SPACE)
+    assert everything(store, pool(state="any")) == everything(other, pool(state="any"))
+    assert by_words(store, ["word7", "every"]) == pytest.approx(by_words(other, ["word7", "every"]))
+    assert store.labels(pool(), "n") == other.labels(pool(), "n")
+    if "vector" not in sql:
+        assert search(store, "word7 of every note", k=5) == search(other, "word7 of every note", k=5)
+    other.close()
+    store.close()
+
+
+def test_a_check_changes_nothing_and_needs_no_lock(store: SQLiteStore, path: Path) -> None:
+    assert list(store.check(deep=True)) == []
+    before = path.read_bytes(), store._file._connection().total_changes()
+    assert list(store.check(deep=True)) == []
+    assert (path.read_bytes(), store._file._connection().total_changes()) == before
+
+
+def test_damaged_vectors_are_not_copied(path: Path) -> None:
+    run(path, "UPDATE vector SET codes = zeroblob(length(codes)) WHERE seq = 15")
+    store = SQLiteStore(path, SPACE)
+    found = store.vectors([M7, M7._replace(group=M7.group[:-1] + "8")])
+    assert list(found) == [M7._replace(group=M7.group[:-1] + "8")]
+    store.close()
+
+
+def test_a_change_of_the_embedder_goes_on_without_a_damaged_record(path: Path) -> None:
+    run(path, "UPDATE record SET text = 'x' WHERE seq = 15; DELETE FROM staged_vector WHERE seq = 15")
+    store = SQLiteStore(path, SPACE)
+    assert store.unstaged(OTHER, MEMORY, limit=5) == []
+    store.switch(OTHER)
+    store.close()
+    store = SQLiteStore(path, OTHER)
+    assert store.candidates(pool(), vector=embed_other("word8 of every note")[0], terms=[], k=1)
+    assert [finding.ref for finding in store.check(deep=True)] == [M7]
+    store.close()
+
+
+def test_a_large_store_is_looked_at_in_part(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from memories.stores.sqlite import check
+
+    monkeypatch.setattr(check, "SMALL", 20)
+    monkeypatch.setattr(random, "randint", lambda first, _last: first)
+    run(path, "UPDATE record SET crc = crc + 1 WHERE seq IN (5, 45, 83)")
+    store = SQLiteStore(path, SPACE)
+    assert len(list(store.check(deep=False))) == 2
+    assert len(list(store.check(deep=True))) == 3
+    store.close()
+
+
+def test_search_vectors_of_a_damaged_block_are_scored_one_by_one(path: Path) -> None:
+    run(path, "UPDATE block SET bits = substr(bits, 2)")
+    store = SQLiteStore(path, SPACE)
+    [found] = store.candidates(pool(), vector=embed("word30 of every note")[0], terms=[], k=1)
+    assert found.record.text == "word30 of every note"
+    store.close()
