@@ -15,7 +15,7 @@ INTERRUPTED = "Interrupted. Writes that were not confirmed may not have been sav
 
 
 def main() -> None:
-    """Run the command; exit with 0 done, 1 error, 2 usage, 3 not stored because a very similar memory exists."""
+    """Run the command; exit with 0 done, 1 error, 2 usage, 3 not stored, 4 done without what is damaged."""
     gc.set_threshold(100_000)  # imports make many objects that stay: looking through them costs a tenth of a command
     try:
         _open_missing_streams()

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from memories import validate
 from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
 from memories.ids import ID_LENGTH, parse_id, storable
-from memories.stores.protocol import Store
+from memories.stores.damage import refusal
+from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import Collection, Filter, Record
 from memories.times import mixes_zones, to_moment
 
@@ -43,19 +44,43 @@ class Lookup(NamedTuple):
             NotFound: There is no such memory.
             AmbiguousId: The prefix fits several.
             InvalidInput: It is no id.
+            StoreDamaged: Its latest version can't be trusted.
         """
-        try:
-            group = parse_id(memory_id)
-            if len(group) < ID_LENGTH:
-                group = self._complete(group)
-        except RequestError:
-            if not self._is_foreign(memory_id):
-                raise
-            group = memory_id
+        group = self.group_of(memory_id)
+        mark = self.store.damaged.mark()
         found = self.store.scan(self.where(state="any", group=group), limit=1, newest_first=True)
+        latest = found[0].ref.position if found else -1
+        for finding in self.store.damaged.since(mark):  # else an older version would pass for the latest one
+            if finding.ref is not None and finding.ref.group == group and finding.ref.position > latest:
+                raise refusal(finding)
         if not found or (found[0].ended_by == "delete" and not deleted):
             raise NotFound("Memory not found")
         return found[0]
+
+    def group_of(self, memory_id: str) -> str:
+        """Return the whole id of a memory without looking at what it says; see `find`."""
+        try:
+            group = parse_id(memory_id)
+            return group if len(group) == ID_LENGTH else self._complete(group)
+        except RequestError:
+            if not self._is_foreign(memory_id):
+                raise
+            return memory_id
+
+    def own_group_of(self, memory_id: str) -> str:
+        """Return the whole id of a memory in the caller's own namespace, also if it was deleted or is damaged.
+
+        Raises:
+            NotFound: There is no such memory.
+            RequestError: It is in a namespace that is only read.
+        """
+        group = self.group_of(memory_id)
+        places = {namespace for namespace, _ in self.store.groups(self.where(state="any", group=group), limit=2)}
+        if not places:
+            raise NotFound("Memory not found")
+        if self.namespace not in places:
+            raise self._not_own(*places)
+        return group
 
     def find_own(self, memory_id: str, *, deleted: bool = False) -> Record:
         """Return the latest version of a memory in the caller's own namespace; what others share is not changed.
@@ -78,8 +103,15 @@ class Lookup(NamedTuple):
         return self._own(latest)
 
     def by_key(self, stored_key: str) -> Record | None:
-        """Return the memory in the caller's own namespace that has a key, given as `versions.scoped_key` returns it."""
-        found = self.store.scan(Filter(Collection.MEMORY, (self.namespace,), key=stored_key), limit=1)
+        """Return the memory in the caller's own namespace that has a key, given as `versions.scoped_key` returns it.
+
+        Raises:
+            StoreDamaged: The one that has it can't be trusted.
+        """
+        where, mark = Filter(Collection.MEMORY, (self.namespace,), key=stored_key), self.store.damaged.mark()
+        found = self.store.scan(where, limit=1)
+        if not found:
+            refuse_damaged(self.store, where, mark)
         return found[0] if found else None
 
     def versions(self, memory_id: str) -> list[Record]:
@@ -115,11 +147,14 @@ class Lookup(NamedTuple):
 
     def _own(self, record: Record) -> Record:
         if record.ref.namespace != self.namespace:
-            raise RequestError(
-                f"Memory is in namespace {record.ref.namespace} and this writes to {self.namespace}; change it from "
-                "there, or store one that says what holds instead"
-            )
+            raise self._not_own(record.ref.namespace)
         return record
+
+    def _not_own(self, namespace: str) -> RequestError:
+        return RequestError(
+            f"Memory is in namespace {namespace} and this writes to {self.namespace}; change it from there, or store "
+            "one that says what holds instead"
+        )
 
     def _is_foreign(self, memory_id: str) -> bool:
         """Return whether a memory that the caller may read has exactly this id, which need not be one of ours."""

@@ -12,6 +12,7 @@ from memories.ids import parse_id
 from memories.lookup import Lookup, narrowed
 from memories.models import SHARED, Draft, Forgotten, History, Memory, Moment, Page, Status
 from memories.stores import Store, open_store
+from memories.stores.damage import Damaged
 from memories.stores.records import Collection, Record
 from memories.times import from_millis, to_millis
 
@@ -210,6 +211,8 @@ class Memories:
     def forget(self, memory_id: str) -> Forgotten:
         """Erase a memory with all its versions: no byte of it stays in the store. This cannot be undone.
 
+        A damaged one is erased as well: only its address is looked at.
+
         Raises:
             NotFound: There is no such memory; deleted ones are found.
             StoreBusy: Another process is reading the store, so bytes are still in its files. The memory is gone all
@@ -218,7 +221,7 @@ class Memories:
         from memories.write import forget
 
         try:
-            group = self._lookup.find_own(memory_id, deleted=True).ref.group
+            group = self._lookup.own_group_of(memory_id)
         except NotFound:
             finished = forget.finish(self._store, parse_id(memory_id), self._lookup.where())
             if finished is None:
@@ -404,6 +407,11 @@ class Memories:
             log_bytes=info.log_bytes,
             missing_commits=info.missing_commits,
         )
+
+    @property
+    def damaged(self) -> Damaged:
+        """What was left out of answers since the store was opened because it is damaged; see `Damaged.since`."""
+        return self._store.damaged
 
     def close(self) -> None:
         """Close the store, unless it was passed in."""

@@ -118,12 +118,11 @@ def test_a_damaged_record_costs_one_record(path: Path, sql: str) -> None:
     assert [finding.ref for finding in store.damaged.since()] == [M7]
     mark = store.damaged.mark()
     assert M7.group not in search(store, "word7 of every note", k=50)
-    assert "word8" in str(search(store, "word8 of every note", k=50)) or search(store, "word8 of every note", k=50)
     assert [finding.ref for finding in store.damaged.since(mark)] == [M7]
     assert len(store.scan(pool(), limit=10)) == 10
     assert store.read([M7]) == []
-    assert [finding.ref for finding in store.check(deep=False)] == [M7]
-    assert {finding.ref for finding in store.check(deep=True)} >= {M7}
+    for deep in (False, True):
+        assert {finding.ref for finding in store.check(deep=deep) if not finding.derived} == {M7}
     with pytest.raises(StoreDamaged, match="forget"):
         store.patch([Patch(M7, None, None, {"x": 1})])
     store.remove([M7])
@@ -160,7 +159,7 @@ def test_a_record_without_an_address_can_still_be_removed(path: Path, sql: str) 
     run(path, "PRAGMA foreign_keys = OFF")
     run(path, sql)
     store = SQLiteStore(path, SPACE)
-    assert len(everything(store, pool())) == 39
+    assert len(everything(store, pool())) == 42
     assert store.groups(pool(), limit=1_000)
     refs = {finding.ref for finding in store.check(deep=True)} - {None}
     assert len(refs) == 1
@@ -229,7 +228,7 @@ DERIVED = [
     "DELETE FROM words WHERE rowid = 15; INSERT INTO words (rowid, text) VALUES (15, 'word7 of every mote')",
     "DELETE FROM turn_words",
     "INSERT INTO words (words) VALUES ('delete-all')",
-    "UPDATE words_data SET block = substr(block, 1, 30) || x'7a' || substr(block, 32) WHERE id > 100 AND length(block) > 99",
+    "UPDATE words_data SET block = CAST(replace(block, 'again', 'agaim') AS BLOB) WHERE instr(block, 'again')",
     "DELETE FROM record_label WHERE seq = 15",
     "INSERT INTO record_label VALUES (1, 5)",
     "DELETE FROM label_pool",

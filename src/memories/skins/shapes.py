@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from memories.config import Config
     from memories.models import Forgotten, History, Memory, Page, Status
     from memories.search.results import Explanation, Hit
+    from memories.stores.records import Finding, Ref
     from memories.transfer.importing import Imported
     from memories.transfer.migrate import Migrated
     from memories.transfer.reembed import Reembedded
     from memories.turns import Conversation, Turn
     from memories.write.create import Created, Similar
 
+_SHOWN = 5  # damaged records that a sentence names
 HINT_DUPLICATE = (
     "nothing was stored: a very similar memory exists; to change that one run: memory update {id} CONTENT, "
     "to store this one too add --force"
@@ -261,6 +263,28 @@ def chroma_host(store: str) -> str:
     """Return host and port of a Chroma server, as its specification wants them; nothing for other stores."""
     kind, _, rest = store.partition("://")
     return rest.partition("/")[0].partition("?")[0].rpartition("@")[2] if kind == "chroma" else ""
+
+
+def damaged(findings: "Sequence[Finding]") -> list[dict[str, Any]]:
+    """Return what was left out of an answer because it is damaged."""
+    return [
+        ({} if finding.ref is None else _address(finding.ref)) | {"problem": finding.what, "remedy": finding.remedy}
+        for finding in findings
+    ]
+
+
+def damage(findings: "Sequence[Finding]") -> str:
+    """Return the same as one sentence."""
+    shown = "; ".join(finding.what for finding in findings[:_SHOWN])
+    more = f"; and {len(findings) - _SHOWN} more" if len(findings) > _SHOWN else ""
+    remedy = findings[0].remedy if len(findings) == 1 else "memory forget ID removes one"
+    return f"left out: {shown}{more}; {remedy}; memory doctor tells more"
+
+
+def _address(ref: "Ref") -> dict[str, Any]:
+    if ref.collection == "history":
+        return {"kind": "turn", "id": f"{ref.group}#{ref.position}", "namespace": ref.namespace}
+    return {"kind": "memory", "id": ref.group, "version": ref.position, "namespace": ref.namespace}
 
 
 def config(found: "Config") -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from memories.errors import StoreDamaged
 from memories.stores.records import Collection, Finding, Ref
 
+UNKNOWN = "?"  # a namespace that can't be read; no namespace has this name
 _MOST = 1_000
 
 
@@ -55,9 +56,10 @@ def damaged_record(ref: Ref, why: object) -> Finding:
         what, how = f"turn {ref.position} of {ref.group}", f"turns forget {ref.group} --index {ref.position}"
     else:
         what, how = f"memory {ref.group} (version {ref.position})", f"forget {ref.group}"
+    at = f" --namespace {ref.namespace}" if ref.namespace != UNKNOWN else ""
     return Finding(
         f"{what} in namespace {ref.namespace} is damaged: {why}",
-        f"restore a backup, or remove it with: memory {how} --namespace {ref.namespace}",
+        f"restore a backup, or remove it with: memory {how}{at}",
         ref=ref,
     )
 

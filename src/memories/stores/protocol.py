@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from memories.errors import EmbedderMismatch, StoreError
-from memories.stores.damage import Damaged
+from memories.stores.damage import Damaged, refusal
 from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
 
 if TYPE_CHECKING:
@@ -243,6 +243,24 @@ def required(space: Space | None) -> Space:
 def other_space(model: str, dimension: int, space: Space) -> EmbedderMismatch:
     """Return the error for vectors of a space that differs from the store's, which has this model and dimension."""
     return other_embedder(f"{model} ({dimension} dimensions)", f"{space.model} ({space.dimension})")
+
+
+def refuse_damaged(store: Store, where: Filter, mark: int) -> None:
+    """Refuse to take something for missing that is only damaged.
+
+    Args:
+        store: What was asked.
+        where: What it was asked for, such as a key.
+        mark: A moment before it was asked.
+
+    Raises:
+        StoreDamaged: It has a damaged record that matches.
+    """
+    noted = [finding for finding in store.damaged.since(mark) if finding.ref is not None]
+    there = store.refs(where) if noted else ()
+    for finding in noted:
+        if finding.ref in there:
+            raise refusal(finding)
 
 
 def refuse_other_model(store: Store, space: Space, where: Filter) -> None:

@@ -6,16 +6,14 @@ from memories import validate
 from memories.errors import NotFound
 from memories.models import Forgotten
 from memories.stores.protocol import Store
-from memories.stores.records import Collection, Filter, Record, Ref
+from memories.stores.records import Collection, Filter, Ref
 from memories.write.queue import RetryQueue
-
-_ALL = 1_000_000  # more versions or turns than one memory or conversation has
 
 
 def memory(store: Store, where: Filter) -> Forgotten:
     """Erase a memory with all its versions; `where` has its group."""
     assert where.group is not None
-    return _remove(store, where.group, lambda: store.scan(where, limit=_ALL))
+    return _remove(store, where.group, lambda: store.refs(where))
 
 
 def conversation(store: Store, namespace: str, name: str, queue: RetryQueue) -> Forgotten:
@@ -27,7 +25,7 @@ def conversation(store: Store, namespace: str, name: str, queue: RetryQueue) -> 
     name = validate.one_line(name, "conversation id")
     waiting = queue.discard(name)
     where = Filter(Collection.HISTORY, (namespace,), group=name, state="any")
-    forgotten = _remove(store, name, lambda: store.scan(where, limit=_ALL))
+    forgotten = _remove(store, name, lambda: store.refs(where))
     return _found(store, forgotten._replace(versions=forgotten.versions + waiting), where, "Conversation")
 
 
@@ -38,8 +36,8 @@ def turn(store: Store, namespace: str, name: str, index: int) -> Forgotten:
         NotFound: There is no such turn.
     """
     ref = Ref(Collection.HISTORY, namespace, validate.one_line(name, "conversation id"), validate.index(index))
-    where = Filter(Collection.HISTORY, (namespace,))
-    return _found(store, _remove(store, ref.group, lambda: store.read([ref])), where, "Turn")
+    where = Filter(Collection.HISTORY, (namespace,), group=ref.group, state="any")
+    return _found(store, _remove(store, ref.group, lambda: [ref] if ref in store.refs(where) else []), where, "Turn")
 
 
 def finish(store: Store, name: str, where: Filter) -> Forgotten | None:
@@ -56,10 +54,10 @@ def _found(store: Store, forgotten: Forgotten, where: Filter, what: str) -> Forg
     return finished
 
 
-def _remove(store: Store, name: str, read: Callable[[], Sequence[Record]]) -> Forgotten:
-    """Erase what `read` returns; again if something was added meanwhile."""
+def _remove(store: Store, name: str, find: Callable[[], Sequence[Ref]]) -> Forgotten:
+    """Erase what `find` returns, without reading it; again if something was added meanwhile."""
     forgotten = Forgotten(name, 0, ())
-    while records := read():
-        also_in = store.remove([record.ref for record in records])
-        forgotten = Forgotten(name, forgotten.versions + len(records), also_in)
+    while refs := find():
+        also_in = store.remove(refs)
+        forgotten = Forgotten(name, forgotten.versions + len(refs), also_in)
     return forgotten

@@ -9,7 +9,7 @@ from memories import validate
 from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput
 from memories.models import MAX_TURN_CHARACTERS
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import MAX_INDEX, ROLE, SPEAKER, Collection, Filter, Record, Ref
 from memories.times import kept
 from memories.turns import ROLES, Turn, TurnDraft, conversation_id, scoped_key, to_turn
@@ -49,12 +49,15 @@ def append(
     keyed: dict[str, Record] = {}
     with store.transaction():
         where = Filter(Collection.HISTORY, (namespace,), group=conversation, state="any")
+        mark = store.damaged.mark()
         last = next(iter(store.scan(where, limit=1, newest_first=True)), None)
+        damaged = [finding.ref for finding in store.damaged.since(mark) if finding.ref is not None]
+        taken = max((ref.position for ref in damaged if ref[1:3] == place), default=-1)  # by a turn that can't be read
         for draft, vector in zip(checked, vectors, strict=True):
             key = scoped_key(conversation, draft.message_id)
             turn = None if key is None else keyed.get(key) or _stored(store, namespace, key)
             if turn is None:
-                last = turn = _next(Ref(Collection.HISTORY, namespace, conversation, 0), last, draft)
+                last = turn = _next(Ref(Collection.HISTORY, namespace, conversation, taken + 1), last, draft)
                 new.append(turn._replace(vectors=vector))
             if key is not None:
                 keyed[key] = turn
@@ -64,9 +67,9 @@ def append(
 
 
 def _next(first: Ref, last: Record | None, draft: TurnDraft) -> Record:
-    """Return the record of the turn that follows the last one."""
+    """Return the record of the turn that follows the last one, not before the first place that it may have."""
     assert draft.created_at is not None  # it was checked
-    index = max(draft.index, 0 if last is None else last.ref.position + 1)
+    index = max(draft.index, first.position, 0 if last is None else last.ref.position + 1)
     session = index
     if last is not None and last.session is not None:
         pause = abs(draft.created_at - last.created_at)
@@ -83,7 +86,11 @@ def _next(first: Ref, last: Record | None, draft: TurnDraft) -> Record:
 
 
 def _stored(store: Store, namespace: str, key: str) -> Record | None:
-    return next(iter(store.scan(Filter(Collection.HISTORY, (namespace,), key=key), limit=1)), None)
+    where, mark = Filter(Collection.HISTORY, (namespace,), key=key), store.damaged.mark()
+    found = store.scan(where, limit=1)
+    if not found:
+        refuse_damaged(store, where, mark)
+    return found[0] if found else None
 
 
 def _checked(draft: TurnDraft, now: datetime, number: int | None) -> TurnDraft:

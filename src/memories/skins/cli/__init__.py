@@ -51,6 +51,7 @@ Exit codes:
   1  error
   2  wrong usage
   3  not stored: very similar to an existing memory
+  4  done, but damaged records were left out; standard error names them
 
 Examples:
   memory create "The user prefers Python" --type preference

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memories.errors import NotFound
+from memories.errors import NotFound, StoreDamaged
 from memories.skins import shapes
 from memories.skins.cli.options import command, in_session, memory_id, option, share, tag_options
 from memories.skins.cli.output import confirm, emit, note
@@ -120,7 +120,7 @@ def forget(memories: "Memories", memory_id: str, yes: bool) -> int:
 
     No byte of it stays in the store, and nothing brings it back.
     """
-    if not yes and not confirm(texts().forget_question(memories.history(memory_id))):
+    if not yes and not confirm(_question(memories, memory_id)):
         return 1
     forgotten = memories.forget(memory_id)
     emit(shapes.forgotten(forgotten), lambda: f"Forgotten for good: {forgotten.id}")
@@ -128,6 +128,13 @@ def forget(memories: "Memories", memory_id: str, yes: bool) -> int:
         where = ", ".join(forgotten.also_in)
         note(f"Copies made before an upgrade or a move, or kept by a server, may still hold it: {where}")
     return 0
+
+
+def _question(memories: "Memories", memory_id: str) -> str:
+    try:
+        return str(texts().forget_question(memories.history(memory_id)))
+    except StoreDamaged:
+        return f"Forget {memory_id} for good? It is damaged and can't be shown."
 
 
 COMMANDS = (create, update, reinforce, delete, restore, forget)

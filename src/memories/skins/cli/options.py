@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from memories.errors import InvalidInput
+from memories.skins.cli.output import told, unwatch, watch
 from memories.skins.cli.session import settings
 from memories.validate import MAX_LIMIT, parse_tag
 
@@ -159,7 +160,8 @@ def with_settings(*options: Callable[[Any], Any]) -> Callable[[Callable[..., Any
         def wrapped(
             output: str | None = None, namespace: str | None = None, store: str | None = None, **given: Any
         ) -> Any:
-            return command(settings(output, namespace, store), **given)
+            unwatch()
+            return told(command(settings(output, namespace, store), **given))
 
         return _with(options, wrapped)
 
@@ -182,6 +184,7 @@ def in_session(*, reads: bool) -> Callable[[Callable[..., Any]], Callable[..., A
             from memories.service import Memories  # after the settings, whose errors need none of it
 
             with Memories(shared=not no_shared, config=config) as memories:
+                watch(memories.damaged)
                 return command(memories, **given)
 
         return wrapped

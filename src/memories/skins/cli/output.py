@@ -4,13 +4,19 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from memories import unseen
 from memories.errors import ConfigError, InvalidInput, MemoriesError
 
+if TYPE_CHECKING:
+    from memories.stores.damage import Damaged
+    from memories.stores.records import Finding
+
 # `json` or `text`, once the options are read; so that an error is printed as the answer would have been.
 _format: str | None = None
+_watched: "list[Damaged]" = []
+DAMAGED = 4  # the exit code of what was done, but for records that are damaged
 
 
 def set_format(chosen: str | None) -> None:
@@ -31,9 +37,38 @@ def failed(error: Exception) -> int:
     return fail(str(error), code, matches=getattr(error, "matches", ()))
 
 
+def unwatch() -> None:
+    """Begin a command, which has not opened any store yet."""
+    _watched.clear()
+
+
+def watch(damaged: "Damaged") -> None:
+    """Have what a store leaves out of this command's answer told with it."""
+    _watched.append(damaged)
+
+
+def told(answer: object) -> object:
+    """Say in one line what was left out because it is damaged; return the exit code, 4 if the command did its work."""
+    findings = _left_out()
+    if not findings:
+        return answer
+    from memories.skins.shapes import damage
+
+    note(damage(findings))
+    return answer if isinstance(answer, int) and answer else DAMAGED
+
+
+def _left_out() -> "list[Finding]":
+    return [finding for damaged in _watched for finding in damaged.since()]
+
+
 def emit(answer: Mapping[str, Any], text: Callable[[], str], *, stream: TextIO | None = None) -> None:
     """Print an answer: as JSON, or as the text that `text` makes of it; to standard output by default."""
     stream = stream or sys.stdout
+    if findings := _left_out():
+        from memories.skins import shapes
+
+        answer = {**answer, "damaged": shapes.damaged(findings)}
     say(text() if _format == "text" else _to_json(answer, stream.isatty()), stream)
 
 

@@ -22,7 +22,7 @@ from memories.skins.cli.options import (
     store_option,
     with_settings,
 )
-from memories.skins.cli.output import emit, note
+from memories.skins.cli.output import emit, note, watch
 from memories.skins.cli.session import texts
 
 if TYPE_CHECKING:
@@ -161,7 +161,9 @@ def _namespaces(config: "Config", all_namespaces: bool, no_shared: bool) -> tupl
 def _opened(url: str, embedder: "Embedder | None", config: "Config") -> "contextlib.closing[Store]":
     from memories.stores import open_store
 
-    return contextlib.closing(open_store(url, embedder.space if embedder else None, config))
+    store = open_store(url, embedder.space if embedder else None, config)
+    watch(store.damaged)
+    return contextlib.closing(store)
 
 
 @contextlib.contextmanager

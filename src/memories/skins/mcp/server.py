@@ -3,8 +3,8 @@
 Importing it loads the MCP SDK, which takes half a second: only `memory mcp` does.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -24,7 +24,11 @@ from memories.service import Memories
 from memories.skins import shapes
 from memories.skins.mcp import answers
 from memories.skins.mcp.answers import brief, fenced, named
+from memories.stores.records import Finding
 from memories.validate import query, shown
+
+if TYPE_CHECKING:
+    from memories.stores.damage import Damaged
 
 INSTRUCTIONS = (
     "A memory that outlasts conversations and is shared with other agents. Search it before you answer about people, "
@@ -272,8 +276,11 @@ class OurTool(Tool):
         given = {name: value for name, value in arguments.items() if value is not None}
         if UNREADABLE in given:
             raise ToolError(given[UNREADABLE])
+        damaged: Damaged = self.fn.__self__.memories.damaged  # type: ignore[attr-defined]
+        mark = damaged.mark()
         try:
-            return await super().run(given, context, convert_result)
+            answer = await super().run(given, context, convert_result)
+            return _with_damage(answer, damaged.since(mark))
         except ToolError as exc:
             if isinstance(exc.__cause__, MemoriesError):
                 raise ToolError(_sentence(exc.__cause__)) from exc.__cause__
@@ -362,6 +369,19 @@ def _answer(facts: Mapping[str, Any], **groups: Any) -> CallToolResult:
     """Return a result whose text and whose structure each say all: clients show their model one of them."""
     return CallToolResult(
         content=[TextContent(text=answers.text(facts, groups))], structured_content=answers.structure(facts, groups)
+    )
+
+
+def _with_damage(answer: Any, findings: Sequence[Finding]) -> Any:
+    """Return a result that also says what was left out of it because it is damaged."""
+    if not findings or not isinstance(answer, CallToolResult):
+        return answer
+    note = answers.visible(shapes.damage(findings))
+    return answer.model_copy(
+        update={
+            "content": [*answer.content, TextContent(text=note)],
+            "structured_content": {**(answer.structured_content or {}), "damaged": note},
+        }
     )
 
 

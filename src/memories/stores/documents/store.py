@@ -159,6 +159,7 @@ class RemoteStore:
                 self._delete_unread(part, damaged)
                 self._driver.delete(part, [record_id(stored.record.ref) for stored in found])
                 self._forget_labels(part, {label_of(*pair) for each in found for pair in each.record.labels.items()})
+        self.damaged.forget(set(refs).__contains__)
         return (*self._driver.remains, *remains)
 
     def _delete_unread(self, part: Part, refs: set[Ref]) -> None:

@@ -20,6 +20,7 @@ from memories.stores.damage import Damaged
 from memories.stores.records import Collection, Finding
 from memories.stores.sqlite import schema, spaces
 from memories.stores.sqlite import words as index
+from memories.stores.sqlite.connection import scratch
 from memories.stores.sqlite.query import READ_ANY, fetch, fetch_value, records_of
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ def _words(look: Look) -> Iterator[Finding]:
 
 def _other_words(look: Look) -> Iterator[Finding]:
     """Yield records whose words in the index are not those of their text; the index is made anew to compare."""
-    with contextlib.closing(apsw.Connection("")) as fresh, fresh:  # on the disk if it is large
+    with contextlib.closing(scratch()) as fresh, fresh:
         for table in _WORDS.values():
             fresh.execute(fetch_value(look.db, "SELECT sql FROM sqlite_schema WHERE name = ?", (table,)))
         for page in _records(look.db, Damaged()):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from memories.errors import StoreDamaged
-from memories.stores.damage import Damaged, damaged_record
+from memories.stores.damage import UNKNOWN, Damaged, damaged_record
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.stores.sql import plain_conditions
 from memories.stores.sqlite.schema import decode_group, encode_group, record_of
@@ -37,7 +37,6 @@ WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 """
 # Stands for the group of a record whose own can't be written, because of damage in it or in its namespace.
 _UNWRITABLE = re.compile(r"damaged-(\d{1,18})")
-UNKNOWN = "?"  # a namespace that can't be read; no namespace has this name
 _LOWEST_UUID = "00000000-0000-0000-0000-000000000000"
 _HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 

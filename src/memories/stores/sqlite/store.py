@@ -141,6 +141,7 @@ class SQLiteStore:
         self._file.erase_free_pages()
         with self._file.write() as db:
             db.execute("DELETE FROM meta WHERE name = 'erasing'")
+        self.damaged.forget(set(refs).__contains__)
         return self._file.snapshots()
 
     def _drop(self, db: apsw.Connection, refs: Sequence[Ref]) -> None:
