@@ -24,6 +24,8 @@ from memories.stores.sqlite.sidefile import Marker, Noted, following
 
 BUSY_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
+_ATTEMPT_MILLIS = 100  # for which other writers wait while an erasure waits for a reader
+_BETWEEN_ATTEMPTS = 0.05  # seconds
 
 
 class SQLiteFile:
@@ -145,16 +147,37 @@ class SQLiteFile:
         return not self._guard.forked and bool(getattr(self._local, "depth", 0))
 
     def erase_free_pages(self) -> None:
-        """Rewrite the file without its free space and empty the log, so that removed bytes are gone from the disk."""
-        with translated(self.path), self._exclusive(BUSY_SECONDS):
+        """Move the log into the file and empty it, so that removed bytes, overwritten there, are gone from the disk.
+
+        Others write between two attempts. A file that was written before every deletion was overwritten is rewritten
+        once as a whole.
+
+        Raises:
+            StoreBusy: Somebody goes on reading what was there before.
+        """
+        deadline = time.monotonic() + BUSY_SECONDS
+        with translated(self.path):
+            while not self._try_to_erase(max(0.0, deadline - time.monotonic())):
+                if time.monotonic() > deadline:
+                    raise StoreBusy(
+                        f"{self.path} is being read by another process, so the old pages are still on the disk; "
+                        "forget it again when that process is done"
+                    )
+                time.sleep(_BETWEEN_ATTEMPTS)
+
+    def _try_to_erase(self, wait_seconds: float) -> bool:
+        """Do it, and return whether no reader was in the way."""
+        with self._exclusive(wait_seconds):
             connection = self._connection()
-            connection.execute("VACUUM")
-            busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
-            if busy:
-                raise StoreBusy(
-                    f"{self.path} is being read by another process, so the old pages are still on the disk; "
-                    "forget it again when that process is done"
-                )
+            if not connection.execute("SELECT 1 FROM meta WHERE name = 'secure'").fetchall():
+                connection.execute("VACUUM")
+                connection.execute(schema.SECURE)
+            connection.set_busy_timeout(_ATTEMPT_MILLIS)
+            try:
+                busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+            finally:
+                connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
+            return not busy
 
     def missing_commits(self) -> int:
         """Return how many commits were acknowledged and are no longer in the file: a log was cut or removed."""
@@ -327,7 +350,7 @@ class SQLiteFile:
     def _set_up(self, connection: apsw.Connection) -> apsw.Connection:
         try:
             connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
-            for pragma in ("mmap_size=0", "trusted_schema=OFF", "cell_size_check=ON", "synchronous=FULL"):
+            for pragma in ("mmap_size=0", "trusted_schema=OFF", "cell_size_check=ON", "synchronous=FULL", "secure_delete=ON"):
                 connection.execute(f"PRAGMA {pragma}")
             if connection.pragma("application_id") != schema.APPLICATION_ID:
                 raise StoreDamaged(f"{self.path} is a SQLite database of another program; it was not touched")

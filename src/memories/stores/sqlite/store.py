@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from memories.stores.sqlite.turns import LastPlaces
     from memories.stores.sqlite.vectors import VectorIndex
 
+# Each has a number of its own, so that none ends what another one has begun.
+_BEGIN_ERASURE = """
+INSERT INTO meta (name, value) VALUES ('erasing', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1
+"""
 _FORGET_LABELS = """
 DELETE FROM label WHERE id NOT IN (SELECT label FROM record_label);
 DELETE FROM label_pool WHERE NOT EXISTS (
@@ -138,9 +142,14 @@ class SQLiteStore:
             raise StoreError("removing for good rewrites the file and can't be part of a transaction")
         with self._file.write() as db:
             self._drop(db, refs)
+            erasure = fetch_value(db, "SELECT value FROM meta WHERE name = 'erasing'")
+            left = index.unerased(db)
+        while left:  # others may write between two pieces
+            with self._file.write(durable=False) as db:
+                left = index.erase(db, left)
         self._file.erase_free_pages()
-        with self._file.write() as db:
-            db.execute("DELETE FROM meta WHERE name = 'erasing'")
+        with self._file.write() as db:  # unless another erasure has begun meanwhile
+            db.execute("DELETE FROM meta WHERE name = 'erasing' AND value = ?", (erasure,))
         self.damaged.forget(set(refs).__contains__)
         return self._file.snapshots()
 
@@ -157,8 +166,7 @@ class SQLiteStore:
             for table in ("record_label", "access", "record"):
                 db.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))
         db.execute(_FORGET_LABELS)
-        index.erase(db)
-        db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('erasing', 1)")
+        db.execute(_BEGIN_ERASURE)
 
     # --- changing the space ----------------------------------------------------------------------------------------
 

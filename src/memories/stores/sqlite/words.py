@@ -3,7 +3,8 @@
 They are separate so that old versions and turns do not change how rare a word is in current memories.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import apsw
 
@@ -19,6 +20,7 @@ ENDED = "words_ended"
 # row that matches, and such words tell the least.
 _RANK_ALL_ROWS = 10_000
 _RANK_AT_MOST = 1_500
+_MERGED_PAGES = 250  # of 4 kB that an erasure rewrites before it lets others write
 _SURPLUS = 4  # this many times `k` are ranked before a filter that most records match
 
 Scores = dict[int, float]
@@ -33,15 +35,68 @@ def insert(db: apsw.Connection, seq: int, record: Record) -> None:
 
 
 def remove(db: apsw.Connection, seq: int) -> None:
-    """Remove the words of a record from the index; their bytes stay in the file until `erase`."""
+    """Remove the words of a record from the index; their bytes stay in the file until `erase` has rewritten them."""
     for table in (*CURRENT.values(), ENDED):
         db.execute(f"DELETE FROM {table} WHERE rowid = ?", (seq,))
 
 
-def erase(db: apsw.Connection) -> None:
-    """Rewrite the index without the removed words."""
+def unerased(db: apsw.Connection) -> "set[Segment]":
+    """Return the parts of the index that still have the bytes of removed words."""
+    return {segment for segment, removed in _segments(db).items() if removed}
+
+
+def erase(db: apsw.Connection, segments: "set[Segment]") -> "set[Segment]":
+    """Rewrite a piece of these parts without the removed words, some milliseconds' worth; return those that are left.
+
+    FTS5 marks a row as removed and drops its words when it merges parts. A negative number of pages has it merge all
+    parts of a table, and go on with that merge whenever it is asked again.
+    """
+    for table in sorted({segment.table for segment in segments}):
+        before = db.total_changes()
+        db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('merge', {-_MERGED_PAGES})")
+        if db.total_changes() - before < 2:  # as FTS5 says that it finds nothing to merge
+            db.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")
+    return segments & _segments(db).keys()
+
+
+class Segment(NamedTuple):
+    """A part of an index: a number, which may be used again for a later part, and which writes it has the words of."""
+
+    table: str
+    number: int
+    first: int
+    last: int
+
+
+def _segments(db: apsw.Connection) -> dict[Segment, int]:
+    """Return the parts of the index, and how many pages of marks of removed rows each has.
+
+    They are in the record of the structure, row 10 of the data table: a cookie of 4 bytes, a mark of 4 bytes, then
+    numbers of seven bits a byte: levels, segments, writes; for each level a number, how many segments, and for each of
+    these its number, first page, last page, first write, last write, pages of marks, marks, rows.
+    """
+    found: dict[Segment, int] = {}
     for table in (*CURRENT.values(), ENDED):
-        db.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")
+        numbers = _numbers(fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 10")[8:])
+        levels, _, _ = (next(numbers) for _ in range(3))
+        for _ in range(levels):
+            next(numbers)
+            for _ in range(next(numbers)):
+                number, _, _, first, last, marks, _, _ = (next(numbers) for _ in range(8))
+                found[Segment(table, number, first, last)] = marks
+    return found
+
+
+def _numbers(block: bytes) -> Iterator[int]:
+    """Yield the numbers of a record of FTS5: seven bits a byte, the eighth set in all bytes but the last."""
+    number = length = 0
+    for byte in block:
+        length += 1
+        whole = length == 9  # the ninth byte counts with all its bits
+        number = number << 8 | byte if whole else number << 7 | byte & 0x7F
+        if whole or byte < 0x80:
+            yield number
+            number = length = 0
 
 
 def best(db: apsw.Connection, selected: Selection, terms: Sequence[str], k: int) -> Scores:
@@ -108,15 +163,9 @@ def rare_terms(db: apsw.Connection, table: str, terms: list[str], between: tuple
 def row_count(db: apsw.Connection, table: str) -> int:
     """Return how many rows an index has, without reading them all.
 
-    FTS5 keeps it as the first number of the record of totals, row 1 of its data table: seven bits a byte, the highest
-    first, the eighth bit set in all bytes but the last.
+    FTS5 keeps it as the first number of the record of totals, row 1 of its data table.
     """
-    count = 0
-    for byte in fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 1") or b"":
-        count = count << 7 | byte & 0x7F
-        if byte < 0x80:
-            break
-    return count
+    return next(_numbers(fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 1") or b""), 0)
 
 
 def quoted(term: str) -> str:
