@@ -20,7 +20,8 @@ def export(
 ) -> int:
     """Write every record as a line of JSON, in order of collection, namespace, group and position.
 
-    It is one state of the store: other writers wait until it is done, so `write` should not block.
+    It is one state of the store: other writers wait until it is done, so `write` should not block. Damaged records
+    are left out; `damaged` of the store names them.
 
     Args:
         store: What is exported.
@@ -33,7 +34,7 @@ def export(
         How many records.
 
     Raises:
-        StoreDamaged: Some of them can't be read.
+        StoreDamaged: A part of the store can't be read.
     """
     if not places(store, namespaces):
         write(header_line(None) + "\n")

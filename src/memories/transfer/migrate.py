@@ -51,7 +51,7 @@ def migrate(source: Store, target: Store, embedder: Embedder | None, *, progress
     """Copy a whole store into another one while the original stays in use, and verify the copy.
 
     Other writers of the original wait during the last step, so the copy has everything that was written until then.
-    The original is not changed.
+    The original is not changed. Its damaged records are left out; its `damaged` names them.
 
     Args:
         source: The original.
@@ -99,6 +99,7 @@ class _Mover:
         self._same_space = embedder is not None and embedder.space.model == model
         self._copied: set[int] = set()  # hashes of addresses: 1,000,000 of them take 60 MB
         self._surplus: list[Ref] = []
+        self._saved: set[Ref | None] = set()  # only the copy has them whole
 
     @property
     def written(self) -> int:
@@ -173,8 +174,9 @@ class _Mover:
             self.result.without_vector += self._target.info(place.everything()).without_vector_count
             count = digest = 0
             for page in pages(self._target, place):
-                count += len(page)
-                digest += sum(map(content_hash, page))
+                same = [record for record in page if record.ref not in self._saved]
+                count += len(same)
+                digest += sum(map(content_hash, same))
                 done += len(page)
                 progress("verifying", min(done, whole), whole)
             if Contents(count, digest % 2**128) != original:
@@ -223,10 +225,13 @@ class _Mover:
             self.result.copied += len(records)
 
     def _only_there(self, place: Place) -> Iterator[Ref]:
-        """Yield the addresses that only the target has."""
+        """Yield the addresses that only the target has; what is damaged here and was copied before stays there."""
         for page in pages(self._target, place):
-            refs = [record.ref for record in page]
-            yield from set(refs) - {record.ref for record in self._source.read(refs)}
+            refs, mark = [record.ref for record in page], self._source.damaged.mark()
+            missing = set(refs) - {record.ref for record in self._source.read(refs)}
+            damaged = {finding.ref for finding in self._source.damaged.since(mark)}
+            self._saved |= missing & damaged
+            yield from missing - damaged
 
 
 def _is_no_copy(ref: Ref) -> RequestError:
