@@ -27,7 +27,7 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        assert self.code in (0, 3), self.err
+        assert self.code in (0, 3, 4), self.err
         return json.loads(self.out)
 
     @property

@@ -607,3 +607,17 @@ def test_prompts(agent: Agent, memories: Memories) -> None:
         fault = agent.fault(lambda client, topic=topic: client.get_prompt("recall", {"topic": topic}))
         assert fault.startswith("-32602")
         assert said in fault
+
+
+def test_an_answer_says_what_was_left_out_because_it_is_damaged(memories: Memories, modern: Agent) -> None:
+    memory = memories.create("note one about sailing").memory
+    other = memories.create("note two about rowing").memory
+    assert memory is not None
+    assert other is not None
+    memories._store._file._connection().execute(  # type: ignore[attr-defined]
+        "UPDATE record SET text = 'note ane about sailing' WHERE seq = 1"
+    )
+    answer = modern.call("list_memories")
+    assert answer["count"] == 1
+    assert memory.id in answer["damaged"]
+    assert "damaged" not in modern.call("get_history", id=other.id)

@@ -3,6 +3,7 @@
 Importing it loads the MCP SDK, which takes half a second: only `memory mcp` does.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
@@ -15,6 +16,7 @@ from mcp_types import INVALID_PARAMS, CallToolResult, TextContent, ToolAnnotatio
 from pydantic import Field, ValidationError
 
 from memories import __version__
+from memories.agent import fence
 from memories.agent.context import ContextBuilder, memory_item, turn_item
 from memories.agent.engine import EngineBackend
 from memories.agent.gateway import ENGINE, MemoryGateway
@@ -377,12 +379,12 @@ def _with_damage(answer: Any, findings: Sequence[Finding]) -> Any:
     if not findings or not isinstance(answer, CallToolResult):
         return answer
     note = answers.visible(shapes.damage(findings))
-    return answer.model_copy(
-        update={
-            "content": [*answer.content, TextContent(text=note)],
-            "structured_content": {**(answer.structured_content or {}), "damaged": note},
-        }
-    )
+    [said] = (part.text for part in answer.content if isinstance(part, TextContent))
+    first, _, rest = said.partition("\n")
+    facts = json.loads(first) if first.startswith("{") else {}
+    text = "\n".join(filter(None, [fence.line({**facts, "damaged": note}), rest if facts else said]))
+    structure = {**(answer.structured_content or {}), "damaged": note}
+    return answer.model_copy(update={"content": [TextContent(text=text)], "structured_content": structure})
 
 
 def _changed(memory: Memory, **facts: Any) -> CallToolResult:

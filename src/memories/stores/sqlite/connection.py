@@ -350,7 +350,13 @@ class SQLiteFile:
     def _set_up(self, connection: apsw.Connection) -> apsw.Connection:
         try:
             connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
-            for pragma in ("mmap_size=0", "trusted_schema=OFF", "cell_size_check=ON", "synchronous=FULL", "secure_delete=ON"):
+            for pragma in (
+                "mmap_size=0",
+                "trusted_schema=OFF",
+                "cell_size_check=ON",
+                "synchronous=FULL",
+                "secure_delete=ON",
+            ):
                 connection.execute(f"PRAGMA {pragma}")
             if connection.pragma("application_id") != schema.APPLICATION_ID:
                 raise StoreDamaged(f"{self.path} is a SQLite database of another program; it was not touched")

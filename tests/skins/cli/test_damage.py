@@ -1,0 +1,132 @@
+"""One damaged record costs one record: every command goes on without it, names it, and exits with 4."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def damaged(memory: Command, stored: Callable[..., str], home: Path) -> str:
+    """Return the id of a damaged memory among others; the second turn of `talk` is damaged too."""
+    ids = [stored(f"note {name} about sailing", "--project", "sea") for name in ("one", "two", "three")]
+    for text in ("said first", "said second", "said third"):
+        memory("turns", "add", "talk", text)
+    [path] = home.rglob("memories.db")
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE record SET text = replace(replace(text, 'two', 'twa'), 'said second', 'said tecond')")
+    db.close()
+    return ids[1]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("list",),
+        ("search", "sailing"),
+        ("search", "said", "--in", "history"),
+        ("turns", "tail", "talk"),
+        ("turns", "show", "talk"),
+        ("context", "sailing", "--conversation", "talk"),
+        ("create", "note four about sailing", "--project", "sea"),
+    ],
+)
+def test_commands_go_on_and_tell(memory: Command, damaged: str, command: tuple[str, ...]) -> None:
+    answer = memory(*command)
+    assert answer.code == 4
+    named = {each["id"] for each in answer.json["damaged"]}
+    assert named
+    assert named <= {damaged, "talk#1"}
+    assert all(each["problem"] and "forget" in each["remedy"] for each in answer.json["damaged"])
+    assert len(answer.err.splitlines()) == 1
+    assert "forget" in answer.err
+    assert "twa" not in answer.out
+    assert "tecond" not in answer.out
+
+
+def test_an_export_has_the_others(memory: Command, damaged: str, tmp_path: Path) -> None:
+    answer = memory("export")
+    assert answer.code == 4
+    assert sum('"text"' in line for line in answer.out.splitlines()) == 4
+    assert damaged in answer.err
+    assert "talk" in answer.err
+    answer = memory("export", "--output", str(tmp_path / "out.jsonl"))
+    assert (answer.code, answer.json["exported"]) == (4, 4)
+    assert {each["id"] for each in answer.json["damaged"]} == {damaged, "talk#1"}
+
+
+def test_a_migration_moves_the_others(memory: Command, damaged: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'copy.db'}"
+    answer = memory("migrate", "--to", url)
+    assert answer.code == 4
+    assert damaged in answer.err
+    copy = memory("list", "--store", url)
+    assert copy.code == 0
+    assert len(copy.json["results"]) == 2
+
+
+def test_a_copy_that_was_made_before_the_damage_keeps_what_is_damaged_now(
+    memory: Command, stored: Callable[..., str], home: Path, tmp_path: Path
+) -> None:
+    stored("kept elsewhere")
+    stored("another")
+    url = f"sqlite:///{tmp_path / 'copy.db'}"
+    assert memory("migrate", "--to", url).code == 0
+    [path] = home.rglob("memories.db")
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE record SET text = replace(text, 'kept', 'cept')")
+    db.close()
+    stored("and one more", "--force")
+    assert memory("migrate", "--to", url).code == 4
+    assert len(memory("list", "--store", url).json["results"]) == 3
+
+
+@pytest.mark.parametrize("command", ["get", "history", "update", "delete", "restore", "reinforce"])
+def test_a_command_about_the_damaged_one_says_how_to_be_rid_of_it(memory: Command, damaged: str, command: str) -> None:
+    more = ["new text"] if command == "update" else []
+    answer = memory(command, damaged, *more)
+    assert answer.code == 1
+    assert f"memory forget {damaged}" in answer.error
+
+
+def test_what_is_damaged_can_be_forgotten(memory: Command, damaged: str, home: Path) -> None:
+    answer = memory("forget", damaged, "--yes")
+    assert (answer.code, answer.json["forgotten"]) == (0, True)
+    assert memory("turns", "forget", "talk", "--index", "1", "--yes").code == 0
+    assert memory("list").code == 0
+    assert memory("export").code == 0
+    content = b"".join(file.read_bytes() for file in home.rglob("memories.db*") if file.is_file())
+    assert b"twa" not in content
+    assert b"tecond" not in content
+
+
+def test_a_key_that_a_damaged_memory_has_is_not_given_away(
+    memory: Command, stored: Callable[..., str], home: Path
+) -> None:
+    memory_id = stored("the editor is vim", "--key", "user/editor")
+    [path] = home.rglob("memories.db")
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE record SET text = 'the editor is wim'")
+    db.close()
+    answer = memory("create", "the editor is emacs", "--key", "user/editor")
+    assert answer.code == 1
+    assert f"memory forget {memory_id}" in answer.error
+
+
+def test_an_older_version_that_is_damaged_is_left_out_of_a_history(
+    memory: Command, stored: Callable[..., str], home: Path
+) -> None:
+    memory_id = stored("first")
+    memory("update", memory_id, "second")
+    [path] = home.rglob("memories.db")
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE record SET text = 'fyrst' WHERE text = 'first'")
+    db.close()
+    assert memory("get", memory_id).code == 0
+    answer = memory("history", memory_id)
+    assert answer.code == 4
+    assert [version["content"] for version in answer.json["versions"]] == ["second"]
