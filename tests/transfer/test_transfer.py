@@ -1,8 +1,9 @@
 """Export and import, copies of whole stores, changes of the embedder: the library, over real SQLite files."""
 
 import base64
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -111,7 +112,7 @@ def full(opened: Open) -> SQLiteStore:
 def lines_of(store: SQLiteStore, namespaces: Sequence[str] | None = None, *, vectors: bool = False) -> list[str]:
     lines: list[str] = []
     count = export(store, lines.append, namespaces=namespaces, with_vectors=vectors, progress=quiet)
-    assert count == len(lines) - 1
+    assert count == len(lines) - 2  # the header and the last line
     return lines
 
 
@@ -130,6 +131,12 @@ def live(namespace: str = "ann", collection: Collection = MEMORY, **conditions: 
     return Filter(collection, (namespace,), **conditions)
 
 
+def edited(lines: Iterable[str]) -> list[str]:
+    """Return lines of an export as a person passes them on who has changed them: without the last line."""
+    header, *others = lines
+    return [header.replace('"version":2', '"version":1'), *(line for line in others if not line.startswith('{"end"'))]
+
+
 def line_of(**changes: Any) -> str:
     """Return a line that is acceptable but for the changes; None takes a key away."""
     shape = {
@@ -143,7 +150,7 @@ def line_of(**changes: Any) -> str:
     return json.dumps({name: value for name, value in shape.items() if value is not None}) + "\n"
 
 
-HEADER = '{"format":"memories","version":1}\n'
+HEADER = '{"format":"memories","version":1}\n'  # of an export without a last line, which any lines may follow
 
 
 # --- export ----------------------------------------------------------------------------------------------------------
@@ -158,8 +165,10 @@ def test_an_export_is_canonical_json_lines(opened: Open) -> None:
         ]
     )
     store.append([turn(4, text="said")])
-    assert lines_of(store) == [
-        HEADER,
+    lines = lines_of(store)
+    digest = hashlib.sha256("".join(lines[:-1]).encode()).hexdigest()
+    assert lines == [
+        HEADER.replace("1", "2"),
         (
             '{"collection":"history","namespace":"ann","group":"talk","position":4,"text":"said",'
             '"created_at":"2026-01-01T00:00:04.000Z","session":0}\n'
@@ -172,19 +181,20 @@ def test_an_export_is_canonical_json_lines(opened: Open) -> None:
             f'{{"collection":"memory","namespace":"ann","group":"{IDS[1]}","position":1,"text":"second",'
             '"created_at":"2026-01-01T00:00:01.000Z","labels":{"a":"1","b":"2"},"fields":{"y":"ü","z":1},"accesses":3}\n'
         ),
+        f'{{"end":"memories","records":3,"sha256":"{digest}"}}\n',
     ]
 
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_what_is_imported_is_exported_as_the_same_bytes(full: SQLiteStore, opened: Open, vectors: bool) -> None:
     lines = lines_of(full, vectors=vectors)
-    assert len(lines) == 1 + len(content(full)) == 16
+    assert len(lines) == 2 + len(content(full)) == 17
     other = opened("two")
     done = take_in(other, lines)
     assert (done.imported, done.known, done.conflict_count, done.without_vector) == (15, 0, 0, 0)
-    assert lines_of(other, vectors=vectors)[1:] == [
+    assert lines_of(other, vectors=vectors)[1:-1] == [
         line if '"vectors"' in line or not vectors else lines_of(other, vectors=True)[number]
-        for number, line in enumerate(lines[1:], 1)
+        for number, line in enumerate(lines[1:-1], 1)
     ]
     assert lines_of(other) == lines_of(full)
     assert content(other) == content(full)
@@ -194,7 +204,7 @@ def test_vectors_are_exported_to_the_bit(full: SQLiteStore, opened: Open) -> Non
     lines = lines_of(full, vectors=True)
     assert json.loads(lines[0])["model"] == "fake/1"
     kept = full.vectors(list(content(full)))
-    shapes = [json.loads(line) for line in lines[1:]]
+    shapes = [json.loads(line) for line in lines[1:-1]]
     written = {
         Ref(Collection(shape["collection"]), shape["namespace"], shape["group"], shape["position"]): shape["vectors"]
         for shape in shapes
@@ -205,12 +215,12 @@ def test_vectors_are_exported_to_the_bit(full: SQLiteStore, opened: Open) -> Non
     for ref, rows in written.items():
         assert [base64.b64decode(row) for row in rows] == [row.tobytes() for row in kept[ref]]
     other = opened("two")
-    take_in(other, [line for line in lines if '"vectors"' in line or "format" in line], Unused())
+    take_in(other, edited(line for line in lines if '"vectors"' in line or "format" in line), Unused())
     assert all(np.array_equal(vectors, kept[ref]) for ref, vectors in other.vectors(list(kept)).items())
 
 
 def test_lines_are_in_order_whatever_the_store(full: SQLiteStore) -> None:
-    shapes = [json.loads(line) for line in lines_of(full)[1:]]
+    shapes = [json.loads(line) for line in lines_of(full)[1:-1]]
     order = [(shape["collection"], shape["namespace"], shape["group"], shape["position"]) for shape in shapes]
     assert order == sorted(order)
     groups = [group for collection, namespace, group, _ in order if (collection, namespace) == ("history", "ann")]
@@ -219,13 +229,15 @@ def test_lines_are_in_order_whatever_the_store(full: SQLiteStore) -> None:
 
 def test_nothing_of_another_namespace_is_exported(full: SQLiteStore) -> None:
     lines = lines_of(full, ["ann", "shared"])
-    assert len(lines) == 14
+    assert len(lines) == 15
     assert not any("bob" in line or "secret" in line for line in lines)
-    assert lines_of(full, ["nobody"]) == [HEADER]
+    assert len(lines_of(full, ["nobody"])) == 2
 
 
-def test_an_export_of_a_missing_store_is_its_header_and_makes_no_store(opened: Open, tmp_path: Path) -> None:
-    assert lines_of(opened()) == [HEADER]
+def test_an_export_of_a_missing_store_has_no_records_and_makes_no_store(opened: Open, tmp_path: Path) -> None:
+    lines = lines_of(opened())
+    assert [json.loads(line).get("records") for line in lines] == [None, 0]
+    assert take_in(opened("two"), lines) == Imported()
     assert list(tmp_path.glob("*.db*")) == []
 
 
@@ -241,7 +253,7 @@ def test_an_export_is_one_state_of_the_store(full: SQLiteStore, opened: Open, mo
         tried.append(line)
 
     export(full, write, namespaces=None, progress=quiet)
-    assert len(tried) == 16
+    assert len(tried) == 17
     rival.append([record(IDS[7])])
 
 
@@ -250,7 +262,7 @@ def test_an_export_is_one_state_of_the_store(full: SQLiteStore, opened: Open, mo
 
 def test_a_second_import_changes_nothing(full: SQLiteStore, opened: Open) -> None:
     other, lines = opened("two"), lines_of(full)
-    take_in(other, lines[:7])
+    take_in(other, edited(lines[:7]))
     done = take_in(other, lines)
     assert (done.imported, done.known, done.conflict_count) == (9, 6, 0)
     other.touch([Ref(MEMORY, "ann", IDS[0], 2)])
@@ -404,7 +416,10 @@ def test_a_bad_line_is_refused_by_its_number_before_anything_of_its_batch(
     ("header", "complaint"),
     [
         (line_of(), "line 1 is not the header of an export"),
-        ('{"format":"memories","version":2}', 'line 1 has version "2" and this program reads 1; upgrade memories'),
+        (
+            '{"format":"memories","version":3}',
+            'line 1 has version "3" and this program reads 1 and 2; upgrade memories',
+        ),
         ("hello", "line 1 is not JSON"),
         ('{"format":"memories","version":1,"model":5}', "line 1 has a model that is not text"),
     ],
@@ -422,7 +437,49 @@ def test_what_is_not_utf8_is_refused(opened: Open) -> None:
 def test_a_byte_order_mark_and_empty_lines_are_borne(opened: Open) -> None:
     done = take_in(opened(), ["\ufeff" + HEADER.replace("\n", "\r\n"), "\n", line_of(), "  \n"])
     assert done.imported == 1
-    assert take_in(opened("two"), []).imported == 0
+    with pytest.raises(InvalidInput, match="no records: the export is empty"):
+        take_in(opened("two"), [])
+
+
+@pytest.mark.parametrize("kept", [1, 2, 9, 16])
+def test_an_export_that_was_cut_at_the_end_of_a_line_is_incomplete(full: SQLiteStore, opened: Open, kept: int) -> None:
+    lines = lines_of(full)[:kept]
+    with pytest.raises(InvalidInput, match=f"the export is incomplete: it was cut after line {kept}; use another copy"):
+        take_in(opened("two"), lines)
+    assert places(opened("two")) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda lines: [*lines[:4], *lines[5:]], "line 16 says that the export has 15 records, and there are 14"),
+        (lambda lines: [*lines[:4], lines[4], *lines[4:]], "line 18 says that the export has 15 records"),
+        (lambda lines: [line.replace("quoted", "quote") for line in lines], "line 17 does not match the lines before"),
+        (lambda lines: [*lines[:-1], '{"end":"memories"}'], "line 17 is not the last line of an export"),
+        (lambda lines: [*lines[:-1], '{"end":"memories","rec'], "line 17 is not JSON"),
+        (lambda lines: [*lines, *lines], "line 18 comes after the last line of the export; import one export at a"),
+    ],
+)
+def test_an_export_that_was_changed_is_refused(
+    full: SQLiteStore, opened: Open, change: Callable[[list[str]], list[str]], complaint: str
+) -> None:
+    lines = change(lines_of(full))
+    with pytest.raises(InvalidInput, match=complaint):
+        take_in(opened("two"), lines)
+    assert places(opened("two")) == []
+    with pytest.raises(InvalidInput, match=complaint):
+        importing.check((line.encode() for line in lines), namespaces=None)
+
+
+def test_line_ends_of_another_system_are_no_change(full: SQLiteStore, opened: Open) -> None:
+    lines = lines_of(full)
+    done = take_in(opened("two"), ["\ufeff" + lines[0], "\r\n", *(line.replace("\n", "\r\n") for line in lines[1:])])
+    assert (done.imported, done.unchecked) == (15, False)
+
+
+def test_an_export_of_an_older_program_is_read_and_called_unchecked(full: SQLiteStore, opened: Open) -> None:
+    done = take_in(opened("two"), edited(lines_of(full)))
+    assert (done.imported, done.unchecked) == (15, True)
 
 
 def test_only_into_the_given_namespaces_is_imported(full: SQLiteStore, opened: Open) -> None:

@@ -23,6 +23,7 @@ HINT_DUPLICATE = (
     "to store this one too add --force"
 )
 HINT_SIMILAR = "stored; if it corrects a memory in similar_to, delete that one with: memory delete ID"
+HINT_UNCHECKED = "this export is of an older program, without a last line; nothing tells whether it is complete"
 HINT_SAME = "nothing was stored: this memory says the same already"
 _LARGE_LOG_BYTES = 16 * 2**20  # SQLite moves it into the file at 4 MB, unless somebody reads
 
@@ -181,7 +182,8 @@ def imported(done: "Imported", *, dry_run: bool) -> dict[str, Any]:
     """Return what became of an import."""
     conflicts = [{"line": line, **ref._asdict(), "reason": reason} for line, ref, reason in done.conflicts]
     counts = _fields(done, "imported", "known", "conflict_count")
-    return {**counts, "conflicts": conflicts, "without_vector": done.without_vector, "dry_run": dry_run}
+    note = {"note": HINT_UNCHECKED} if done.unchecked else {}
+    return {**counts, "conflicts": conflicts, "without_vector": done.without_vector, "dry_run": dry_run, **note}
 
 
 def migrated(done: "Migrated", source: str, target: str) -> dict[str, Any]:

@@ -1,13 +1,45 @@
-"""Export: all records of a store as lines of JSON."""
+"""Export: all records of a store as lines of JSON, with a last line that says how many and their hash."""
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Record
-from memories.transfer.lines import header_line, is_id, to_line
+from memories.transfer.lines import Tally, header_line, is_id, to_line
 from memories.transfer.pages import PAGE, Place, Progress, pages, places, total
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Lines:
+    """Writes the lines of an export, from its header to its last line."""
+
+    def __init__(self, write: Callable[[str], object], model: str | None) -> None:
+        """Write the header.
+
+        Args:
+            write: Takes a line with its line break.
+            model: The model of the vectors that will be written; None for none.
+        """
+        self._write = write
+        header = header_line(model)
+        self._tally = Tally(header)
+        write(f"{header}\n")
+
+    def add(self, record: Record, vectors: "NDArray[np.float32] | None" = None) -> None:
+        """Write a record, and its vectors if they are given."""
+        line = to_line(record, vectors)
+        self._tally.add(line)
+        self._write(f"{line}\n")
+
+    def end(self) -> int:
+        """Write the last line; return how many records there are."""
+        self._write(f"{self._tally.last_line()}\n")
+        return self._tally.records
 
 
 def export(
@@ -37,23 +69,21 @@ def export(
         StoreDamaged: A part of the store can't be read.
     """
     if not places(store, namespaces):
-        write(header_line(None) + "\n")
-        return 0
+        return Lines(write, None).end()
     count = 0
     with store.transaction():
         among = places(store, namespaces)
         whole = total(store, among)
-        model = store.info(among[0].everything()).model if with_vectors and among else None
-        write(header_line(model) + "\n")
+        lines = Lines(write, store.info(among[0].everything()).model if with_vectors and among else None)
         for place in among:
             records = _in_order(store, place)
             while page := list(islice(records, PAGE)):
                 vectors = store.vectors([record.ref for record in page]) if with_vectors else {}
                 for record in page:
-                    write(to_line(record, vectors.get(record.ref)) + "\n")
+                    lines.add(record, vectors.get(record.ref))
                 count += len(page)
                 progress("exporting", count, whole)
-    return count
+    return lines.end()
 
 
 def _in_order(store: Store, place: Place) -> Iterator[Record]:

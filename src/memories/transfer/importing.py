@@ -3,7 +3,7 @@
 It can be stopped at any moment and run again.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from memories.embedders.protocol import Embedder
 from memories.errors import Conflict, InvalidInput
 from memories.stores.protocol import Store
 from memories.stores.records import Filter, Record, Ref
-from memories.transfer.lines import content_hash, read_header, read_line
+from memories.transfer.lines import Header, Tally, content_hash, is_last, read_header, read_line
 from memories.transfer.pages import PAGE, Place, with_vectors
 
 MAX_BATCH = 2_000  # records of one memory or conversation that are stored in one step
@@ -37,6 +37,7 @@ class Imported:
         conflicts: The first `MAX_SHOWN` records that were not stored.
         conflict_count: How many were not stored.
         without_vector: How many were stored without a vector, since there is no embedder.
+        unchecked: The export is of the version without a last line, so nothing tells whether it is complete.
     """
 
     imported: int = 0
@@ -44,6 +45,7 @@ class Imported:
     conflicts: list[Rejected] = field(default_factory=list)
     conflict_count: int = 0
     without_vector: int = 0
+    unchecked: bool = False
 
 
 class _Line(NamedTuple):
@@ -69,32 +71,62 @@ def import_(
         dry_run: Store nothing, only return what would happen.
 
     Raises:
-        InvalidInput: A line is not acceptable. The lines before its batch were stored; correct it and run this again.
+        InvalidInput: A line is not acceptable, or the export is incomplete. The lines before its batch were stored;
+            correct it and run this again. `check` finds this before anything is stored.
     """
     importer = _Importer(store, embedder, dry_run=dry_run)
-    for batch in _batches(_read(lines, importer, namespaces)):
+    for batch in _batches(_read(lines, importer.begin, namespaces)):
         importer.store_batch(batch)
     return importer.result
 
 
-def _read(lines: Iterable[bytes], importer: "_Importer", namespaces: Sequence[str] | None) -> Iterator[_Line]:
-    """Yield the records of lines; the importer is first told the model that the header names."""
+def check(lines: Iterable[bytes], *, namespaces: Sequence[str] | None) -> int:
+    """Read an export to its end, as `import_` does, and store nothing; return how many records it has.
+
+    Raises:
+        InvalidInput: A line is not acceptable, or the export is incomplete.
+    """
+    return sum(1 for _ in _read(lines, lambda _header: None, namespaces))
+
+
+def _read(
+    lines: Iterable[bytes], begin: Callable[[Header], object], namespaces: Sequence[str] | None
+) -> Iterator[_Line]:
+    """Yield the records of lines, once `begin` was told what the header says.
+
+    Raises:
+        InvalidInput: A line is not acceptable, or the last one is missing.
+    """
+    number, ended, tally, header = 0, False, None, Header(None, ends=False)
     for number, line in enumerate(lines, 1):
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            if number == 1:
-                importer.model = read_header(text)
+            if tally is None:
+                header, tally = read_header(text), Tally(text)
+                begin(header)
+            elif ended and text.strip():
+                raise InvalidInput("comes after the last line of the export; import one export at a time")
+            elif is_last(text):
+                tally.compare(text)
+                ended = True
             elif text.strip():
                 record = read_line(text)
-                if namespaces is not None and record.ref.namespace not in namespaces:
-                    raise InvalidInput(
-                        f"is of namespace {record.ref.namespace}; name that one, or add --all-namespaces"
-                    )
+                _refuse_others(record, namespaces)
+                tally.add(text)
                 yield _Line(number, record)
         except UnicodeDecodeError as exc:
             raise InvalidInput(f"line {number} is not UTF-8 (at byte {exc.start}); save it as UTF-8") from None
         except InvalidInput as exc:
             raise InvalidInput(f"line {number} {exc}; nothing of its batch was stored") from exc
+    if not number:
+        raise InvalidInput("no records: the export is empty, not even a header is in it")
+    if header.ends and not ended:
+        raise InvalidInput(f"the export is incomplete: it was cut after line {number}; use another copy")
+
+
+def _refuse_others(record: Record, namespaces: Sequence[str] | None) -> None:
+    if namespaces is not None and record.ref.namespace not in namespaces:
+        raise InvalidInput(f"is of namespace {record.ref.namespace}; name that one, or add --all-namespaces")
 
 
 def _batches(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
@@ -128,6 +160,10 @@ class _Importer:
         self._dry_run = dry_run
         self._blocked: set[Ref] = set()
         self._looked_at: set[Place] = set()
+
+    def begin(self, header: Header) -> None:
+        """Take in what the header says."""
+        self.model, self.result.unchecked = header.model, not header.ends
 
     def store_batch(self, batch: Sequence[_Line]) -> None:
         """Store the new records of a batch, those of each memory or conversation together or not at all."""

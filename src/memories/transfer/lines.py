@@ -1,4 +1,8 @@
-"""A record as a line of JSON: the same record gives the same line, and every value is checked when it is read. Pure."""
+"""An export as lines of JSON: the same records give the same lines, and every value is checked when it is read. Pure.
+
+The first line is a header, the last one counts the records and has the SHA-256 of all lines before it: without it a
+file that was cut at the end of a line would pass for a whole one.
+"""
 
 import base64
 import binascii
@@ -8,7 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories import validate
 from memories.errors import InvalidInput
@@ -22,14 +26,77 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FORMAT, VERSION = "memories", 1
+FORMAT, VERSION = "memories", 2
+WITHOUT_LAST_LINE = 1  # the version before; nothing tells whether such an export is complete
 MAX_LINE_BYTES = 16_777_216
 _REQUIRED = ("collection", "namespace", "group", "position", "text", "created_at")
 _OPTIONAL = ("ended_at", "ended_by", "key", "session", "labels", "fields", "accesses", "vectors")
 _MAX_LABELS = validate.MAX_TAGS + 2  # the role and the speaker of a turn are labels beside its tags
 _MAX_KEY = 2 * validate.MAX_KEY + 1  # with the project or the conversation that it belongs to
 _MAX_FIELDS = 100
+_END = re.compile(r'\s*\{\s*"end"\s*:')
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+
+
+class Header(NamedTuple):
+    """What the first line of an export says.
+
+    Attributes:
+        model: The model of the vectors that follow; None if there are none.
+        ends: Whether a last line follows.
+    """
+
+    model: str | None
+    ends: bool
+
+
+class Tally:
+    """Counts the records of an export and hashes its lines, for the last one.
+
+    Line ends and a byte-order mark are no part of the hash: a transfer as text may change them.
+
+    Attributes:
+        records: How many there were.
+    """
+
+    def __init__(self, header: str) -> None:
+        """Begin with the first line."""
+        self.records = 0
+        self._hash = hashlib.sha256()
+        self._add(header)
+
+    def add(self, line: str) -> None:
+        """Add the line of a record, without its end."""
+        self.records += 1
+        self._add(line)
+
+    def last_line(self) -> str:
+        """Return the last line of an export of these lines."""
+        return _dump({"end": FORMAT, "records": self.records, "sha256": self._hash.hexdigest()})
+
+    def compare(self, line: str) -> None:
+        """Compare with the last line of the export that was read.
+
+        Raises:
+            InvalidInput: It was written for other lines.
+        """
+        shape = _object(line)
+        if shape.get("end") != FORMAT or "records" not in shape or "sha256" not in shape:
+            raise InvalidInput(f"is not the last line of an export, {self.last_line()}")
+        if shape["records"] != self.records:
+            raise InvalidInput(
+                f"says that the export has {shown(str(shape['records']))} records, and there are {self.records}: the "
+                "export is incomplete or was changed; use another copy"
+            )
+        if shape["sha256"] != self._hash.hexdigest():
+            raise InvalidInput(
+                "does not match the lines before it (SHA-256): the export was damaged or changed after it was written; "
+                f'use another copy or, if you changed it, write "version":{WITHOUT_LAST_LINE} in its first line and '
+                "remove the last one"
+            )
+
+    def _add(self, line: str) -> None:
+        self._hash.update(f"{line}\n".encode("utf-8", "surrogatepass"))
 
 
 def header_line(model: str | None) -> str:
@@ -37,8 +104,8 @@ def header_line(model: str | None) -> str:
     return _dump({"format": FORMAT, "version": VERSION} | ({} if model is None else {"model": model}))
 
 
-def read_header(line: str) -> str | None:
-    """Return the model of the vectors that follow; None if there are none.
+def read_header(line: str) -> Header:
+    """Return what the first line says.
 
     Raises:
         InvalidInput: It is not the header of an export that this program can read.
@@ -47,9 +114,18 @@ def read_header(line: str) -> str | None:
     if shape.get("format") != FORMAT:
         raise InvalidInput(f'is not the header of an export, {header_line(None)}; write one with "memory export"')
     version = shape.get("version")
-    if version != VERSION:
-        raise InvalidInput(f'has version "{shown(str(version))}" and this program reads {VERSION}; upgrade memories')
-    return None if shape.get("model") is None else _text(shape["model"], "model", validate.MAX_KEY)
+    if version not in (WITHOUT_LAST_LINE, VERSION):
+        raise InvalidInput(
+            f'has version "{shown(str(version))}" and this program reads {WITHOUT_LAST_LINE} and {VERSION}; '
+            "upgrade memories"
+        )
+    model = None if shape.get("model") is None else _text(shape["model"], "model", validate.MAX_KEY)
+    return Header(model, version == VERSION)
+
+
+def is_last(line: str) -> bool:
+    """Return whether a line is the last one of an export."""
+    return bool(_END.match(line))
 
 
 def to_line(record: Record, vectors: "NDArray[np.float32] | None" = None) -> str:

@@ -1,16 +1,17 @@
 """Commands that move whole stores or change their embedder: export, import, migrate, reembed."""
 
 import contextlib
+import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from memories.disk import replacing
-from memories.errors import InvalidInput
+from memories.errors import InvalidInput, MemoriesError, SystemFault
 from memories.models import SHARED
 from memories.skins import shapes
 from memories.skins.cli.options import (
@@ -26,11 +27,14 @@ from memories.skins.cli.output import emit, note, watch
 from memories.skins.cli.session import texts
 
 if TYPE_CHECKING:
+    import tempfile
+
     from memories.config import Config
     from memories.embedders import Embedder
     from memories.stores import Store
 
 _IN_MEMORY_BYTES = 16_777_216  # of an export that waits for its reader; what is more lies in a temporary file
+_PIECE = 1_048_576
 
 _some_namespaces = with_settings(
     namespace_option,
@@ -54,8 +58,6 @@ def export(config: "Config", file: str | None, vectors: bool, all_namespaces: bo
 
     Every version and every field is in it, deleted memories too. memory import reads it.
     """
-    import tempfile  # 5 ms that other commands do without
-
     from memories.transfer.export import export as run
 
     names = _namespaces(config, all_namespaces, no_shared)
@@ -67,13 +69,15 @@ def export(config: "Config", file: str | None, vectors: bool, all_namespaces: bo
             )
 
     if file is None or file == "-":
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as spool:  # so that nobody waits for who reads it
-            write_to(spool)
+        with _spooled() as spool:  # so that nobody waits for who reads it
+            with _naming(*_temporary()):
+                write_to(spool)
             spool.seek(0)
-            while piece := spool.read(1 << 20):
-                sys.stdout.buffer.write(piece)
+            with _naming("standard output", "for what was written there is incomplete"):
+                _pour(spool, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
         return
-    with replacing(Path(file)) as stream:
+    with _naming(file, "or name another one; it is as it was before"), replacing(Path(file)) as stream:
         count = write_to(stream)
     emit({"exported": count, "output": file}, lambda: f"Exported {count} records to {file}.")
 
@@ -85,16 +89,22 @@ def export(config: "Config", file: str | None, vectors: bool, all_namespaces: bo
 def import_(config: "Config", file: str, dry_run: bool, all_namespaces: bool, no_shared: bool) -> int:
     """Read an export into the store.
 
-    FILE is what memory export wrote, or - for standard input. Records that are already there are left as they are.
-    Exits 1 if some records were left out because they conflict with what is there.
+    FILE is what memory export wrote, or - for standard input. It is checked as a whole first: nothing of one that is
+    incomplete or damaged is stored. Records that are already there are left as they are. Exits 1 if some records were
+    left out because they conflict with what is there.
     """
     from memories.embedders import open_embedder
+    from memories.transfer.importing import check
     from memories.transfer.importing import import_ as run
 
     names = _namespaces(config, all_namespaces, no_shared)
     embedder = open_embedder(config.embedder, config)
-    with _opened(config.store, embedder, config) as opened, _lines(file) as lines:
-        done = run(opened, lines, embedder, namespaces=names, dry_run=dry_run)
+    with _readable(file) as lines:
+        check(lines("checking"), namespaces=names)
+        with _opened(config.store, embedder, config) as opened:
+            done = run(opened, lines("importing"), embedder, namespaces=names, dry_run=dry_run)
+    if done.unchecked:
+        note(f"Note: {shapes.HINT_UNCHECKED}.")
     emit(shapes.imported(done, dry_run=dry_run), lambda: texts().imported(done, dry_run=dry_run))
     return 1 if done.conflict_count else 0
 
@@ -167,30 +177,66 @@ def _opened(url: str, embedder: "Embedder | None", config: "Config") -> "context
 
 
 @contextlib.contextmanager
-def _lines(file: str) -> Iterator[Iterator[bytes]]:
-    """Give the lines of a file, or of standard input; show how far it is."""
+def _readable(file: str) -> Iterator[Callable[[str], Iterator[bytes]]]:
+    """Give what reads the lines of a file, or of standard input, from the first one; it shows how far it is."""
     from memories.transfer.lines import MAX_LINE_BYTES
 
-    def read(stream: IO[bytes], size: int) -> Iterator[bytes]:
+    def read(what: str) -> Iterator[bytes]:
+        stream.seek(0)
         done = 0
         while line := stream.readline(MAX_LINE_BYTES + 1):
             if len(line) > MAX_LINE_BYTES:
                 raise InvalidInput(f"{file} has a line of more than {MAX_LINE_BYTES} bytes; it is not an export")
             done += len(line)
-            if size:
-                bar("importing", done, size)
+            bar(what, done, size)
             yield line
 
-    with contextlib.closing(_Bar()) as bar:
-        if file == "-":
-            yield read(sys.stdin.buffer, 0)
-            return
+    with contextlib.ExitStack() as stack:
+        bar = stack.enter_context(contextlib.closing(_Bar()))
         try:
-            stream = Path(file).open("rb")  # noqa: SIM115 - closed below; only errors of opening are caught here
+            stream = sys.stdin.buffer if file == "-" else stack.enter_context(Path(file).open("rb"))
         except OSError as exc:
             raise InvalidInput(f"cannot read {file}: {exc.strerror}") from exc
-        with stream:
-            yield read(stream, os.fstat(stream.fileno()).st_size)
+        if not stream.seekable():  # a pipe; it is read twice
+            spool = stack.enter_context(_spooled())
+            with _naming(*_temporary()):
+                _pour(stream, spool)
+            stream = spool
+        size = stream.seek(0, os.SEEK_END)
+        yield read
+
+
+def _pour(source: IO[bytes], target: IO[bytes]) -> None:
+    while piece := source.read(_PIECE):
+        target.write(piece)
+
+
+def _spooled() -> "tempfile.SpooledTemporaryFile[bytes]":
+    """Return an empty file that nobody else sees, in memory as long as it is small."""
+    import tempfile  # 5 ms that other commands do without
+
+    return tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)
+
+
+def _temporary() -> tuple[str, str]:
+    """Return where it lies, and what to do if there is no room."""
+    import tempfile
+
+    return tempfile.gettempdir(), "or set TMPDIR to a folder with more room"
+
+
+@contextlib.contextmanager
+def _naming(place: str, consequence: str) -> Iterator[None]:
+    """Name the place that could not be written, and what follows from it."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        if isinstance(exc, MemoriesError):
+            raise
+        remedy = "make room on its disk and try again, " if exc.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise SystemFault(f"cannot write {place}: {exc.strerror or exc}; {remedy}{consequence}") from exc
 
 
 class _Bar:
