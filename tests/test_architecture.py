@@ -43,12 +43,12 @@ ORDER = {
     "memories.embedders.service": "models cache windows < providers < client < embedder",
     "memories.write": "vocabulary queue < reading < duplicates < create change turns forget",
     "memories.search": "dates speakers surroundings calibration ranking < candidates noise < results < search",
-    "memories.transfer": "lines pages < export importing migrate reembed",
+    "memories.transfer": "lines pages < export importing migrate reembed < backup < doctor",
     "memories.agent": """fence policy < payloads < backend < engine chroma_process < chroma_mcp < gateway < context <
         memory""",
     "memories.skins": "shapes < cli mcp",
-    "memories.skins.cli": """output < text < session < options < memories search turns context stores status serve
-        trust < app""",
+    "memories.skins.cli": """output progress < text < session < options < backup <
+        memories search turns context stores status serve < app""",
     "memories.skins.mcp": "answers < server < stdio",
 }
 MAX_FILES_TO_ROWS = 16

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from memories.models import Forgotten, History, Memory, Page, Status
     from memories.search.results import Explanation, Hit
     from memories.stores.records import Finding, Ref
+    from memories.transfer.backup import BackedUp, Restored
     from memories.transfer.importing import Imported
     from memories.transfer.migrate import Migrated
     from memories.transfer.reembed import Reembedded
@@ -184,6 +185,34 @@ def imported(done: "Imported", *, dry_run: bool) -> dict[str, Any]:
     counts = _fields(done, "imported", "known", "conflict_count")
     note = {"note": HINT_UNCHECKED} if done.unchecked else {}
     return {**counts, "conflicts": conflicts, "without_vector": done.without_vector, "dry_run": dry_run, **note}
+
+
+def backed_up(done: "BackedUp", store: str, queued: int) -> dict[str, Any]:
+    """Return what a backup of the store at a URL did, and how many turns wait to be stored."""
+    from memories.config import without_password
+
+    return {
+        "backup": str(done.file),
+        "verified": True,
+        **_fields(done, "kind", "records", "size_bytes", "sha256"),
+        "store": without_password(store),
+        "removed": [str(file) for file in done.removed],
+        "queued": queued,
+    }
+
+
+def restored(done: "Restored", file: str, store: str) -> dict[str, Any]:
+    """Return what a restore from a file into the store at a URL did."""
+    from memories.config import without_password
+
+    shape = {
+        "restored": file,
+        "verified": True,
+        "store": without_password(store),
+        **_fields(done, "records", "made_at", "without_vector"),
+        "kept": None if done.kept is None else str(done.kept),
+    }
+    return shape | ({"note": HINT_UNCHECKED} if done.unchecked else {})
 
 
 def migrated(done: "Migrated", source: str, target: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Export: all records of a store as lines of JSON, with a last line that says how many and their hash."""
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -18,15 +18,18 @@ if TYPE_CHECKING:
 class Lines:
     """Writes the lines of an export, from its header to its last line."""
 
-    def __init__(self, write: Callable[[str], object], model: str | None) -> None:
+    def __init__(
+        self, write: Callable[[str], object], model: str | None, backup: Mapping[str, str] | None = None
+    ) -> None:
         """Write the header.
 
         Args:
             write: Takes a line with its line break.
             model: The model of the vectors that will be written; None for none.
+            backup: What a backup says of itself.
         """
         self._write = write
-        header = header_line(model)
+        header = header_line(model, backup)
         self._tally = Tally(header)
         write(f"{header}\n")
 
@@ -48,6 +51,7 @@ def export(
     *,
     namespaces: Sequence[str] | None,
     with_vectors: bool = False,
+    backup: Mapping[str, str] | None = None,
     progress: Progress,
 ) -> int:
     """Write every record as a line of JSON, in order of collection, namespace, group and position.
@@ -60,6 +64,7 @@ def export(
         write: Takes a line with its line break.
         namespaces: Only these; None for all.
         with_vectors: Also write the vectors that the store has.
+        backup: What a backup says of itself.
         progress: Is told how much is done.
 
     Returns:
@@ -69,12 +74,13 @@ def export(
         StoreDamaged: A part of the store can't be read.
     """
     if not places(store, namespaces):
-        return Lines(write, None).end()
+        return Lines(write, None, backup).end()
     count = 0
     with store.transaction():
         among = places(store, namespaces)
         whole = total(store, among)
-        lines = Lines(write, store.info(among[0].everything()).model if with_vectors and among else None)
+        model = store.info(among[0].everything()).model if with_vectors and among else None
+        lines = Lines(write, model, backup)
         for place in among:
             records = _in_order(store, place)
             while page := list(islice(records, PAGE)):

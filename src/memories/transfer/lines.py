@@ -44,10 +44,12 @@ class Header(NamedTuple):
     Attributes:
         model: The model of the vectors that follow; None if there are none.
         ends: Whether a last line follows.
+        backup: What a backup says of itself; None if it is no backup.
     """
 
     model: str | None
     ends: bool
+    backup: Mapping[str, str] | None = None
 
 
 class Tally:
@@ -99,9 +101,15 @@ class Tally:
         self._hash.update(f"{line}\n".encode("utf-8", "surrogatepass"))
 
 
-def header_line(model: str | None) -> str:
-    """Return the first line of an export; it names the model if the lines have vectors."""
-    return _dump({"format": FORMAT, "version": VERSION} | ({} if model is None else {"model": model}))
+def header_line(model: str | None, backup: Mapping[str, str] | None = None) -> str:
+    """Return the first line of an export.
+
+    Args:
+        model: The model of its vectors; None if it has none.
+        backup: What a backup says of itself.
+    """
+    more = {"model": model, "backup": backup}
+    return _dump({"format": FORMAT, "version": VERSION} | {name: value for name, value in more.items() if value})
 
 
 def read_header(line: str) -> Header:
@@ -120,7 +128,8 @@ def read_header(line: str) -> Header:
             "upgrade memories"
         )
     model = None if shape.get("model") is None else _text(shape["model"], "model", validate.MAX_KEY)
-    return Header(model, version == VERSION)
+    backup = None if "backup" not in shape else _mapping(shape["backup"], "backup", _MAX_FIELDS)
+    return Header(model, version == VERSION, backup)
 
 
 def is_last(line: str) -> bool:

@@ -1,5 +1,6 @@
 """A queue on disk for what could not be stored yet: one JSON object a line, in order, kept through crashes."""
 
+import glob
 import hashlib
 import json
 import logging
@@ -53,6 +54,12 @@ def files_of(config: Config, namespace: str) -> tuple[Path, str]:
     schema = parse_qs(parts.query).get("schema", [""])[-1]
     place = (kind, parts.netloc.rpartition("@")[2].lower(), parts.path.strip("/") or config.collection_name, schema)
     return config.home, f"{hashlib.blake2b(repr(place).encode(), digest_size=8).hexdigest()}.{namespace}"
+
+
+def waiting(config: Config) -> int:
+    """Return how many turns wait to be stored, of all namespaces."""
+    folder, name = files_of(config, "")
+    return sum(len(_read(path)[0]) for path in folder.glob(f"{glob.escape(name)}*.turns.jsonl"))
 
 
 class RetryQueue:

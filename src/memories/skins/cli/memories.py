@@ -1,11 +1,14 @@
 """Commands that write memories: create, update, reinforce, delete, restore, forget."""
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from memories.errors import NotFound, StoreDamaged
+from memories.errors import InvalidInput, NotFound, StoreDamaged
+from memories.ids import parse_id
 from memories.skins import shapes
 from memories.skins.cli.options import command, in_session, memory_id, option, share, tag_options
 from memories.skins.cli.output import confirm, emit, note
@@ -102,13 +105,34 @@ def delete(memories: "Memories", memory_id: str) -> None:
     emit(shapes.deleted(memory), lambda: texts().deleted(memory))
 
 
-@command(epilog="memory restore 01a1fdf1-92cd-72f2")
-@memory_id
+@command(epilog="memory restore 01a1fdf1-92cd-72f2\nmemory restore backups/memories-20260102T100000Z.db --replace")
+@click.argument("wanted", metavar="ID|FILE")
+@option("--replace", is_flag=True, help="FILE: put the store that is there aside, under a name that is told.")
 @in_session(reads=True)
-def restore(memories: "Memories", memory_id: str) -> None:
-    """Bring back a deleted or superseded memory."""
-    memory = memories.restore(memory_id)
+def restore(memories: "Memories", wanted: str, replace: bool) -> None:
+    """Bring back a deleted memory, or a whole store from a backup.
+
+    ID is a deleted or superseded memory. FILE is what memory backup or memory export wrote, or the snapshot of an
+    upgrade; write ./FILE where it looks like an ID. It is checked as a whole before the store is touched.
+    """
+    if replace or _is_file(wanted):
+        from memories.skins.cli.backup import restore_store
+
+        restore_store(memories.config, wanted, replace=replace)
+        return
+    memory = memories.restore(wanted)
     emit(shapes.memory(memory), lambda: texts().memory(memory))
+
+
+def _is_file(wanted: str) -> bool:
+    """Return whether a file is meant; what can be the id of a memory is one."""
+    try:
+        parse_id(wanted)
+    except InvalidInput:
+        return (
+            "/" in wanted or os.sep in wanted or wanted.endswith((".db", ".jsonl", ".backup")) or Path(wanted).exists()
+        )
+    return False
 
 
 @command(epilog="memory forget 01a1fdf1-92cd-72f2\nmemory forget 01a1fdf1-92cd-72f2 --yes")

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -24,6 +24,7 @@ from memories.skins.cli.options import (
     with_settings,
 )
 from memories.skins.cli.output import emit, note, watch
+from memories.skins.cli.progress import Bar
 from memories.skins.cli.session import texts
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def export(config: "Config", file: str | None, vectors: bool, all_namespaces: bo
     names = _namespaces(config, all_namespaces, no_shared)
 
     def write_to(stream: IO[bytes]) -> int:
-        with _opened(config.store, None, config) as opened, contextlib.closing(_Bar()) as bar:
+        with _opened(config.store, None, config) as opened, Bar() as bar:
             return run(
                 opened, lambda line: stream.write(line.encode()), namespaces=names, with_vectors=vectors, progress=bar
             )
@@ -127,7 +128,7 @@ def migrate(config: "Config", target: str) -> None:
     with (
         _opened(config.store, None, config) as source,
         _opened(target, embedder, config) as copy,
-        contextlib.closing(_Bar()) as bar,
+        Bar() as bar,
     ):
         done = run(source, copy, embedder, progress=bar)
     switch = _setting(target, "set MEMORY_STORE to the URL that you gave")
@@ -152,7 +153,7 @@ def reembed(config: "Config", model: str | None) -> None:
     embedder = open_embedder(name, config)
     if embedder is None:
         raise InvalidInput('"none" makes no vectors; name an embedder, or set EMBEDDER=none to search by words only')
-    with _opened(config.store, None, config) as opened, contextlib.closing(_Bar()) as bar:
+    with _opened(config.store, None, config) as opened, Bar() as bar:
         done = run(opened, embedder, progress=bar)
     answer = shapes.reembedded(done, name)
     if name != config.embedder:
@@ -192,7 +193,7 @@ def _readable(file: str) -> Iterator[Callable[[str], Iterator[bytes]]]:
             yield line
 
     with contextlib.ExitStack() as stack:
-        bar = stack.enter_context(contextlib.closing(_Bar()))
+        bar = stack.enter_context(Bar())
         try:
             stream = sys.stdin.buffer if file == "-" else stack.enter_context(Path(file).open("rb"))
         except OSError as exc:
@@ -237,30 +238,6 @@ def _naming(place: str, consequence: str) -> Iterator[None]:
             raise
         remedy = "make room on its disk and try again, " if exc.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         raise SystemFault(f"cannot write {place}: {exc.strerror or exc}; {remedy}{consequence}") from exc
-
-
-class _Bar:
-    """Shows on a terminal how far something is; says nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-        self._what = ""
-        self._bar: Any = None
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if not self._shown:
-            return
-        if self._bar is None or what != self._what or done < self._bar.pos:
-            self.close()
-            self._what = what
-            self._bar = click.progressbar(length=total, label=what, file=sys.stderr).__enter__()
-        self._bar.length = total
-        self._bar.update(done - self._bar.pos)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.render_finish()
-            self._bar = None
 
 
 def _setting(url: str, otherwise: str) -> str:

@@ -146,6 +146,24 @@ def imported(done: "Imported", *, dry_run: bool) -> str:
     return safe("\n".join(lines))
 
 
+def backed_up(answer: Mapping[str, Any]) -> str:
+    """Return where a backup is."""
+    lines = [f"Backed up and verified: {answer['records']} records in {answer['backup']}."]
+    lines += [f"Removed {file}" for file in answer["removed"]]
+    return safe("\n".join(lines))
+
+
+def restored(answer: Mapping[str, Any]) -> str:
+    """Return what a restore did, and where the store from before is."""
+    made = f", made at {answer['made_at']}" if answer["made_at"] else ""
+    lines = [f"Restored and verified: {answer['records']} records from {answer['restored']}{made}."]
+    if answer["without_vector"]:
+        lines.append(f"{answer['without_vector']} have no vector; memory reembed adds them.")
+    if answer["kept"]:
+        lines.append(f"The store from before is kept as {answer['kept']}; remove it when you no longer need it.")
+    return safe("\n".join(lines))
+
+
 def migrated(answer: Mapping[str, Any]) -> str:
     """Return what a migration did, and how to go on."""
     counts = ", ".join(f"{count} of {collection}" for collection, count in answer["records"].items())

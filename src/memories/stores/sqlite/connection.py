@@ -202,10 +202,45 @@ class SQLiteFile:
                     raise
             return missing
 
+    def copy_to(self, target: Path) -> None:
+        """Write a copy of the store, as it is at one moment, into an empty file; writers go on meanwhile."""
+        with translated(self.path):
+            connection = self._connection()
+            try:
+                connection.execute("VACUUM INTO ?", (str(target),))
+            except apsw.FullError as exc:
+                raise StoreError(f"the disk of {target} is full; make room on it, or name another one") from exc
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other writers out without opening the file, to put another one in its place."""
+        with self._exclusive(BUSY_SECONDS):
+            yield
+
+    def settle(self) -> bool:
+        """Bring the log into the file and empty it, to be done while alone; return whether that was possible.
+
+        It is not where somebody is reading, or the store can't be opened.
+        """
+        try:
+            with translated(self.path):
+                connection = self._connection()
+                connection.set_busy_timeout(int(SETTLING_SECONDS * 1000))
+                busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+        except StoreError:
+            return False
+        finally:
+            self._close_connections()
+        return not busy
+
     def close(self) -> None:
         """Close every connection of this process."""
         if self._guard.forked:
             return  # they are the parent's
+        self._close_connections()
+        self._reset()
+
+    def _close_connections(self) -> None:
         with self._opened_lock:
             self._keep_what_is_not_ours()
             try:
@@ -214,7 +249,7 @@ class SQLiteFile:
             except apsw.ThreadingViolationError as exc:
                 raise StoreError(f"{self.path} is in use by another thread; close it when its calls are done") from exc
             self._opened.clear()
-        self._reset()
+        self._local = threading.local()
 
     def size_bytes(self) -> int:
         """Return the size of the file and its log on the disk."""

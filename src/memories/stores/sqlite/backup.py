@@ -1,0 +1,254 @@
+"""Copies of the store file: taking one while others write, checking it, and putting one in the store's place.
+
+A copy carries a mark in `meta`, which says of which store it is and of when. Where a file with that mark lies beside a
+log, the log is not its own: see `put_back`.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+
+from memories.disk import flush_folder, put_in_place
+from memories.errors import RequestError, SchemaTooNew, StoreDamaged, StoreError
+from memories.ids import digest
+from memories.stores.sqlite import schema
+from memories.stores.sqlite.connection import SQLiteFile, opened_apart, translated
+from memories.stores.sqlite.query import READ, fetch, fetch_value, labels_of
+
+MARK = "backup"  # in `meta`
+_PAGE = 500
+_SIDE_FILES = ("-wal", "-shm", "-journal")
+
+
+class Mark(NamedTuple):
+    """What a copy says of itself: the id of the store, and when it was made, in ISO 8601."""
+
+    store: str
+    at: str
+
+
+# --- out -------------------------------------------------------------------------------------------------------------
+
+
+def copy_out(path: Path, target: Path, mark: Mark) -> int:
+    """Write a copy of a store, as it is at one moment, while others write; return how many records it has.
+
+    Args:
+        path: The store.
+        target: An empty file that nobody else uses.
+        mark: What the copy says of itself.
+
+    Raises:
+        StoreDamaged: The store, or the copy, is not sound.
+    """
+    file = SQLiteFile(path)
+    try:
+        with file.read() as db:  # migrates an older schema, as every use of the store does
+            begun = fetch_value(db, "SELECT coalesce(max(seq), 0) FROM record")
+        file.copy_to(target)
+    finally:
+        file.close()
+    with translated(target):
+        with opened_apart(target, write=True) as db:
+            db.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
+            _set_mark(db, mark)
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        _flush(target)
+        with opened_apart(target) as db:
+            last = fetch_value(db, "SELECT seq FROM sqlite_sequence WHERE name = 'record'")
+        if (last or 0) < begun:
+            raise StoreError(f"the copy {target} is older than the store was when it began; nothing was kept")
+    return records_in(target)
+
+
+def records_in(path: Path) -> int:
+    """Read a copy from its first to its last record and check everything in it; return how many records it has.
+
+    Raises:
+        StoreDamaged: It is not a store, or not a sound one.
+    """
+    with translated(path), opened_apart(path) as db:
+        problems = [row[0] for row in fetch(db, "PRAGMA integrity_check(3)")]
+        if problems != ["ok"]:
+            raise StoreDamaged(f"{path} is damaged ({problems[0]})")
+        count, last = 0, -1
+        while rows := fetch(db, f"{READ} WHERE r.seq > ? ORDER BY r.seq LIMIT {_PAGE}", (last,)):
+            names = {str(label): pair for label, pair in labels_of(db, [row[9] for row in rows]).items()}
+            for row in rows:
+                try:
+                    schema.record_of(row, names)
+                except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as exc:
+                    raise StoreDamaged(f"{path} is damaged: record {row[0]} can't be read ({exc})") from exc
+            count, last = count + len(rows), rows[-1][0]
+        if count != fetch_value(db, "SELECT count(*) FROM record"):
+            raise StoreDamaged(f"{path} is damaged: some records belong to no namespace")
+        return count
+
+
+def is_database(path: Path) -> bool:
+    """Return whether a file is a SQLite database, of whatever program, sound or not."""
+    with translated(path), opened_apart(path) as db:
+        try:
+            return bool(db.pragma("schema_version")) or path.stat().st_size > 0
+        except apsw.NotADBError:
+            return False
+        except apsw.CorruptError:
+            return True
+
+
+def identity_of(path: Path) -> str:
+    """Return what tells a store from others, and is the same in its copies as long as it lies where it is."""
+    return digest(str(path))
+
+
+def mark_of(path: Path) -> Mark | None:
+    """Return what a file says of itself; None if it is no copy of a store."""
+    try:
+        with translated(path), opened_apart(path) as db:
+            if db.pragma("application_id") != schema.APPLICATION_ID:
+                return None
+            found = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (MARK,))
+            return None if found is None else Mark(**json.loads(found))
+    except (StoreError, ValueError, TypeError):
+        return None
+
+
+# --- in --------------------------------------------------------------------------------------------------------------
+
+
+def copy_in(source: Path, target: Path) -> int:
+    """Write what a backup, a snapshot or another store file has into a new file; return how many records there are.
+
+    Args:
+        source: The file; it is not changed.
+        target: An empty file that nobody else uses. It gets this program's schema.
+
+    Raises:
+        StoreDamaged: It is not a sound store.
+        SchemaTooNew: A newer program wrote it.
+    """
+    with translated(source), opened_apart(source) as db:
+        _refuse_foreign(db, source)
+        try:
+            db.execute("VACUUM INTO ?", (str(target),))
+        except apsw.FullError as exc:
+            raise StoreError(f"the disk of {target} is full; make room and try again; nothing was changed") from exc
+    with translated(target), opened_apart(target, write=True) as db:
+        db.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
+        for version in range(int(db.pragma("user_version")) + 1, len(schema.MIGRATIONS) + 1):
+            with db:
+                schema.migrate(db, version)
+                db.execute(f"PRAGMA user_version={version}")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    return records_in(target)
+
+
+def put_back(scratch: Path, path: Path, aside: Path | None, records: int) -> None:
+    """Put a checked file in the place of a store, in steps that each leave the old store or the new one.
+
+    Args:
+        scratch: The file, in the folder of the store; used by nobody else.
+        path: The store.
+        aside: The name that a store which is there is kept under, with its log; None to refuse then.
+        records: How many it has.
+
+    Raises:
+        RequestError: There is a store, and no name to keep it under.
+        StoreBusy: Another process holds the write lock.
+    """
+    file = SQLiteFile(path)
+    with file.alone(), translated(path):
+        old = [Path(f"{path}{suffix}") for suffix in ("", "-wal") if _has_content(Path(f"{path}{suffix}"))]
+        if old and aside is None:
+            raise RequestError(
+                f"there is a store at {path}; to put it aside and restore this one in its place, add --replace"
+            )
+        settled = not old or file.settle()
+        if aside is not None:
+            _keep(path, aside)
+        # A log that can't be emptied lies beside the new file for a moment; the mark says that it is not its own.
+        if settled:
+            _drop_mark(scratch)
+            _drop_side_files(path)
+        _flush(scratch)
+        put_in_place(scratch, path)
+        _drop_side_files(path)
+        if not settled:
+            _drop_mark(path)
+        with opened_apart(path) as db:
+            there = fetch_value(db, "SELECT count(*) FROM record")
+        if there != records:
+            raise StoreError(f"{path} has {there} records and the backup {records}; restore another one")
+
+
+def _keep(path: Path, aside: Path) -> None:
+    """Give the store and its log second names, so that they stay when the first ones are taken."""
+    for suffix in ("", "-wal"):
+        part = Path(f"{path}{suffix}")
+        if _has_content(part):
+            try:
+                os.link(part, f"{aside}{suffix}", follow_symlinks=False)
+            except OSError as exc:
+                raise StoreError(f"cannot keep the old store as {aside}: {exc.strerror}; nothing was changed") from exc
+    flush_folder(path.parent)
+
+
+def _drop_side_files(path: Path) -> None:
+    for suffix in _SIDE_FILES:
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    flush_folder(path.parent)
+
+
+def _has_content(path: Path) -> bool:
+    try:
+        return path.lstat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _set_mark(db: apsw.Connection, mark: Mark) -> None:
+    db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (MARK, json.dumps(mark._asdict())))
+
+
+def _drop_mark(path: Path) -> None:
+    with translated(path), opened_apart(path, write=True) as db:
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute("DELETE FROM meta WHERE name = ?", (MARK,))
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _flush(path: Path) -> None:
+    """Make a file survive a power cut; nobody may have it open."""
+    fd = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
+    """Refuse a database that this program did not make: what is in its schema would be run."""
+    if db.pragma("application_id") != schema.APPLICATION_ID:
+        raise RequestError(f"{path} is a SQLite database of another program; name a backup of Memories")
+    version, newest = int(db.pragma("user_version")), len(schema.MIGRATIONS)
+    if not 1 <= version <= newest:
+        raise SchemaTooNew(f"{path} has schema {version} and this program knows {newest} at most; upgrade memories")
+    ours = set(_objects(_empty()))
+    foreign = [f"{kind} {name}" for kind, name in _objects(db) if (kind, name) not in ours]
+    if foreign:
+        raise RequestError(f"{path} has a {foreign[0]}, which Memories never made; it was not restored")
+
+
+def _empty() -> apsw.Connection:
+    """Return a store in memory, with this program's schema."""
+    made = apsw.Connection(":memory:")
+    for version in range(1, len(schema.MIGRATIONS) + 1):
+        schema.migrate(made, version)
+    return made
+
+
+def _objects(db: apsw.Connection) -> list[Any]:
+    return fetch(db, "SELECT type, name FROM sqlite_schema")
