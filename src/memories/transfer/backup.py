@@ -187,7 +187,8 @@ def _refuse_other_file(file: Path, store: str) -> None:
     """
     if not os.path.lexists(file):
         return
-    mark = None if file.is_symlink() or not file.is_file() else mark_in(file)
+    in_use = os.path.lexists(f"{file}.lock")  # a store, be it one that was made of a backup
+    mark = None if in_use or file.is_symlink() or not file.is_file() else mark_in(file)
     if mark is None or mark.store != store:
         what = "is a backup of another store" if mark else "is there already and is no backup"
         raise RequestError(f"{file} {what}; nothing was written; name another file")
@@ -306,7 +307,8 @@ def restore(
             done = _build(config, source, scratch, embedder, progress)
             from memories.stores.sqlite.backup import put_back
 
-            put_back(scratch, path, aside, done.records)
+            mark = mark_in(source) or _mark(config.store, now)
+            put_back(scratch, path, aside, records=done.records, mark=mark)
     except OSError as exc:
         raise _not_written(path, exc) from exc
     return done._replace(kept=aside if aside is not None and os.path.lexists(aside) else None)

@@ -20,6 +20,7 @@ from memories.stores.sqlite.query import READ, fetch, fetch_value, labels_of
 
 MARK = "backup"  # in `meta`
 _PAGE = 500
+_SIGNED = 20  # bytes of the lock's file, for the process that holds it
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
 
@@ -146,7 +147,7 @@ def copy_in(source: Path, target: Path) -> int:
     return records_in(target)
 
 
-def put_back(scratch: Path, path: Path, aside: Path | None, records: int) -> None:
+def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mark: Mark) -> None:
     """Put a checked file in the place of a store, in steps that each leave the old store or the new one.
 
     Args:
@@ -154,11 +155,18 @@ def put_back(scratch: Path, path: Path, aside: Path | None, records: int) -> Non
         path: The store.
         aside: The name that a store which is there is kept under, with its log; None to refuse then.
         records: How many it has.
+        mark: What it says of itself. Where a log can't be emptied, it lies beside the new file for a moment, and the
+            mark says that it is not its own; the first commit takes the mark away.
 
     Raises:
         RequestError: There is a store, and no name to keep it under.
         StoreBusy: Another process holds the write lock.
     """
+    with translated(scratch), opened_apart(scratch, write=True) as db:
+        db.execute("PRAGMA synchronous=FULL")
+        _set_mark(db, mark)
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    _flush(scratch)
     file = SQLiteFile(path)
     with file.alone(), translated(path):
         old = [Path(f"{path}{suffix}") for suffix in ("", "-wal") if _has_content(Path(f"{path}{suffix}"))]
@@ -169,15 +177,11 @@ def put_back(scratch: Path, path: Path, aside: Path | None, records: int) -> Non
         settled = not old or file.settle()
         if aside is not None:
             _keep(path, aside)
-        # A log that can't be emptied lies beside the new file for a moment; the mark says that it is not its own.
         if settled:
-            _drop_mark(scratch)
             _drop_side_files(path)
-        _flush(scratch)
         put_in_place(scratch, path)
         _drop_side_files(path)
-        if not settled:
-            _drop_mark(path)
+        os.truncate(f"{path}.lock", _SIGNED)  # what else is noted there is of the file before
         with opened_apart(path) as db:
             there = fetch_value(db, "SELECT count(*) FROM record")
         if there != records:
@@ -211,13 +215,6 @@ def _has_content(path: Path) -> bool:
 
 def _set_mark(db: apsw.Connection, mark: Mark) -> None:
     db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (MARK, json.dumps(mark._asdict())))
-
-
-def _drop_mark(path: Path) -> None:
-    with translated(path), opened_apart(path, write=True) as db:
-        db.execute("PRAGMA synchronous=FULL")
-        db.execute("DELETE FROM meta WHERE name = ?", (MARK,))
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def _flush(path: Path) -> None:

@@ -1,0 +1,207 @@
+"""Reading what can still be read of a damaged store file: row by row, around the pages that are lost.
+
+Nothing of the file is trusted: every record is compared with its checksum. Nothing is written to it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+
+from memories.errors import StoreDamaged
+from memories.stores.records import Collection, Record, Ref
+from memories.stores.sqlite import pages, schema
+from memories.stores.sqlite.connection import opened_apart, translated
+from memories.stores.sqlite.query import READ
+
+_UNREADABLE = (apsw.CorruptError, apsw.SQLError, apsw.NotADBError, apsw.IOError, UnicodeDecodeError)
+_WHAT = re.compile(r"\b([rpa])\.(\w+)")
+_SOURCES = tuple(_WHAT.findall(READ.partition(" FROM ")[0]))  # the table and the column of each part of a row of `READ`
+_TEXTS = ("ended_by", "key", "labels", "fields", "text")
+_KINDS = tuple(map(str, Collection))
+
+Row = tuple[Any, ...]
+
+
+class Lost(NamedTuple):
+    """A record that could not be saved.
+
+    Attributes:
+        seq: Its number.
+        ref: Its address, if that is known.
+        why: What is wrong with it.
+    """
+
+    seq: int
+    ref: Ref | None
+    why: str
+
+
+def salvage(path: Path) -> Iterator[Record | Lost]:
+    """Yield every record of a store, sound ones as they are.
+
+    Args:
+        path: The store; nobody may use it meanwhile. Its log counts, too, as far as SQLite can read it.
+
+    Raises:
+        StoreDamaged: Not a single record can be found.
+    """
+    with translated(path):
+        try:
+            with opened_apart(path) as db:
+                tables = _Tables(db)
+                lost: dict[int, Lost] = {}
+                for found in tables.records():
+                    if isinstance(found, Lost):
+                        lost[found.seq] = found
+                    else:
+                        yield found
+        except _UNREADABLE as exc:
+            yield from _without_sqlite(path, exc)
+            return
+    if lost:
+        again = {record_seq: record for record_seq, record in _in_pages(path) if record_seq in lost}
+        yield from again.values()
+        yield from (found for seq, found in lost.items() if seq not in again)
+
+
+def _without_sqlite(path: Path, reason: Exception) -> Iterator[Record | Lost]:
+    """Yield what the pages have, where SQLite can't read the file at all; how much is lost is then not known."""
+    found = dict(_in_pages(path))
+    if not found:
+        raise StoreDamaged(f"nothing can be read of {path} ({reason}); restore a backup") from reason
+    yield from found.values()
+    missing = max(found) - len(found)
+    yield Lost(0, None, f"up to {missing} records are lost or were removed before: {reason}")
+
+
+def _in_pages(path: Path) -> Iterator[tuple[int, Record]]:
+    """Yield the sound records that lie in any page, by their numbers; where there are several states, the ended one."""
+    names = _columns()
+    pools: dict[int, Row] = {}
+    labels: dict[str, tuple[str, str]] = {}
+    accesses: dict[int, int] = {}
+    for number, values in pages.rows(path):
+        if len(values) == 3 and values[0] is None and all(isinstance(value, str) for value in values[1:]):
+            if values[1] in _KINDS:
+                pools.setdefault(number, values[1:])
+            else:
+                labels.setdefault(str(number), (values[1], values[2]))
+        elif len(values) == 2 and values[0] is None and isinstance(values[1], int):
+            accesses[number] = values[1]
+    labels = {str(number): (pair[0], pair[1]) for number, pair in pools.items()} | labels  # a label may have that name
+    states: dict[int, bool] = {}
+    for number, values in pages.rows(path):
+        if not 11 < len(values) <= len(names) or values[0] is not None:
+            continue
+        row = dict(zip(names, values, strict=False)) | {"seq": number}
+        try:
+            record = _record(row, pools, labels, accesses)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+            continue
+        if number not in states or (record.ended_at is not None and not states[number]):
+            states[number] = record.ended_at is not None
+            yield number, record
+
+
+def _columns() -> list[str]:
+    """Return the columns of the table of records in this program's schema, in order."""
+    made = apsw.Connection(":memory:")
+    for version in range(1, len(schema.MIGRATIONS) + 1):
+        schema.migrate(made, version)
+    return [row[1] for row in made.execute("PRAGMA table_info(record)")]
+
+
+def _record(
+    values: Mapping[str, Any],
+    pools: Mapping[int, Row],
+    labels: Mapping[str, tuple[str, str]],
+    accesses: Mapping[int, int],
+) -> Record:
+    collection, namespace = pools[values["pool"]]
+    others = {"collection": collection, "namespace": namespace, "count": accesses.get(values["seq"], 0)}
+    return schema.record_of([values.get(name) if table == "r" else others[name] for table, name in _SOURCES], labels)
+
+
+class _Tables:
+    """Reads the table of records and what its rows refer to, through SQLite."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+        db.execute("SELECT 1 FROM record LIMIT 0").fetchall()
+        self._pools = {row[0]: row[1:] for row in self._small("pool", "id, collection, namespace")}
+        labels = {row[0]: row[1:] for row in self._small("label", "id, key, value")}
+        self._labels = {str(label): (str(key), str(value)) for label, (key, value) in labels.items()}
+        self._places = self._read_places()
+        last = [row[0] for row in self._try("SELECT seq FROM sqlite_sequence WHERE name = 'record'")]
+        last += [row[0] for row in self._try("SELECT max(seq) FROM record NOT INDEXED")]
+        size = int(db.pragma("page_count")) * int(db.pragma("page_size"))
+        self._last = max([0, *self._places, *(number for number in last if isinstance(number, int))]) or size // 16
+        there = {row[1] for row in self._try("PRAGMA table_info(record)")}
+        self._columns = [name for name in _columns() if name in there]
+        self._accesses = {row[0]: row[1] for row in self._rows("access", ["seq", "count"]) if not isinstance(row, Lost)}
+
+    def records(self) -> Iterator[Record | Lost]:
+        """Yield every record; rows that do not exist are told from lost ones by the index, where that can be read."""
+        for row in self._rows("record", self._columns):
+            if isinstance(row, Lost):
+                if not self._places or row.seq in self._places:
+                    yield row._replace(ref=self._ref(*self._places.get(row.seq, (None, None, None))))
+                continue
+            values = dict(zip(self._columns, row, strict=True))
+            try:
+                for name in _TEXTS:
+                    if isinstance(values.get(name), bytes):
+                        values[name] = values[name].decode()
+                yield _record(values, self._pools, self._labels, self._accesses)
+            except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as exc:
+                why = str(exc) if type(exc) is ValueError else "it holds what was never written"
+                yield Lost(values["seq"], self._ref(values["pool"], values["grp"], values["position"]), why)
+
+    def _ref(self, pool: Any, group: Any, position: Any) -> Ref | None:
+        collection, namespace = self._pools.get(pool, (None, None))
+        if collection not in _KINDS or not isinstance(namespace, str) or not isinstance(position, int):
+            return None
+        name = schema.decode_group(group) if isinstance(group, bytes | str) else None
+        return None if name is None else Ref(Collection(collection), namespace, name, position)
+
+    def _read_places(self) -> dict[int, Row]:
+        """Return pool, group and position of each record from the index, from both of its ends."""
+        found: dict[int, Row] = {}
+        for order in ("ASC", "DESC"):
+            columns = f"pool {order}, grp {order}, position {order}"
+            sql = f"SELECT seq, pool, grp, position FROM record INDEXED BY record_position ORDER BY {columns}"
+            found |= {row[0]: row[1:] for row in self._try(sql) if isinstance(row[0], int)}
+        return found
+
+    def _small(self, table: str, columns: str) -> Iterator[Row]:
+        """Yield the rows of a small table: as they lie there, and from the index that holds all of them, too."""
+        for where in ("NOT INDEXED", f"INDEXED BY sqlite_autoindex_{table}_1"):
+            yield from self._try(f"SELECT {columns} FROM {table} {where}")
+
+    def _try(self, sql: str) -> Iterator[Row]:
+        """Yield rows up to the first that can't be read."""
+        try:
+            yield from self._db.execute(sql)
+        except _UNREADABLE:
+            return
+
+    def _rows(self, table: str, columns: list[str]) -> Iterator[Row | Lost]:
+        """Yield the rows of a table in order; a range that can't be read is halved until only single rows are lost."""
+        names = ", ".join(f"CAST({name} AS BLOB) AS {name}" if name in _TEXTS else name for name in columns)
+        sql = f"SELECT {names} FROM {table} NOT INDEXED WHERE seq BETWEEN ? AND ? ORDER BY seq"
+        ranges = [(0, self._last)]
+        while ranges:
+            first, last = ranges.pop()
+            try:
+                for row in self._db.execute(sql, (first, last)):
+                    yield row
+                    first = row[0] + 1
+            except _UNREADABLE as exc:
+                if first >= last:
+                    yield Lost(last, None, f"its page can't be read ({exc})")
+                else:
+                    middle = (first + last) // 2
+                    ranges += [(middle + 1, last), (first, middle)]
