@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 _WEIGHTS = Path(__file__).parent / "weights"
 _NAME = "all-MiniLM-L6-v2"
+# SHA-256 of its files. Vectors are compared by the name of the model, which has to mean the same everywhere.
+_FILES = {
+    f"{_NAME}.characters.json": "d151f660b680ab9178775992dda44c3b2a921498def664e72cc10c74c7a4189f",
+    f"{_NAME}.int8.onnx": "df33ce5b1088f9f178a0083dd9e80b3c64045390abd25555e83cb29f559060a1",
+    f"{_NAME}.vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+}
 _CLS, _SEP = 101, 102
 _TOKENS = 30_522
 _ADDRESS_SPACE = 192 * 2**20  # bytes; with less the model, numpy and their libraries don't fit
@@ -102,6 +108,19 @@ def _runtime() -> Any:
         why = str(exc) or "out of memory"
         raise EmbedderError(f"cannot load onnxruntime, which runs {_NAME}: {why}; install memories again") from exc
     return onnxruntime
+
+
+def altered_files() -> list[Path]:
+    """Return the files of the packaged model that are missing or are not what was packaged; it reads all of them."""
+    import hashlib
+
+    def differs(file: Path, expected: str) -> bool:
+        try:
+            return hashlib.sha256(file.read_bytes()).hexdigest() != expected
+        except OSError:
+            return True
+
+    return [_WEIGHTS / name for name, expected in _FILES.items() if differs(_WEIGHTS / name, expected)]
 
 
 def _load_model() -> tuple[WordPiece, Any]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from memories.search.results import Explanation, Hit
     from memories.stores.records import Finding, Ref
     from memories.transfer.backup import BackedUp, Restored
+    from memories.transfer.doctor import Examined, Fixed, Salvaged
     from memories.transfer.importing import Imported
     from memories.transfer.migrate import Migrated
     from memories.transfer.reembed import Reembedded
@@ -24,6 +25,7 @@ HINT_DUPLICATE = (
     "to store this one too add --force"
 )
 HINT_SIMILAR = "stored; if it corrects a memory in similar_to, delete that one with: memory delete ID"
+_MAX_SHOWN = 1_000  # lost records that are named; all are counted
 HINT_UNCHECKED = "this export is of an older program, without a last line; nothing tells whether it is complete"
 HINT_SAME = "nothing was stored: this memory says the same already"
 _LARGE_LOG_BYTES = 16 * 2**20  # SQLite moves it into the file at 4 MB, unless somebody reads
@@ -213,6 +215,25 @@ def restored(done: "Restored", file: str, store: str) -> dict[str, Any]:
         "kept": None if done.kept is None else str(done.kept),
     }
     return shape | ({"note": HINT_UNCHECKED} if done.unchecked else {})
+
+
+def examined(found: "Examined", fixed: "Fixed | None") -> dict[str, Any]:
+    """Return what an examination found, and what was repaired before it if that was asked for."""
+    findings = [
+        {"what": finding.what, "remedy": finding.remedy, "derived": finding.derived}
+        | ({} if finding.ref is None else finding.ref._asdict())
+        for finding in found.findings
+    ]
+    shape: dict[str, Any] = {"status": "unhealthy" if findings else "healthy", "findings": findings, **found.facts}
+    if fixed is not None:
+        shape |= {"repaired": fixed.repaired, "backup": None if fixed.backup is None else str(fixed.backup)}
+    return shape
+
+
+def salvaged(done: "Salvaged", file: str) -> dict[str, Any]:
+    """Return what could be saved into a file, and what not."""
+    lost = [{"what": what} | ({} if ref is None else ref._asdict()) for what, ref in done.lost]
+    return {"salvaged": file, "saved": done.saved, "lost_count": len(lost), "lost": lost[:_MAX_SHOWN]}
 
 
 def migrated(done: "Migrated", source: str, target: str) -> dict[str, Any]:

@@ -111,12 +111,12 @@ def back_up(
     _refuse_other_file(file, mark.store)
     _clear_leftovers(file.parent, file.name if folder is None else f"{_name(config.store)}-")
     try:
-        with _scratch(file) as scratch:
+        with scratch_beside(file) as scratch:
             records = _write(config, scratch, mark, progress)
             size, sha256 = _measured(scratch)
             put_in_place(scratch, file)
     except OSError as exc:
-        raise _not_written(file, exc) from exc
+        raise not_written(file, exc) from exc
     removed = _remove_oldest(folder, file, mark.store, keep) if folder and keep else ()
     return BackedUp(file, kind, records, size, sha256, removed)
 
@@ -162,7 +162,7 @@ def _place(config: Config, target: str | None, kind: str, now: datetime) -> tupl
     try:
         make_folder(given)
     except OSError as exc:
-        raise _not_written(given, exc) from exc
+        raise not_written(given, exc) from exc
     stem = f"{_name(config.store)}-{now:%Y%m%dT%H%M%SZ}"
     taken = iter(["", *(f"-{number}" for number in range(2, 1000))])
     file = next(found for extra in taken if not os.path.lexists(found := given / f"{stem}{extra}{_ENDINGS[kind]}"))
@@ -224,7 +224,7 @@ def _remove_oldest(folder: Path, newest: Path, store: str, keep: int) -> tuple[P
 
 
 @contextlib.contextmanager
-def _scratch(file: Path, ending: str = "new") -> Iterator[Path]:
+def scratch_beside(file: Path, ending: str = "new") -> Iterator[Path]:
     """Give an empty file beside another one, for its owner only; nothing of it is left afterwards.
 
     It is locked while it is in use, so that what a process left that was killed can be told from it.
@@ -258,7 +258,8 @@ def _measured(file: Path) -> tuple[int, str]:
     return file.stat().st_size, made.hexdigest()
 
 
-def _not_written(file: Path, exc: OSError) -> StoreError:
+def not_written(file: Path, exc: OSError) -> StoreError:
+    """Return the error for a file that the system did not let us write."""
     return StoreError(f"cannot write {file}: {exc.strerror or exc}; make room there or name another place")
 
 
@@ -303,14 +304,14 @@ def restore(
     try:
         make_folder(path.parent)
         _clear_leftovers(path.parent, f"{path.name}.", "restore")
-        with _scratch(path, "restore") as scratch:
+        with scratch_beside(path, "restore") as scratch:
             done = _build(config, source, scratch, embedder, progress)
             from memories.stores.sqlite.backup import put_back
 
             mark = mark_in(source) or _mark(config.store, now)
             put_back(scratch, path, aside, records=done.records, mark=mark)
     except OSError as exc:
-        raise _not_written(path, exc) from exc
+        raise not_written(path, exc) from exc
     return done._replace(kept=aside if aside is not None and os.path.lexists(aside) else None)
 
 

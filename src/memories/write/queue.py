@@ -62,6 +62,13 @@ def waiting(config: Config) -> int:
     return sum(len(_read(path)[0]) for path in folder.glob(f"{glob.escape(name)}*.turns.jsonl"))
 
 
+def refused(config: Config) -> dict[Path, int]:
+    """Return the files with turns that were put aside, of all namespaces, and how many each has."""
+    folder, name = files_of(config, "")
+    found = sorted(folder.glob(f"{glob.escape(name)}*.turns.jsonl.refused"))
+    return {path: sum(len(lines) for lines in _read(path)) for path in found}
+
+
 class RetryQueue:
     """A queue in a file that several processes share.
 

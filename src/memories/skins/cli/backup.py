@@ -1,5 +1,7 @@
 """Commands that keep a store safe: backup, doctor, and the part of restore that takes a file."""
 
+import shutil
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +21,11 @@ from memories.skins.cli.options import (
 from memories.skins.cli.output import emit, note
 from memories.skins.cli.progress import Bar
 from memories.skins.cli.session import texts
+from memories.stores.records import Finding
 
 if TYPE_CHECKING:
     from memories.config import Config
+    from memories.transfer.doctor import Examined
 
 _KEEP = "--keep must be a whole number from 1 to 10000"
 
@@ -67,4 +71,79 @@ def restore_store(config: "Config", file: str, *, replace: bool) -> None:
         note(f"Note: {shapes.HINT_UNCHECKED}.")
 
 
-COMMANDS = (backup,)
+@command(epilog="memory doctor --deep\nmemory doctor --fix\nmemory doctor --salvage saved.jsonl")
+@option("--deep", is_flag=True, help="Look at everything in the store, however long it takes.")
+@option("--fix", is_flag=True, help="Make again what is derived and wrong (indexes, vectors), after a backup.")
+@option("--salvage", metavar="FILE", help="Write every sound record to FILE, an export, and name the others.")
+@with_settings(store_option, format_option)
+def doctor(config: "Config", deep: bool, fix: bool, salvage: str | None) -> int:
+    """Find out what is wrong with a store, and what to do.
+
+    Nothing is changed without --fix, and that leaves records as they are. Exits 1 if something is wrong.
+    """
+    from memories.transfer.doctor import examine, save
+    from memories.transfer.doctor import fix as run_fix
+
+    if fix and salvage is not None:
+        raise InvalidInput("--fix and --salvage can't be combined; salvage first")
+    with Bar() as bar:
+        if salvage is not None:
+            saved = save(config, Path(salvage), progress=bar)
+            emit(shapes.salvaged(saved, salvage), lambda: texts().salvaged(saved, salvage))
+            return 1 if saved.lost else 0
+        found = examine(config, deep=deep)
+        look_around(config, found)
+        fixed = None
+        if fix:
+            fixed = run_fix(config, found.findings, now=datetime.now(UTC), progress=bar)
+            found = examine(config, deep=deep)
+            look_around(config, found)
+    answer = shapes.examined(found, fixed)
+    emit(answer, lambda: texts().examined(answer))
+    return 1 if found.findings else 0
+
+
+def look_around(config: "Config", found: "Examined") -> None:
+    """Look at what is not the store's: the queue, the model, the settings, and which program runs."""
+    from memories.config import SETTINGS
+    from memories.write.queue import refused, waiting
+
+    found.facts["queued"] = waiting(config)
+    aside = refused(config)
+    found.findings.extend(
+        Finding(f"{count} queued turns were refused for good and lie in {file}", f"read them, then run: rm {file}")
+        for file, count in aside.items()
+    )
+    if config.embedder == "minilm":
+        from memories.embedders.minilm import altered_files
+
+        altered = altered_files()
+        found.facts["model_files"] = "altered" if altered else "as packaged"
+        found.findings.extend(
+            Finding(f"{file} of the packaged model is missing or was altered", "install memories again")
+            for file in altered
+        )
+    found.facts["settings"] = {
+        setting.name: config.sources[setting.name] for setting in SETTINGS if config.sources[setting.name] != "default"
+    }
+    _look_for_program(found)
+
+
+def _look_for_program(found: "Examined") -> None:
+    """Look which `memory` is first on PATH: an agent starts that one."""
+    first, ours = shutil.which("memory"), Path(sys.executable).with_name("memory")
+    same = first is not None and ours.exists() and Path(first).samefile(ours)
+    found.facts["program"] = {"python": sys.executable, "first_on_path": first, "is_this_one": same}
+    if first is None or same:
+        return
+    try:
+        is_memories = b"memories" in Path(first).read_bytes()[:4096]
+    except OSError:
+        is_memories = False
+    if not is_memories:
+        found.findings.append(
+            Finding(f"{first}, the first memory on PATH, is another program", f"put {ours.parent} before it in PATH")
+        )
+
+
+COMMANDS = (backup, doctor)

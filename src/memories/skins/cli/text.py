@@ -16,11 +16,13 @@ from memories.times import describe_age, to_iso
 
 if TYPE_CHECKING:
     from memories.search.results import Considered, Explanation, Hit
+    from memories.transfer.doctor import Salvaged
     from memories.transfer.importing import Imported
     from memories.turns import Conversation, Turn
     from memories.write.create import Created
 
 MAX_SHOWN = 2_000
+MAX_LOST = 100
 SHORT_ID = 18  # the time and 12 random bits
 _DIM, _BOLD, _GREEN, _YELLOW, _PLAIN = "\033[2m", "\033[1m", "\033[32m", "\033[33m", "\033[0m"
 
@@ -161,6 +163,41 @@ def restored(answer: Mapping[str, Any]) -> str:
         lines.append(f"{answer['without_vector']} have no vector; memory reembed adds them.")
     if answer["kept"]:
         lines.append(f"The store from before is kept as {answer['kept']}; remove it when you no longer need it.")
+    return safe("\n".join(lines))
+
+
+def examined(answer: Mapping[str, Any]) -> str:
+    """Return what an examination found, first what is wrong."""
+    findings = answer["findings"]
+    lines = [_paint(_YELLOW, f"{len(findings)} things are wrong:") if findings else _paint(_GREEN, "Nothing is wrong.")]
+    for number, finding in enumerate(findings, 1):
+        lines.append(f"{number:>2}  {safe(finding['what'])}")
+        lines += [f"    {_paint(_DIM, safe(finding['remedy']))}"] if finding["remedy"] else []
+    lines += [f"Repaired: {safe(what)}" for what in answer.get("repaired", ())]
+    lines += [f"The store from before is in {safe(answer['backup'])}"] if answer.get("backup") else []
+    facts = [(name.replace("_", " "), value) for name, value in answer.items() if name not in _OF_FINDINGS]
+    return "\n".join([*lines, _table((name, safe(_plainly(value))) for name, value in facts if value is not None)])
+
+
+_OF_FINDINGS = ("status", "findings", "repaired", "backup")
+
+
+def _plainly(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {part}" for name, part in value.items()) or "-"
+    return (", ".join(map(str, value)) or "-") if isinstance(value, list) else str(value)
+
+
+def salvaged(done: "Salvaged", file: str) -> str:
+    """Return what could be saved, and what not."""
+    lines = [f"Saved {done.saved} records to {file}; memory restore reads it."]
+    if done.lost:
+        lines.append(f"{len(done.lost)} could not be saved:")
+    for what, ref in done.lost[:MAX_LOST]:
+        lines.append(
+            f"  {what}" + (f" ({ref.collection} {ref.group} ({ref.position}) of {ref.namespace})" if ref else "")
+        )
+    lines += ["  …"] if len(done.lost) > MAX_LOST else []
     return safe("\n".join(lines))
 
 

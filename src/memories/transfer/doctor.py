@@ -1,0 +1,306 @@
+"""Doctor: what is wrong with a store and around it, what to do, and saving what can still be read.
+
+Nothing is changed unless `fix` is called.
+"""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memories.config import Config, without_password
+from memories.disk import put_in_place
+from memories.errors import InvalidInput, MemoriesError, StoreDamaged
+from memories.stores import open_store
+from memories.stores.records import Finding, Ref
+from memories.transfer.backup import back_up, scratch_beside, sqlite_file
+from memories.transfer.export import Lines
+from memories.transfer.pages import Progress, pages, places
+
+_LEAST_FREE_BYTES = 67_108_864
+_LEFT_SECONDS = 3_600  # a scratch file that is younger may be in use
+_RESTORE = "put a backup in its place with memory restore FILE --replace, or save what can be read with memory doctor "
+_RESTORE += "--salvage FILE"
+
+_MISSING = "commits that were acknowledged are missing"
+
+
+class Examined(NamedTuple):
+    """What an examination found.
+
+    Attributes:
+        facts: What was looked at and how it is, by name.
+        findings: What is wrong.
+    """
+
+    facts: dict[str, Any]
+    findings: list[Finding]
+
+
+class Fixed(NamedTuple):
+    """What was repaired, and the backup from before; None where there was nothing to repair."""
+
+    repaired: list[str]
+    backup: Path | None
+
+
+class Salvaged(NamedTuple):
+    """What was saved.
+
+    Attributes:
+        saved: How many records were written.
+        lost: The others, each in a sentence, with its address if that is known.
+    """
+
+    saved: int
+    lost: list[tuple[str, Ref | None]]
+
+
+# --- examining -------------------------------------------------------------------------------------------------------
+
+
+def examine(config: Config, *, deep: bool) -> Examined:
+    """Look at the store of the settings and at what it lies on.
+
+    Args:
+        config: The settings.
+        deep: Look at everything in the store, however long it takes.
+    """
+    done = Examined({"store": without_password(config.store)}, [])
+    path = sqlite_file(config.store)
+    if path is not None:
+        _look_at_engine(done)
+    place = path or _place_of(config.store)
+    if place is not None:
+        _look_at_place(place, done)
+        _look_at_owners(place, done)
+        _look_for_leftovers(place, done)
+    if path is not None and not os.path.lexists(path):
+        done.facts["records"] = 0
+        return done
+    try:
+        if path is None or not _is_outdated(path, done):
+            _look_into(config, done, deep=deep)
+    except StoreDamaged as exc:
+        done.findings.append(Finding(str(exc), f"{_RESTORE}."))
+    except MemoriesError as exc:
+        done.findings.append(Finding(f"the store can't be used: {exc}", ""))
+    return done
+
+
+def _look_into(config: Config, done: Examined, *, deep: bool) -> None:
+    with contextlib.closing(open_store(config.store, None, config)) as store:
+        among = places(store)
+        for place in among[:1]:
+            info = store.info(place.everything())
+            done.facts.update(schema_version=info.schema_version, model=info.model, size_bytes=info.size_bytes)
+            if info.missing_commits:
+                done.findings.append(
+                    Finding(
+                        f"{info.missing_commits} {_MISSING}: the log of the store was cut or removed, or an older copy was "
+                        "put in its place",
+                        f"{_RESTORE}; to go on without them, run: memory doctor --fix",
+                    )
+                )
+            if info.erasing:
+                done.findings.append(
+                    Finding("a forgotten memory still has bytes on the disk", "forget it again when nobody is reading")
+                )
+        done.facts["records"] = sum(store.count(place.everything()) for place in among)
+        done.facts["namespaces"] = len({place.namespace for place in among})
+        done.findings.extend(store.check(deep=deep))
+
+
+def _look_at_engine(done: Examined) -> None:
+    import apsw
+
+    from memories.stores.sqlite.connection import engine_is_safe
+
+    version = apsw.sqlite_lib_version()
+    done.facts["engine"] = f"SQLite {version}"
+    if not engine_is_safe(version):
+        done.findings.append(
+            Finding(
+                f"SQLite {version} can lose acknowledged writes (the WAL-reset bug)", "install apsw 3.51.3 or newer"
+            )
+        )
+
+
+def _place_of(url: str) -> Path | None:
+    """Return the folder of a store that is a folder on this machine; None of others."""
+    kind, separator, rest = url.partition(":///")
+    return Path(rest).expanduser().absolute() if separator and rest and kind in ("files", "qdrant") else None
+
+
+def _look_at_place(place: Path, done: Examined) -> None:
+    """Look at the file system that the store is on, and how much room it has."""
+    from memories.stores.sqlite.place import filesystem_of, is_network
+
+    folder = next(folder for folder in (place, *place.parents) if folder.is_dir())
+    mounts = Path("/proc/self/mounts")
+    if mounts.exists():
+        kind = filesystem_of(str(folder.resolve()), mounts.read_text("utf-8", "replace"))
+        done.facts["file_system"] = kind
+        if place.suffix and is_network(kind):
+            done.findings.append(
+                Finding(f"{folder} is on a network file system ({kind})", "set MEMORY_HOME to a folder on a local disk")
+            )
+    free = shutil.disk_usage(folder).free
+    done.facts["free_bytes"] = free
+    size = place.stat().st_size if place.is_file() else 0
+    if free < max(_LEAST_FREE_BYTES, size + size // 4):
+        done.findings.append(
+            Finding(
+                f"the disk of {folder} has only {free / 1e6:.0f} MB left, and a backup or an upgrade needs a copy",
+                "make room on it",
+            )
+        )
+
+
+def _look_at_owners(place: Path, done: Examined) -> None:
+    """Look at who may read and write the files of the store."""
+    if os.name != "posix":
+        return
+    own = [Path(f"{place}{suffix}") for suffix in ("", "-wal", "-shm", ".lock")]
+    own += sorted(place.parent.glob(f"{place.name}.*.jsonl")) if place.parent.is_dir() else []
+    for file in own:
+        try:
+            found = file.lstat()
+        except OSError:
+            continue
+        if found.st_mode & 0o077 and not file.is_symlink():
+            others = "read and write" if found.st_mode & 0o022 else "read"
+            mode = "700" if file.is_dir() else "600"
+            done.findings.append(Finding(f"others may {others} {file}", f"run: chmod {mode} {file}"))
+        if found.st_uid != os.geteuid():
+            done.findings.append(Finding(f"{file} belongs to user {found.st_uid}", f"run: chown {os.geteuid()} {file}"))
+
+
+def _look_for_leftovers(place: Path, done: Examined) -> None:
+    """Look for what processes left that were killed, and for copies that hold what was forgotten since."""
+    if not place.parent.is_dir():
+        return
+    kept = [*place.parent.glob(f"{place.name}.v*.backup"), *place.parent.glob(f"{place.name}.replaced-*")]
+    done.facts["older_copies"] = sorted(str(file) for file in kept)
+    for file in sorted(place.parent.glob(f".{place.name}*.*")):
+        try:
+            old = time.time() - file.stat().st_mtime > _LEFT_SECONDS
+        except FileNotFoundError:
+            continue  # it was in use, and is done now
+        if old and file.suffix in (".new", ".restore", ".db"):
+            done.findings.append(
+                Finding(f"{file} was left by a process that was killed, and may hold memories", f"run: rm {file}")
+            )
+
+
+def _is_outdated(path: Path, done: Examined) -> bool:
+    """Return whether a store has an older schema; opening it would upgrade it, so only SQLite's own check is run."""
+    import apsw
+
+    from memories.stores.sqlite import schema
+    from memories.stores.sqlite.copies import opened_apart
+    from memories.stores.sqlite.errors import translated
+
+    with translated(path):
+        try:
+            with opened_apart(path) as db:
+                version = int(db.pragma("user_version"))
+                if db.pragma("application_id") != schema.APPLICATION_ID or version >= len(schema.MIGRATIONS):
+                    return False
+                messages = [str(row[0]) for row in db.execute("PRAGMA integrity_check(5)")]
+        except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.NotADBError):
+            return False  # opening it properly says why
+    done.facts.update(schema_version=version, upgrade=f"to {len(schema.MIGRATIONS)}, when it is next used")
+    done.findings.extend(Finding(f"the file is damaged: {each}", f"{_RESTORE}.") for each in messages if each != "ok")
+    return True
+
+
+# --- mending and saving ----------------------------------------------------------------------------------------------
+
+
+def fix(config: Config, findings: list[Finding], *, now: datetime, progress: Progress) -> Fixed:
+    """Make again what is derived from the records, after a backup.
+
+    Where acknowledged commits are missing, the store goes on without them.
+
+    Raises:
+        StoreDamaged: Records are damaged too, so that a backup would not be sound; nothing was changed.
+    """
+    path = sqlite_file(config.store)
+    missing = path is not None and any(_MISSING in each.what for each in findings)
+    if not missing and not any(finding.derived for finding in findings):
+        return Fixed([], None)
+    made = back_up(config, None, now=now, progress=progress)
+    repaired = []
+    if missing and path is not None:
+        from memories.stores.sqlite.connection import SQLiteFile
+
+        file = SQLiteFile(path)
+        with contextlib.closing(file):
+            repaired.append(f"the store goes on without {file.accept_loss()} commits that are missing")
+    with contextlib.closing(open_store(config.store, None, config)) as store:
+        return Fixed([*repaired, *store.repair()], made.file)
+
+
+def save(config: Config, target: Path, *, progress: Progress) -> Salvaged:
+    """Write every sound record as an export, of a store in whatever state; name the others.
+
+    Args:
+        config: The settings.
+        target: The file to write; there must be none of its name.
+        progress: Is told how many were written.
+
+    Raises:
+        StoreDamaged: Nothing can be read.
+    """
+    if os.path.lexists(target):
+        raise InvalidInput(f"{target} is there already; name a new file")
+    if not target.absolute().parent.is_dir():
+        raise InvalidInput(f"there is no folder {target.absolute().parent}; make it, or name another file")
+    path = sqlite_file(config.store)
+    lost: list[tuple[str, Ref | None]] = []
+    try:
+        with scratch_beside(target.absolute()) as scratch:
+            with scratch.open("wb") as stream:
+                lines = Lines(lambda line: stream.write(line.encode()), None)
+                found = _records_of_store(config, lost) if path is None else _records_of_file(path, lost)
+                for number, record in enumerate(found, 1):
+                    lines.add(record)
+                    progress("saving", number, number)
+                saved = lines.end()
+                stream.flush()
+                os.fsync(stream.fileno())
+            put_in_place(scratch, target.absolute())
+    except OSError as exc:
+        raise StoreError(
+            f"cannot write {target}: {exc.strerror or exc}; make room there or name another place"
+        ) from exc
+    return Salvaged(saved, lost)
+
+
+def _records_of_file(path: Path, lost: list[tuple[str, Ref | None]]) -> Iterator[Any]:
+    from memories.stores.sqlite.salvage import Lost, salvage
+
+    if not path.exists():
+        raise InvalidInput(f"there is no store at {path}, so there is nothing to save")
+    for found in salvage(path):
+        if isinstance(found, Lost):
+            number = f"record {found.seq}: " if found.seq else ""
+            lost.append((f"{number}{found.why}", found.ref))
+        else:
+            yield found
+
+
+def _records_of_store(config: Config, lost: list[tuple[str, Ref | None]]) -> Iterator[Any]:
+    with contextlib.closing(open_store(config.store, None, config)) as store:
+        for place in places(store):
+            try:
+                for page in pages(store, place):
+                    yield from page
+            except StoreDamaged as exc:
+                lost.append((f"the rest of {place.collection} in namespace {place.namespace}: {exc}", None))
+        lost.extend((finding.what, finding.ref) for finding in store.check(deep=True) if not finding.derived)
