@@ -145,3 +145,4 @@ class Status(NamedTuple):
     erasing: bool
     log_bytes: int | None = None
     missing_commits: int = 0
+    damage: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 """`Memories`: one method for each verb, over any store. Each calls one room; search and write logic live there."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
@@ -386,7 +386,7 @@ class Memories:
         return dict(self._store.labels(self._lookup.where(), key))
 
     def status(self) -> Status:
-        """Return where memories are stored and how many there are; reading them also shows that the store works."""
+        """Return where memories are stored, how many there are, and what a quick look finds wrong."""
         where = self._lookup.where()
         history = where._replace(collection=Collection.HISTORY)
         info, said = self._store.info(where), self._store.info(history)
@@ -406,7 +406,14 @@ class Memories:
             erasing=info.erasing,
             log_bytes=info.log_bytes,
             missing_commits=info.missing_commits,
+            damage=tuple(self._damage()),
         )
+
+    def _damage(self) -> Iterator[str]:
+        """Yield what a quick look finds wrong in the store; of other namespaces, no more than that."""
+        for finding in self._store.check(deep=False):
+            ours = finding.ref is None or finding.ref.namespace in self._lookup.readable
+            yield finding.what if ours else "a record of another namespace is damaged"
 
     @property
     def damaged(self) -> Damaged:

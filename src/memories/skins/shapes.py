@@ -304,6 +304,9 @@ def trouble(found: "Status") -> str:
             "removed, or an older copy was put in its place; it can be read, but not written; restore a backup (memory "
             "restore FILE --replace), or go on without them: memory doctor --fix"
         )
+    if found.damage:
+        more = f"; and {len(found.damage) - 1} more" if len(found.damage) > 1 else ""
+        return f"{found.damage[0]}{more}; run: memory doctor"
     if found.store_model is None or found.embedder in ("none", found.store_model):
         return ""
     from memories.stores.protocol import other_embedder

@@ -137,6 +137,8 @@ def _write(config: Config, scratch: Path, mark: "Mark", progress: Progress) -> i
             backup=mark._asdict(),
             progress=progress,
         )
+        for finding in store.damaged.since():
+            raise StoreDamaged(f"no backup was made: {finding.what}; run memory doctor")
         stream.flush()
         os.fsync(stream.fileno())
     with scratch.open("rb") as stream:
@@ -312,7 +314,8 @@ def restore(
             put_back(scratch, path, aside, records=done.records, mark=mark)
     except OSError as exc:
         raise not_written(path, exc) from exc
-    return done._replace(kept=aside if aside is not None and os.path.lexists(aside) else None)
+    kept = () if aside is None else (aside, Path(f"{aside}-wal"))  # of a lost store only the log may be there
+    return done._replace(kept=next((file for file in kept if os.path.lexists(file)), None))
 
 
 def refuse_store(path: Path, *, replace: bool) -> None:

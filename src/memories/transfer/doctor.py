@@ -17,7 +17,7 @@ from memories.disk import put_in_place
 from memories.errors import InvalidInput, MemoriesError, StoreDamaged
 from memories.stores import open_store
 from memories.stores.records import Finding, Ref
-from memories.transfer.backup import back_up, scratch_beside, sqlite_file
+from memories.transfer.backup import back_up, not_written, scratch_beside, sqlite_file
 from memories.transfer.export import Lines
 from memories.transfer.pages import Progress, pages, places
 
@@ -86,7 +86,7 @@ def examine(config: Config, *, deep: bool) -> Examined:
         if path is None or not _is_outdated(path, done):
             _look_into(config, done, deep=deep)
     except StoreDamaged as exc:
-        done.findings.append(Finding(str(exc), f"{_RESTORE}."))
+        done.findings.append(Finding(str(exc), _RESTORE if path is not None else ""))
     except MemoriesError as exc:
         done.findings.append(Finding(f"the store can't be used: {exc}", ""))
     return done
@@ -101,8 +101,8 @@ def _look_into(config: Config, done: Examined, *, deep: bool) -> None:
             if info.missing_commits:
                 done.findings.append(
                     Finding(
-                        f"{info.missing_commits} {_MISSING}: the log of the store was cut or removed, or an older copy was "
-                        "put in its place",
+                        f"{info.missing_commits} {_MISSING}: the log of the store was cut or removed, or an older copy "
+                        "was put in its place",
                         f"{_RESTORE}; to go on without them, run: memory doctor --fix",
                     )
                 )
@@ -184,7 +184,9 @@ def _look_for_leftovers(place: Path, done: Examined) -> None:
     """Look for what processes left that were killed, and for copies that hold what was forgotten since."""
     if not place.parent.is_dir():
         return
-    kept = [*place.parent.glob(f"{place.name}.v*.backup"), *place.parent.glob(f"{place.name}.replaced-*")]
+    from memories.stores.sqlite.connection import COPIES
+
+    kept = [file for kind in COPIES for file in place.parent.glob(f"{place.name}.{kind}")]
     done.facts["older_copies"] = sorted(str(file) for file in kept)
     for file in sorted(place.parent.glob(f".{place.name}*.*")):
         try:
@@ -215,7 +217,7 @@ def _is_outdated(path: Path, done: Examined) -> bool:
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.NotADBError):
             return False  # opening it properly says why
     done.facts.update(schema_version=version, upgrade=f"to {len(schema.MIGRATIONS)}, when it is next used")
-    done.findings.extend(Finding(f"the file is damaged: {each}", f"{_RESTORE}.") for each in messages if each != "ok")
+    done.findings.extend(Finding(f"the file is damaged: {each}", _RESTORE) for each in messages if each != "ok")
     return True
 
 
@@ -223,27 +225,44 @@ def _is_outdated(path: Path, done: Examined) -> bool:
 
 
 def fix(config: Config, findings: list[Finding], *, now: datetime, progress: Progress) -> Fixed:
-    """Make again what is derived from the records, after a backup.
+    """Make again what is derived from the records, after a copy was made; records are left as they are.
 
     Where acknowledged commits are missing, the store goes on without them.
 
     Raises:
-        StoreDamaged: Records are damaged too, so that a backup would not be sound; nothing was changed.
+        StoreDamaged: No copy could be made; nothing was changed.
     """
     path = sqlite_file(config.store)
-    missing = path is not None and any(_MISSING in each.what for each in findings)
+    missing = path is not None and any(_MISSING in finding.what for finding in findings)
     if not missing and not any(finding.derived for finding in findings):
         return Fixed([], None)
-    made = back_up(config, None, now=now, progress=progress)
-    repaired = []
-    if missing and path is not None:
-        from memories.stores.sqlite.connection import SQLiteFile
-
-        file = SQLiteFile(path)
-        with contextlib.closing(file):
-            repaired.append(f"the store goes on without {file.accept_loss()} commits that are missing")
+    if path is None:
+        copy, repaired = back_up(config, None, now=now, progress=progress).file, []
+    else:
+        copy, repaired = _copy_before(path, now), _accepted(path) if missing else []
     with contextlib.closing(open_store(config.store, None, config)) as store:
-        return Fixed([*repaired, *store.repair()], made.file)
+        return Fixed([*repaired, *store.repair()], copy)
+
+
+def _copy_before(path: Path, now: datetime) -> Path:
+    """Keep a copy of a store as it is, be it damaged."""
+    from memories.stores.sqlite.backup import copy_out
+
+    copy = path.with_name(f"{path.name}.before-fix-{now:%Y%m%dT%H%M%S}Z-{os.urandom(2).hex()}")
+    try:
+        with scratch_beside(copy) as scratch:
+            copy_out(path, scratch, None)
+            put_in_place(scratch, copy)
+    except OSError as exc:
+        raise not_written(copy, exc) from exc
+    return copy
+
+
+def _accepted(path: Path) -> list[str]:
+    from memories.stores.sqlite.connection import SQLiteFile
+
+    with contextlib.closing(SQLiteFile(path)) as file:
+        return [f"the store goes on without {file.accept_loss()} commits that are missing"]
 
 
 def save(config: Config, target: Path, *, progress: Progress) -> Salvaged:
@@ -276,9 +295,7 @@ def save(config: Config, target: Path, *, progress: Progress) -> Salvaged:
                 os.fsync(stream.fileno())
             put_in_place(scratch, target.absolute())
     except OSError as exc:
-        raise StoreError(
-            f"cannot write {target}: {exc.strerror or exc}; make room there or name another place"
-        ) from exc
+        raise not_written(target, exc) from exc
     return Salvaged(saved, lost)
 
 
@@ -297,10 +314,11 @@ def _records_of_file(path: Path, lost: list[tuple[str, Ref | None]]) -> Iterator
 
 def _records_of_store(config: Config, lost: list[tuple[str, Ref | None]]) -> Iterator[Any]:
     with contextlib.closing(open_store(config.store, None, config)) as store:
-        for place in places(store):
-            try:
-                for page in pages(store, place):
-                    yield from page
-            except StoreDamaged as exc:
-                lost.append((f"the rest of {place.collection} in namespace {place.namespace}: {exc}", None))
+        with store.transaction():  # outside of one, a store may read as empty what it can't read
+            for place in places(store):
+                try:
+                    for page in pages(store, place):
+                        yield from page
+                except StoreDamaged as exc:
+                    lost.append((f"the rest of {place.collection} in namespace {place.namespace}: {exc}", None))
         lost.extend((finding.what, finding.ref) for finding in store.check(deep=True) if not finding.derived)

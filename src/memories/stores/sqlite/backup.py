@@ -34,13 +34,13 @@ class Mark(NamedTuple):
 # --- out -------------------------------------------------------------------------------------------------------------
 
 
-def copy_out(path: Path, target: Path, mark: Mark) -> int:
+def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
     """Write a copy of a store, as it is at one moment, while others write; return how many records it has.
 
     Args:
         path: The store.
         target: An empty file that nobody else uses.
-        mark: What the copy says of itself.
+        mark: What the copy says of itself; None for one that only keeps the state before a repair, and may be damaged.
 
     Raises:
         StoreDamaged: The store, or the copy, is not sound.
@@ -55,14 +55,24 @@ def copy_out(path: Path, target: Path, mark: Mark) -> int:
     with translated(target):
         with opened_apart(target, write=True) as db:
             db.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
-            _set_mark(db, mark)
+            if mark is not None:
+                _set_mark(db, mark)
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        _flush(target)
-        with opened_apart(target) as db:
+            copied = int(fetch_value(db, "SELECT count(*) FROM record"))
             last = fetch_value(db, "SELECT seq FROM sqlite_sequence WHERE name = 'record'")
-        if (last or 0) < begun:
-            raise StoreError(f"the copy {target} is older than the store was when it began; nothing was kept")
-    return records_in(target)
+        _flush(target)
+    if mark is None:
+        return copied
+    if (last or 0) < begun:
+        raise StoreError(f"the copy {target} is older than the store was when it began; nothing was kept")
+    try:
+        return records_in(target)
+    except StoreDamaged as exc:
+        reason = str(exc).removeprefix(f"{target} is damaged").removeprefix(": ")
+        raise StoreDamaged(
+            f"{path} is damaged, so no backup was made: {reason}; run memory doctor, and save what is sound with "
+            "memory doctor --salvage FILE"
+        ) from exc
 
 
 def records_in(path: Path) -> int:

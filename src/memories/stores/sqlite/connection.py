@@ -24,6 +24,7 @@ from memories.stores.sqlite.sidefile import Marker, Noted, following
 
 BUSY_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
+COPIES = ("v*.backup", "replaced-*", "before-fix-*")  # that are kept beside the file, under its name
 _ATTEMPT_MILLIS = 100  # for which other writers wait while an erasure waits for a reader
 _BETWEEN_ATTEMPTS = 0.05  # seconds
 
@@ -260,8 +261,9 @@ class SQLiteFile:
         return _size(self._parts[1])
 
     def snapshots(self) -> tuple[str, ...]:
-        """Return the snapshots that migrations left beside the file."""
-        return tuple(sorted(str(found) for found in self.path.parent.glob(f"{self.path.name}.v*.backup")))
+        """Return the copies that migrations, restores and repairs left beside the file."""
+        beside = (self.path.parent.glob(f"{self.path.name}.{kind}") for kind in COPIES)
+        return tuple(sorted(str(found) for each in beside for found in each))
 
     # --- connections -----------------------------------------------------------------------------------------------
 

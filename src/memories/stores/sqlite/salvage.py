@@ -48,23 +48,26 @@ def salvage(path: Path) -> Iterator[Record | Lost]:
     Raises:
         StoreDamaged: Not a single record can be found.
     """
+    saved: set[int] = set()
+    lost: dict[int, Lost] = {}
     with translated(path):
         try:
             with opened_apart(path) as db:
-                tables = _Tables(db)
-                lost: dict[int, Lost] = {}
-                for found in tables.records():
+                for seq, found in _Tables(db).records():
                     if isinstance(found, Lost):
-                        lost[found.seq] = found
-                    else:
+                        lost[seq] = found
+                    elif seq not in saved:  # a damaged tree may lead to a page twice
+                        saved.add(seq)
                         yield found
         except _UNREADABLE as exc:
-            yield from _without_sqlite(path, exc)
-            return
+            if not saved:
+                yield from _without_sqlite(path, exc)
+                return
+            lost[0] = Lost(0, None, f"how many more there were is not known: {exc}")
     if lost:
-        again = {record_seq: record for record_seq, record in _in_pages(path) if record_seq in lost}
+        again = {seq: record for seq, record in _in_pages(path) if seq in lost and seq not in saved}
         yield from again.values()
-        yield from (found for seq, found in lost.items() if seq not in again)
+        yield from (found for seq, found in lost.items() if seq not in again and seq not in saved)
 
 
 def _without_sqlite(path: Path, reason: Exception) -> Iterator[Record | Lost]:
@@ -73,8 +76,12 @@ def _without_sqlite(path: Path, reason: Exception) -> Iterator[Record | Lost]:
     if not found:
         raise StoreDamaged(f"nothing can be read of {path} ({reason}); restore a backup") from reason
     yield from found.values()
-    missing = max(found) - len(found)
-    yield Lost(0, None, f"up to {missing} records are lost or were removed before: {reason}")
+    numbers = (values[1] for _, values in pages.rows(path) if len(values) == 2 and values[0] == "record")
+    last = max((number for number in numbers if isinstance(number, int)), default=0)
+    if last > len(found):
+        yield Lost(0, None, f"{last - len(found)} records are lost or were removed before: {reason}")
+    elif not last:
+        yield Lost(0, None, f"how many more there were is not known: {reason}")
 
 
 def _in_pages(path: Path) -> Iterator[tuple[int, Record]]:
@@ -143,22 +150,23 @@ class _Tables:
         self._columns = [name for name in _columns() if name in there]
         self._accesses = {row[0]: row[1] for row in self._rows("access", ["seq", "count"]) if not isinstance(row, Lost)}
 
-    def records(self) -> Iterator[Record | Lost]:
-        """Yield every record; rows that do not exist are told from lost ones by the index, where that can be read."""
+    def records(self) -> Iterator[tuple[int, Record | Lost]]:
+        """Yield every record with its number; rows that never were are told from lost ones by the index, if readable."""
         for row in self._rows("record", self._columns):
             if isinstance(row, Lost):
                 if not self._places or row.seq in self._places:
-                    yield row._replace(ref=self._ref(*self._places.get(row.seq, (None, None, None))))
+                    yield row.seq, row._replace(ref=self._ref(*self._places.get(row.seq, (None, None, None))))
                 continue
             values = dict(zip(self._columns, row, strict=True))
             try:
                 for name in _TEXTS:
                     if isinstance(values.get(name), bytes):
                         values[name] = values[name].decode()
-                yield _record(values, self._pools, self._labels, self._accesses)
+                yield values["seq"], _record(values, self._pools, self._labels, self._accesses)
             except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as exc:
                 why = str(exc) if type(exc) is ValueError else "it holds what was never written"
-                yield Lost(values["seq"], self._ref(values["pool"], values["grp"], values["position"]), why)
+                ref = self._ref(values["pool"], values["grp"], values["position"])
+                yield values["seq"], Lost(values["seq"], ref, why)
 
     def _ref(self, pool: Any, group: Any, position: Any) -> Ref | None:
         collection, namespace = self._pools.get(pool, (None, None))
