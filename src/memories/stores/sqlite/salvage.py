@@ -151,7 +151,7 @@ class _Tables:
         self._accesses = {row[0]: row[1] for row in self._rows("access", ["seq", "count"]) if not isinstance(row, Lost)}
 
     def records(self) -> Iterator[tuple[int, Record | Lost]]:
-        """Yield every record with its number; rows that never were are told from lost ones by the index, if readable."""
+        """Yield every record with its number; rows that never were are told from lost ones by the index."""
         for row in self._rows("record", self._columns):
             if isinstance(row, Lost):
                 if not self._places or row.seq in self._places:
