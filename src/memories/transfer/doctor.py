@@ -204,7 +204,7 @@ def _is_outdated(path: Path, done: Examined) -> bool:
     import apsw
 
     from memories.stores.sqlite import schema
-    from memories.stores.sqlite.copies import opened_apart
+    from memories.stores.sqlite.engine import opened_apart
     from memories.stores.sqlite.errors import translated
 
     with translated(path):

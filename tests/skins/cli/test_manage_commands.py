@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from memories.config import SETTINGS
+from memories.stores.sqlite.schema import MIGRATIONS
 
 Command = Callable[..., Any]
 
@@ -31,7 +32,7 @@ def test_status_of_a_healthy_memory(memory: Command, stored: Callable[..., str],
     assert (shape["collection"], shape["memory_count"], shape["deleted_count"]) == ("memories", 1, 1)
     assert (shape["namespace"], shape["namespaces_read"]) == ("shared", ["shared"])
     assert (shape["embedder"], shape["store_model"], shape["without_vector_count"]) == ("fake/1", "fake/1", 0)
-    assert shape["schema_version"] == 3
+    assert shape["schema_version"] == len(MIGRATIONS)
     assert shape["size_bytes"] > 0
 
 

@@ -345,7 +345,7 @@ def test_a_line_that_can_not_be_read_ends_every_move(memory: Command, folder: Pa
         assert "shared.jsonl:2 can't be read: it is no JSON" in json.loads(answer.err.splitlines()[-1])["error"]
     assert (folder / "backup.jsonl").read_bytes() == backup
     assert not (folder / "copy.db").exists()
-    assert memory("search", "deploys").json["results"] == []
+    assert json.loads(memory("search", "deploys").out)["results"] == []
 
 
 def test_migrate_needs_a_store_to_copy_from_and_another_to_copy_to(memory: Command, folder: Path, home: Path) -> None:

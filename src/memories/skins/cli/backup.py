@@ -32,7 +32,11 @@ _KEEP = "--keep must be a whole number from 1 to 10000"
 
 @command(epilog="memory backup\nmemory backup /mnt/disk/memories --keep 14")
 @click.argument("target", metavar="[FILE|DIR]", required=False)
-@option("--keep", metavar="N", help="In DIR, keep the newest N backups of this store and remove older ones.")
+@option(
+    "--keep",
+    metavar="N",
+    help="In DIR, remove older backups of this store than the newest N. [default: none]",
+)
 @with_settings(store_option, format_option)
 def backup(config: "Config", target: str | None, keep: str | None) -> None:
     """Copy the whole store into a file, and verify the copy.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memories.errors import SystemFault
 from memories.skins import shapes
 from memories.skins.cli.options import command, format_option, in_session, namespace_option, store_option, with_settings
-from memories.skins.cli.output import emit
+from memories.skins.cli.output import emit, unwatch
 from memories.skins.cli.session import texts
 
 if TYPE_CHECKING:
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 def status(memories: "Memories") -> int:
     """Check that the store works, and show what it holds.
 
-    Exits 1 if the store can't be used; "error" says why.
+    Exits 1 if the store can't be used or is damaged; "error" says why.
     """
+    unwatch()  # what is damaged is told in the answer
     try:
         found = memories.status()
     except SystemFault as exc:

@@ -14,8 +14,10 @@ import apsw
 from memories.disk import flush_folder, put_in_place
 from memories.errors import RequestError, SchemaTooNew, StoreDamaged, StoreError
 from memories.ids import digest
-from memories.stores.sqlite import schema
-from memories.stores.sqlite.connection import SQLiteFile, opened_apart, translated
+from memories.stores.sqlite import schema, sidefile
+from memories.stores.sqlite.connection import BUSY_SECONDS, SQLiteFile
+from memories.stores.sqlite.engine import opened_apart
+from memories.stores.sqlite.errors import translated
 from memories.stores.sqlite.query import READ, fetch, fetch_value, labels_of
 
 MARK = "backup"  # in `meta`
@@ -178,7 +180,7 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     _flush(scratch)
     file = SQLiteFile(path)
-    with file.alone(), translated(path):
+    with file._exclusive(BUSY_SECONDS) as side, translated(path):
         old = [Path(f"{path}{suffix}") for suffix in ("", "-wal") if _has_content(Path(f"{path}{suffix}"))]
         if old and aside is None:
             raise RequestError(

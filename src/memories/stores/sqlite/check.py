@@ -20,7 +20,7 @@ from memories.stores.damage import Damaged
 from memories.stores.records import Collection, Finding
 from memories.stores.sqlite import schema, spaces
 from memories.stores.sqlite import words as index
-from memories.stores.sqlite.connection import scratch
+from memories.stores.sqlite.engine import scratch
 from memories.stores.sqlite.query import READ_ANY, fetch, fetch_value, records_of
 
 if TYPE_CHECKING:

@@ -553,8 +553,3 @@ def _size(path: str) -> int:
 
 
 _FILES: "weakref.WeakSet[SQLiteFile]" = weakref.WeakSet()
-
-
-def scratch() -> apsw.Connection:
-    """Return an empty database for one use, which SQLite keeps on the disk if it grows large."""
-    return apsw.Connection("")

@@ -3,10 +3,13 @@
 With any other, even with a plain file handle, closing the file would cancel the locks that this one holds.
 """
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import apsw
+
+_BUSY_MILLIS = 30_000
 
 
 def engine_is_safe(version: str) -> bool:
@@ -26,6 +29,31 @@ def connect_frozen(path: Path) -> apsw.Connection:
 
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     return apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags)
+
+
+@contextlib.contextmanager
+def opened_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
+    """Open a file that is no store in use, such as a copy; with `write` nobody else may use it.
+
+    Without `write` nothing is made beside it either, unless it has a log.
+    """
+    if write:
+        connection = connect(path)
+    else:
+        in_use = any(Path(f"{path}{suffix}").exists() for suffix in ("-wal", "-shm", "-journal"))
+        uri = f"{path.absolute().as_uri()}?mode=ro{'' if in_use else '&immutable=1'}"
+        connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    try:
+        connection.execute("PRAGMA mmap_size=0; PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON")
+        connection.set_busy_timeout(_BUSY_MILLIS)
+        yield connection
+    finally:
+        connection.close()
+
+
+def scratch() -> apsw.Connection:
+    """Return an empty database for one use, which SQLite keeps on the disk if it grows large."""
+    return apsw.Connection("")
 
 
 def read_pages(path: Path, page_size: int, numbers: Iterable[int]) -> dict[int, bytes]:
