@@ -118,7 +118,7 @@ def _look_into(config: Config, done: Examined, *, deep: bool) -> None:
 def _look_at_engine(done: Examined) -> None:
     import apsw
 
-    from memories.stores.sqlite.connection import engine_is_safe
+    from memories.stores.sqlite.engine import engine_is_safe
 
     version = apsw.sqlite_lib_version()
     done.facts["engine"] = f"SQLite {version}"

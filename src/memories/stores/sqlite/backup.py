@@ -22,7 +22,7 @@ from memories.stores.sqlite.query import READ, fetch, fetch_value, labels_of
 
 MARK = "backup"  # in `meta`
 _PAGE = 500
-_SIGNED = 20  # bytes of the lock's file, for the process that holds it
+_SETTLING_SECONDS = 2.0  # that a restore waits for readers before it goes on without them
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
 
@@ -186,18 +186,35 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
             raise RequestError(
                 f"there is a store at {path}; to put it aside and restore this one in its place, add --replace"
             )
-        settled = not old or file.settle()
+        settled = not old or _settle(file)
         if aside is not None:
             _keep(path, aside)
         if settled:
             _drop_side_files(path)
         put_in_place(scratch, path)
         _drop_side_files(path)
-        os.truncate(f"{path}.lock", _SIGNED)  # what else is noted there is of the file before
+        sidefile.erase(side)  # it tells of the file before
         with opened_apart(path) as db:
             there = fetch_value(db, "SELECT count(*) FROM record")
         if there != records:
             raise StoreError(f"{path} has {there} records and the backup {records}; restore another one")
+
+
+def _settle(file: SQLiteFile) -> bool:
+    """Bring the log into the file and empty it; return whether that was possible.
+
+    It is not where somebody is reading, or the store can't be opened.
+    """
+    try:
+        with translated(file.path):
+            connection = file._connection()
+            connection.set_busy_timeout(int(_SETTLING_SECONDS * 1000))
+            busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+    except StoreError:
+        return False
+    finally:
+        file._close_connections()
+    return not busy
 
 
 def _keep(path: Path, aside: Path) -> None:

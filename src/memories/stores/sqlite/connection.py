@@ -212,28 +212,6 @@ class SQLiteFile:
             except apsw.FullError as exc:
                 raise StoreError(f"the disk of {target} is full; make room on it, or name another one") from exc
 
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep other writers out without opening the file, to put another one in its place."""
-        with self._exclusive(BUSY_SECONDS):
-            yield
-
-    def settle(self) -> bool:
-        """Bring the log into the file and empty it, to be done while alone; return whether that was possible.
-
-        It is not where somebody is reading, or the store can't be opened.
-        """
-        try:
-            with translated(self.path):
-                connection = self._connection()
-                connection.set_busy_timeout(int(SETTLING_SECONDS * 1000))
-                busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
-        except StoreError:
-            return False
-        finally:
-            self._close_connections()
-        return not busy
-
     def close(self) -> None:
         """Close every connection of this process."""
         if self._guard.forked:

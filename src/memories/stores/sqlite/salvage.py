@@ -13,7 +13,8 @@ import apsw
 from memories.errors import StoreDamaged
 from memories.stores.records import Collection, Record, Ref
 from memories.stores.sqlite import pages, schema
-from memories.stores.sqlite.connection import opened_apart, translated
+from memories.stores.sqlite.engine import opened_apart
+from memories.stores.sqlite.errors import translated
 from memories.stores.sqlite.query import READ
 
 _UNREADABLE = (apsw.CorruptError, apsw.SQLError, apsw.NotADBError, apsw.IOError, UnicodeDecodeError)
