@@ -869,16 +869,25 @@ def tables(db):
     sql = {name: sql for name, sql in db.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")}
     return {name: re.sub(r"--.*|\\s+", "", text) for name, text in sql.items()}
 db = apsw.Connection(sys.argv[1])
-for table in ("turn_words", "turn_vector", "turn_block", "label_pool", "staged_vector", "staged_turn_vector", "store"):
+from memories.text import index_text
+first = apsw.Connection(":memory:")
+first.execute(MIGRATIONS[0])
+later = ("turn_words", "turn_vector", "turn_block", "label_pool", "staged_vector", "staged_turn_vector")
+later += ("corpus", "store")
+for table in (*later, "words", "words_ended"):
     db.execute(f"DROP TABLE {table}")
+for table, state in (("words", "IS NULL"), ("words_ended", "IS NOT NULL")):
+    db.execute(first.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,)).get)
+    rows = db.execute(f"SELECT seq, text FROM record WHERE ended_at {state}").fetchall()
+    rows = [(seq, index_text(text)) for seq, text in rows]
+    db.executemany(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", rows)
 db.execute("DROP INDEX record_said")
 db.execute("ALTER TABLE record DROP COLUMN session")
+db.execute("ALTER TABLE block DROP COLUMN pools")
 db.execute("ALTER TABLE record DROP COLUMN state_crc")
 db.execute("ALTER TABLE vector DROP COLUMN crc")
 db.execute("DELETE FROM meta WHERE name = 'secure'")
 db.pragma("user_version", 1)
-first = apsw.Connection(":memory:")
-first.execute(MIGRATIONS[0])
 assert tables(db) == tables(first), tables(db).items() ^ tables(first).items()
 """
 

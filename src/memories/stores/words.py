@@ -116,9 +116,13 @@ def score(documents: Sequence[Sequence[str]], terms: Sequence[str], corpus: Corp
         often = np.array([occurrences(document, parsed) for document in documents], dtype=np.float64)
         holds[row] = often > 0
         having = corpus.holders.get(term, 0) if corpus else int(holds[row].sum())
-        idf = max(math.log((total - having + 0.5) / (having + 0.5)) if total >= having else 0.0, LEAST_IDF)
-        scores += idf * often * (K1 + 1) / (often + K1 * (1 - B + B * lengths / mean))
+        scores += rarity(total, having) * often * (K1 + 1) / (often + K1 * (1 - B + B * lengths / mean))
     return WordScores(scores, list(terms), holds)
+
+
+def rarity(documents: int, holding: int) -> float:
+    """Return how much a term tells that so many of all documents have: its inverse document frequency, never 0."""
+    return max(math.log((documents - holding + 0.5) / (holding + 0.5)) if documents >= holding else 0.0, LEAST_IDF)
 
 
 def occurrences(document: Sequence[str], term: Term) -> int:

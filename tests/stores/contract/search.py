@@ -29,8 +29,62 @@ from contract.samples import (
 )
 from memories.ids import new_id
 from memories.stores import Store
-from memories.stores.records import SPEAKER, Collection, Ref, TurnQuery
+from memories.stores.records import SPEAKER, Collection, Filter, Patch, Record, Ref, TurnQuery
+from memories.stores.words import score, tokens_of
 from memories.text import query_terms
+
+_WORDS = "apple banana cherry date elder fig grape hazel iris juniper".split()
+_QUERIES = ("apple fig", "hazel iris juniper", '"cherry date" elder', "banana")
+
+
+def _mixtures(namespace: str, collection: Collection, count: int, seed: int, *, first: int = 0) -> list[Record]:
+    """Return records of few words in many mixtures; every seventh has ended."""
+    drawn = np.random.default_rng(seed)
+    ended: dict[bool, dict[str, Any]] = {True: {"ended_at": at(400), "ended_by": "delete"}, False: {}}
+    return [
+        record(
+            f"g{number:03}",
+            number,
+            namespace=namespace,
+            collection=collection,
+            text=" ".join(drawn.choice(_WORDS, size=int(drawn.integers(1, 9)))),
+            labels={"half": str(number % 2)},
+            session=0 if collection is HISTORY else None,
+            **ended[number % 7 == 3],
+        )
+        for number in range(first, first + count)
+    ]
+
+
+def _candidates(store: Store, where: Filter, vector: Any, terms: list[str]) -> list[Any]:
+    """Return what `candidates` tells, each by its address."""
+    found = store.candidates(where, vector=vector, terms=terms, k=20)
+    return sorted((one.record.ref, one.words, one.similarity) for one in found)
+
+
+def _matches(store: Store, where: Filter, vector: Any, terms: list[str]) -> list[Any]:
+    """Return what `matches` tells, each row by its address."""
+    found = store.matches(where, TurnQuery(vector, terms, 20))
+    columns = (found.words.tolist(), np.nan_to_num(found.similarity, nan=9.0).tolist(), found.holds.T.tolist())
+    return [found.searched, list(found.terms), sorted(zip(refs_of(found, where.collection), *columns, strict=True))]
+
+
+def _told(store: Store, *, vector: bool) -> list[Any]:
+    """Return everything that searches of `ann` tell."""
+    told: list[Any] = []
+    for collection in Collection:
+        for names in (("ann",), ("ann", "shared")):
+            own = pool(*names, collection=collection)
+            for where in (
+                own,
+                own._replace(labels={"half": "1"}),
+                own._replace(state="any"),
+                own._replace(group="g007"),
+            ):
+                for query in _QUERIES:
+                    asked, terms = embed(query)[0] if vector else None, query_terms(query)
+                    told += [_candidates(store, where, asked, terms), _matches(store, where, asked, terms)]
+    return told
 
 
 class Search(Opened):
@@ -305,6 +359,69 @@ class Search(Opened):
     def test_many_terms_are_no_error(self, store: Store) -> None:
         store.append([record("m", text="w7", vectors=None)])
         assert set(by_words(store, [f"w{number}" for number in range(64)])) == {"m"}
+
+    # --- words of a namespace are its own --------------------------------------------------------------------------
+
+    @pytest.fixture
+    def own(self, store: Store) -> Store:
+        """A store in which `ann` and `shared` have memories and turns of few words in many mixtures; some ended."""
+        for namespace, seed in (("ann", 5), ("shared", 6)):
+            store.append([*_mixtures(namespace, MEMORY, 40, seed), *_mixtures(namespace, HISTORY, 40, seed + 10)])
+        return store
+
+    @pytest.mark.parametrize("vector", [False, True], ids=["words", "words-and-vectors"])
+    def test_what_others_write_changes_no_score_and_hides_nothing(self, own: Store, vector: bool) -> None:
+        before = _told(own, vector=vector)
+        for batch in range(3):  # more and more of the same words, and nearer vectors
+            for collection in Collection:
+                own.append(_mixtures("bob", collection, 60, 50 + batch, first=60 * batch))
+                for query in _QUERIES:
+                    texts = [record(f"{query} {n}", batch, namespace="eve", collection=collection) for n in range(5)]
+                    own.append([one._replace(text=query, vectors=embed(query)) for one in texts])
+            assert _told(own, vector=vector) == before
+        some = [Ref(collection, "bob", f"g{n:03}", n) for collection in Collection for n in range(5, 60, 5)]
+        own.patch([Patch(ref, at(300), "delete", {}) for ref in some])
+        assert _told(own, vector=vector) == before
+        own.remove([Ref(collection, "bob", f"g{n:03}", n) for collection in Collection for n in range(60, 180)])
+        assert _told(own, vector=vector) == before
+
+    def test_how_common_a_word_is_elsewhere_cannot_be_told(self, own: Store) -> None:
+        """Whatever is asked, word by word: the answers are the same to the byte before and after another one writes."""
+        words = [*_WORDS, "merger", "initech", "zanzibar"]
+        probes = [*words, *(f"{word} apple" for word in words), *(f"{word[:3]}*" for word in words)]
+
+        def answers() -> bytes:
+            told: list[Any] = []
+            for where in (pool("ann"), turns("ann"), pool("ann", "shared", state="any"), turns("ann", group="g001")):
+                for probe in probes:
+                    terms = [probe, *probe.split()]
+                    told.append(_candidates(own, where, None, terms))
+                    told.append(_matches(own, where, None, terms))
+            return repr(told).encode()
+
+        before = answers()
+        own.append([record(f"s{n}", namespace="bob", text="the merger with initech", vectors=None) for n in range(99)])
+        own.append([turn(n, namespace="bob", text="apple merger", vectors=None) for n in range(99)])
+        own.append([record(f"t{n}", namespace="bob", text="apple elder", vectors=None) for n in range(99)])
+        assert answers() == before
+
+    def test_scores_are_those_of_the_formula(self, store: Store) -> None:
+        """BM25 of `memories.stores.words`, from the counts of the namespaces that are read: the same in every store."""
+        terms = ["apple", "grape hazel", "iris", "fi*", "zanzibar"]
+        for seed, namespace in enumerate(("ann", "shared", "bob")):
+            for collection in Collection:
+                entries = _mixtures(namespace, collection, 45, seed)
+                store.append([entry._replace(ended_at=None, ended_by=None) for entry in entries])
+        for collection in Collection:
+            for where in (pool("ann", collection=collection), pool("ann", "shared", collection=collection)):
+                entries = everything(store, where)
+                scores = score([tokens_of(entry) for entry in entries], terms).scores.tolist()
+                expected = {entry.ref: found for entry, found in zip(entries, scores, strict=True) if found}
+                found = store.candidates(where, vector=None, terms=terms, k=200)
+                assert {one.record.ref: one.words for one in found} == pytest.approx(expected, abs=1e-6)
+                matches = store.matches(where, TurnQuery(None, terms, 200))
+                rows = zip(refs_of(matches, collection), matches.words.tolist(), strict=True)
+                assert {ref: words for ref, words in rows if words} == pytest.approx(expected, abs=1e-6)
 
     # --- matches ---------------------------------------------------------------------------------------------------
 

@@ -231,8 +231,8 @@ def _without_surplus(table: str) -> Callable[[Look], object]:
 # --- words -----------------------------------------------------------------------------------------------------------
 
 _TABLE_OF_WORDS = "CASE WHEN r.ended_at IS NOT NULL THEN 'ended' ELSE p.collection END"
-_TABLES = {Collection.MEMORY: index.CURRENT[Collection.MEMORY], Collection.HISTORY: index.CURRENT[Collection.HISTORY]}
-_WORDS = {**{str(kind): table for kind, table in _TABLES.items()}, "ended": index.ENDED}
+_WORDS = {**{str(kind): table for kind, table in schema.WORDS.items()}, "ended": schema.WORDS_ENDED}
+_CORPUS = "SELECT pool, ended, documents, tokens FROM corpus WHERE documents > 0"
 
 
 def _rows_of_words(look: Look) -> Iterator[Finding]:
@@ -260,10 +260,9 @@ def _other_words(look: Look) -> Iterator[Finding]:
     with contextlib.closing(scratch()) as fresh, fresh:
         for table in _WORDS.values():
             fresh.execute(fetch_value(look.db, "SELECT sql FROM sqlite_schema WHERE name = ?", (table,)))
-        for page in _records(look.db, Damaged()):
-            for seq, record in page.items():
-                if record is not None:
-                    index.insert(fresh, seq, record)
+        fresh.execute(fetch_value(look.db, "SELECT sql FROM sqlite_schema WHERE name = 'corpus'"))
+        _insert_words(look.db, fresh)
+        counted = set(fetch(look.db, _CORPUS)) == set(fetch(fresh, _CORPUS))
         wrong: set[int] = set()
         for table in _WORDS.values():
             ours, theirs = _hashes(look.db, table), _hashes(fresh, table)
@@ -271,6 +270,17 @@ def _other_words(look: Look) -> Iterator[Finding]:
     count = len(wrong - look.damaged)
     if count:
         yield Finding(f"the index has other words than the text of {count} records", _FIX, derived=True)
+    if not counted and not look.damaged:
+        yield Finding("the counts of words of a namespace are wrong", _FIX, derived=True)
+
+
+def _insert_words(db: apsw.Connection, target: apsw.Connection) -> None:
+    """Index the words of all sound records of a store."""
+    pools = {tuple(named): pool for pool, *named in fetch(db, "SELECT id, collection, namespace FROM pool")}
+    for page in _records(db, Damaged()):
+        for seq, record in page.items():
+            if record is not None:
+                index.insert(target, seq, pools[record.ref.collection, record.ref.namespace], record)
 
 
 def _hashes(db: apsw.Connection, table: str) -> dict[Any, int]:
@@ -289,10 +299,8 @@ def _hashes(db: apsw.Connection, table: str) -> dict[Any, int]:
 def _index_words(look: Look) -> None:
     for table in _WORDS.values():
         look.db.execute(f"INSERT INTO {table} ({table}) VALUES ('delete-all')")
-    for page in _records(look.db, Damaged()):
-        for seq, record in page.items():
-            if record is not None:
-                index.insert(look.db, seq, record)
+    look.db.execute("DELETE FROM corpus")
+    _insert_words(look.db, look.db)
 
 
 # --- vectors ---------------------------------------------------------------------------------------------------------
@@ -339,14 +347,14 @@ def _drop_vectors(look: Look) -> None:
 def _blocks(look: Look) -> Iterator[Finding]:
     """Yield blocks that are not what their vectors come to."""
     for collection, table in schema.BLOCKS.items():
-        rows = fetch(look.db, f"SELECT hi, seqs, bits FROM {table} ORDER BY hi")
+        rows = fetch(look.db, f"SELECT hi, seqs, bits, pools FROM {table} ORDER BY hi")
         if rows and spaces.in_use(look.db) is None:
             yield Finding(f"{table} has blocks of vectors that do not exist", _FIX, derived=True)
             continue
         below, wrong = 0, 0
-        for hi, seqs, bits in rows:
+        for hi, *block in rows:
             within = f"SELECT seq, codes FROM {schema.VECTORS[collection]} WHERE seq > ? AND seq <= ? ORDER BY seq"
-            wrong += (seqs, bits) != look.vectors(collection).packed(fetch(look.db, within, (below, hi)))
+            wrong += tuple(block) != look.vectors(collection).packed(look.db, fetch(look.db, within, (below, hi)))
             below = hi
         if wrong:
             yield Finding(f"{wrong} blocks in {table} are not those of their vectors", _FIX, derived=True)

@@ -327,6 +327,7 @@ class SQLiteFile:
             connection = self._local.empty = apsw.Connection(":memory:")
             for version in range(1, len(schema.MIGRATIONS) + 1):
                 schema.migrate(connection, version)
+            schema.prepare(connection)
         return connection
 
     def _open(self) -> apsw.Connection:
@@ -376,6 +377,7 @@ class SQLiteFile:
             if connection.pragma("application_id") != schema.APPLICATION_ID:
                 raise StoreDamaged(f"{self.path} is a SQLite database of another program; it was not touched")
             self._version = self._refuse_newer(connection)
+            schema.prepare(connection)
         except BaseException:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # closing must not touch the file either
             connection.close()

@@ -180,6 +180,7 @@ class Selection(NamedTuple):
         check: The same for checking given records one by one.
         values: The values of the question marks of either.
         bounds: Queries that an index alone answers, each for at least the matching records.
+        pools: The ids of the namespaces.
         broad: Whether most records of the namespaces match.
         bounded: Whether `bounds` cover all conditions.
         collection: Memories or turns.
@@ -190,6 +191,7 @@ class Selection(NamedTuple):
     check: str
     values: tuple[Any, ...]
     bounds: tuple[str, ...]
+    pools: tuple[int, ...]
     broad: bool
     bounded: bool
     collection: Collection
@@ -218,6 +220,7 @@ def selection(db: apsw.Connection, where: Filter, among: Sequence[int] | None = 
         check=" AND ".join([*conditions, *(f"EXISTS ({labelled} AND seq = r.seq)" for labelled in rows)]),
         values=tuple(value for _, given in plain for value in given),
         bounds=(f"SELECT 1 FROM record r WHERE {in_namespaces}", *rows),
+        pools=tuple(ids),
         broad=len(conditions) == 2 and not labels and where.state == "live",
         bounded=len(conditions) == 2,
         collection=where.collection,

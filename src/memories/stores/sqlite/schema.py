@@ -6,13 +6,15 @@ that also writes its number to `user_version`. Released ones never change; to ch
 
 import contextlib
 import json
+import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apsw
 
-from memories.stores.records import Collection, Record, Ref
+from memories.stores.records import SPEAKER, Collection, Record, Ref
 from memories.stores.sqlite.sidefile import Marker
 from memories.times import from_millis, to_millis
 
@@ -109,9 +111,86 @@ CREATE TABLE store (id TEXT NOT NULL, commits TEXT NOT NULL);
 INSERT INTO store VALUES (lower(hex(randomblob(16))), printf('%020d', 0));
 """
 
+_OWN_WORDS = """
+-- The words of a namespace are its own. A row has the tokens of memories.stores.words, each after the id of its
+-- namespace and a z: '3zapple 3zpie' (see `own_tokens`). So what a word finds, and the time it takes, depend on the
+-- namespaces that are read alone. The tokens are ready, so FTS5 only splits them.
+DROP TABLE words;
+DROP TABLE words_ended;
+DROP TABLE turn_words;
+CREATE VIRTUAL TABLE words USING fts5 (text, content = '', contentless_delete = 1, tokenize = 'ascii');
+CREATE VIRTUAL TABLE words_ended USING fts5 (text, content = '', contentless_delete = 1, tokenize = 'ascii');
+CREATE VIRTUAL TABLE turn_words USING fts5 (text, content = '', contentless_delete = 1, tokenize = 'ascii');
+
+-- How many live records a namespace has in those tables, or ended ones, and how many tokens these have.
+CREATE TABLE corpus (
+  pool INTEGER, ended INTEGER, documents INTEGER NOT NULL, tokens INTEGER NOT NULL, PRIMARY KEY (pool, ended)
+) WITHOUT ROWID;
+
+-- The namespace of each window of a block: uint8, or uint16 or uint32 where an id is larger.
+ALTER TABLE block ADD COLUMN pools BLOB NOT NULL DEFAULT x'';
+ALTER TABLE turn_block ADD COLUMN pools BLOB NOT NULL DEFAULT x'';
+"""
+
 VECTORS = {Collection.MEMORY: "vector", Collection.HISTORY: "turn_vector"}
 STAGED = {Collection.MEMORY: "staged_vector", Collection.HISTORY: "staged_turn_vector"}
 BLOCKS = {Collection.MEMORY: "block", Collection.HISTORY: "turn_block"}
+WORDS = {Collection.MEMORY: "words", Collection.HISTORY: "turn_words"}
+WORDS_ENDED = "words_ended"
+
+
+def _keep_words_apart(db: apsw.Connection) -> None:
+    """Index the words of each namespace by themselves, and note whose the vectors of a block are.
+
+    A damaged record is no reason to stop here: it is told to whoever reads it.
+    """
+    from memories.stores.words import tokens  # as in `words.insert`
+
+    db.execute(_OWN_WORDS)
+    speakers = {str(label): name for label, name in db.execute("SELECT id, value FROM label WHERE key = ?", (SPEAKER,))}
+    documents: Counter[tuple[int, bool]] = Counter()
+    lengths: Counter[tuple[int, bool]] = Counter()
+
+    def rows(condition: str) -> Iterator[tuple[int, str]]:
+        sql = (
+            "SELECT r.seq, r.pool, r.ended_at IS NOT NULL, CAST(r.text AS BLOB), p.collection, r.labels "
+            f"FROM record r JOIN pool p ON p.id = r.pool WHERE {condition} ORDER BY r.seq"
+        )
+        for seq, pool, ended, text, collection, labels in db.execute(sql):
+            said = text.decode("utf-8", "replace")
+            if collection == Collection.HISTORY:
+                names = [speakers[label] for label in (labels or "").split(",") if label in speakers]
+                said = f"{names[0]}: {said}" if names else said
+            found = tokens(said)
+            documents[pool, ended] += 1
+            lengths[pool, ended] += len(found)
+            yield seq, own_tokens(pool, found)
+
+    conditions = {table: f"p.collection = '{name}' AND r.ended_at IS NULL" for name, table in WORDS.items()}
+    for table, condition in {**conditions, WORDS_ENDED: "r.ended_at IS NOT NULL"}.items():
+        db.executemany(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", rows(condition))
+    counted = [(*corpus, count, lengths[corpus]) for corpus, count in documents.items()]
+    db.executemany("INSERT INTO corpus (pool, ended, documents, tokens) VALUES (?, ?, ?, ?)", counted)
+    for table in BLOCKS.values():
+        _note_pools(db, table)
+
+
+def _note_pools(db: apsw.Connection, table: str) -> None:
+    """Write the namespace of each window into the blocks of a table."""
+    rows: list[Any] = db.execute(
+        "SELECT hi, seqs, length(bits) / (8 * ((value + 63) / 64)) "
+        f"FROM {table} CROSS JOIN meta WHERE name = 'dimension'"
+    ).fetchall()
+    for hi, packed, count in rows:
+        seqs = struct.unpack(f"<{len(packed) // 8}q", packed) if packed else range(hi - count + 1, hi + 1)
+        between: list[Any] = db.execute(
+            "SELECT seq, pool FROM record WHERE seq BETWEEN ? AND ?", (seqs[0], hi)
+        ).fetchall()
+        known = dict(between)
+        pools = [known.get(seq, 0) for seq in seqs]
+        width = "B" if max(pools) < 2**8 else "H" if max(pools) < 2**16 else "I"
+        db.execute(f"UPDATE {table} SET pools = ? WHERE hi = ?", (struct.pack(f"<{len(pools)}{width}", *pools), hi))
+
 
 # What every deletion leaves behind is overwritten from the first write on: see `SQLiteFile.erase_free_pages`.
 SECURE = "INSERT INTO meta (name, value) VALUES ('secure', 1)"
@@ -137,7 +216,7 @@ def _checks(db: apsw.Connection) -> None:
 
 
 Migration = str | Callable[[apsw.Connection], None]
-MIGRATIONS: tuple[Migration, ...] = (_FIRST, _TURNS, _STAGED, _checks, _COUNTED)
+MIGRATIONS: tuple[Migration, ...] = (_FIRST, _TURNS, _STAGED, _checks, _COUNTED, _keep_words_apart)
 
 ROW = "pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, crc, text, session, state_crc"
 
@@ -171,6 +250,15 @@ def count_commit(db: apsw.Connection, after: Marker) -> None:
     db.execute("UPDATE store SET id = ?, commits = ?", (after.store, f"{after.commits:020d}"))
 
 
+def prepare(db: apsw.Connection) -> None:
+    """Teach a new connection how often the words of a search occur in a row, which FTS5 tells to functions only."""
+
+    def occurrences(row: apsw.FTS5ExtensionApi, *_: object) -> int:
+        return row.inst_count
+
+    db.register_fts5_function("occurrences", occurrences)
+
+
 def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:
     """Return the columns of `ROW` for a record, given the ids of its namespace and its labels."""
     ended_at = None if record.ended_at is None else to_millis(record.ended_at)
@@ -190,6 +278,11 @@ def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:
         record.session,
         state_crc(crc, ended_at, record.ended_by, fields, record.session),
     )
+
+
+def own_tokens(pool: int, tokens: Sequence[str]) -> str:
+    """Return tokens as the index of words has them, those of each namespace apart."""
+    return " ".join([f"{pool}z{token}" for token in tokens])
 
 
 def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Record:

@@ -103,7 +103,7 @@ class SQLiteStore:
                 ended_before = before.ended_at
                 fields = schema.fields_json({**before.fields, **patch.fields})
                 ended = None if patch.ended_at is None else to_millis(patch.ended_at)
-                [(crc,)] = fetch(db, "SELECT crc FROM record WHERE seq = ?", (seq,))
+                [(crc, pool)] = fetch(db, "SELECT crc, pool FROM record WHERE seq = ?", (seq,))
                 state = schema.state_crc(crc, ended, patch.ended_by, fields, before.session)
                 try:
                     db.execute(
@@ -114,7 +114,7 @@ class SQLiteStore:
                     raise Conflict(f"another record has the key of {patch.ref.group} now; read it again") from exc
                 if (ended_before is None) != (ended is None):
                     index.remove(db, seq)
-                    index.insert(db, seq, before._replace(ended_at=patch.ended_at))
+                    index.insert(db, seq, pool, before._replace(ended_at=patch.ended_at))
 
     def _sound(self, db: apsw.Connection, seq: int, ref: Ref) -> Record:
         """Return a record that is going to change; a change must not give damage a checksum that fits."""
@@ -431,5 +431,5 @@ def _insert(db: apsw.Connection, record: Record) -> int:
     db.executemany("INSERT OR IGNORE INTO label_pool (label, pool) VALUES (?, ?)", [(label, pool) for label in labels])
     if record.accesses:
         db.execute("INSERT INTO access (seq, count) VALUES (?, ?)", (seq, record.accesses))
-    index.insert(db, seq, record)
+    index.insert(db, seq, pool, record)
     return seq

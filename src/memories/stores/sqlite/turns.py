@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _KEPT_BYTES = 8_388_608  # of vectors
-_LAST_SEQ = 2**62
 _PLACE = "r.seq, r.pool, r.grp, r.position, coalesce(r.session, -1), r.created_at, r.labels"
 
 Row = tuple[Any, ...]
@@ -92,19 +91,20 @@ def find(
     """
     codes, join = ("NULL", "") if vectors is None else ("v.codes", f"LEFT JOIN {vectors.table} v ON v.seq = r.seq")
     if is_large(db, selected):
-        words = _words(db, selected, query.terms, (0, _LAST_SEQ))
+        words = index.ranked(db, selected, query.terms)
         wanted = json.dumps(sorted(_best(db, selected, vectors, query, words)))
         sql = (
             f"SELECT {_PLACE}, {codes} FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value {join} "
             f"WHERE {selected.check}"
         )
         rows = _read_sound(db, fetch(db, sql, (wanted, *selected.values)), vectors, damaged)
-        searched = index.row_count(db, index.CURRENT[selected.collection])
+        searched = index.document_count(db, selected)
     else:
         sql = f"SELECT {_PLACE}, {codes} FROM record r {join} WHERE {selected.find}"
         rows = last.read(db, sql, selected.values, vectors, damaged)
         seqs = rows.places.seqs
-        words = _words(db, selected, query.terms, (int(seqs.min()), int(seqs.max())) if len(seqs) else (0, -1))
+        between = (int(seqs.min()), int(seqs.max())) if len(seqs) else (0, -1)
+        words = index.ranked(db, selected, query.terms, between)
         searched = len(seqs)
     return matches_at(rows.places, words, _similarity(rows, vectors, query), searched)
 
@@ -131,22 +131,6 @@ def _best(
         bounds = to_millis(first), to_millis(last)
         rows += fetch(db, sql, (*bounds, *selected.values, sum(bounds) // 2, OF_A_DAY))
     return {*words.scores, *similar, *(seq for (seq,) in rows)}
-
-
-def _words(db: apsw.Connection, selected: Selection, terms: Sequence[str], between: tuple[int, int]) -> WordHits:
-    """Return the scores and the holders of the rarer terms, among records with a seq between two."""
-    found = WordHits({}, {})
-    literals = {index.quoted(term): term for term in terms}
-    for table in index.tables(selected):
-        rare = index.rare_terms(db, table, list(literals), between)
-        if not rare:
-            continue
-        where = f"{table} MATCH ? AND rowid BETWEEN ? AND ?"
-        found.scores.update(fetch(db, f"SELECT rowid, -rank FROM {table} WHERE {where}", (" OR ".join(rare), *between)))
-        for literal in rare:
-            holders = fetch(db, f"SELECT rowid FROM {table} WHERE {where}", (literal, *between))
-            found.holders.setdefault(literals[literal], []).extend(seq for (seq,) in holders)
-    return found
 
 
 def _read_sound(db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None, damaged: Damaged) -> _Rows:

@@ -4,7 +4,7 @@ import json
 import threading
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
 import numpy as np
@@ -35,10 +35,11 @@ Scores = dict[int, float]
 
 
 class _Blocks(NamedTuple):
-    """The bit blocks read so far: the seq of each window, its bit code, and how many of its bits are set."""
+    """The bit blocks read so far: of each window the seq, the namespace, the bit code and how many bits it has set."""
 
     hi: int
     seqs: "NDArray[np.int64]"
+    pools: "NDArray[np.unsignedinteger[Any]]"
     bits: "NDArray[np.uint64]"
     counts: "NDArray[np.uint16]"
 
@@ -100,15 +101,22 @@ class VectorIndex:
 
     def _write_block(self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]) -> None:
         self._changing = db
-        db.execute(f"INSERT INTO {self._block} (hi, seqs, bits) VALUES (?, ?, ?)", (rows[-1][0], *self.packed(rows)))
+        sql = f"INSERT INTO {self._block} (hi, seqs, bits, pools) VALUES (?, ?, ?, ?)"
+        db.execute(sql, (rows[-1][0], *self.packed(db, rows)))
 
-    def packed(self, rows: Sequence[tuple[int, bytes]]) -> tuple[bytes, bytes]:
-        """Return a block of these rows, seq and codes: the seq of each window and the bits of all."""
+    def packed(self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]) -> tuple[bytes, bytes, bytes]:
+        """Return a block of these rows, seq and codes: seqs, bits and namespaces of the windows."""
         if not rows:
-            return b"", b""
+            return b"", b"", b""
         seqs, codes = self._unpack(rows)
+        sql = "SELECT r.pool FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value"
+        pools = np.array([pool for (pool,) in fetch(db, sql, (json.dumps(seqs.tolist()),))])
         unbroken = int(seqs[-1]) - int(seqs[0]) + 1 == len(seqs) and bool((np.diff(seqs) == 1).all())
-        return b"" if unbroken else seqs.astype("<i8").tobytes(), self.quantizer.bits(codes).astype("<u8").tobytes()
+        return (
+            b"" if unbroken else seqs.astype("<i8").tobytes(),
+            self.quantizer.bits(codes).astype("<u8").tobytes(),
+            pools.astype(np.min_scalar_type(pools.max()).newbyteorder("<")).tobytes(),
+        )
 
     def remove(self, db: apsw.Connection, seq: int) -> None:
         """Remove a record's vectors, and rebuild their block without them."""
@@ -194,17 +202,17 @@ class VectorIndex:
     def _best_by_blocks(
         self, db: apsw.Connection, selected: Selection, turned: "NDArray[np.float32]", k: int
     ) -> Scores | None:
-        """Return the `k` best by the blocks; None if so few records match that scoring all of them is faster."""
-        blocks = self._load_blocks(db)
-        coarse = self.quantizer.coarse_scores(turned, blocks.bits, blocks.counts)
-        tail = f"SELECT v.seq, v.codes FROM {self.table} v CROSS JOIN record r ON r.seq = v.seq WHERE v.seq > ?"
-        newest = self.score(fetch(db, f"{tail} AND {selected.check}", (blocks.hi, *selected.values)), turned)
+        """Return the `k` best by the blocks; None if so few records match that scoring all of them is faster.
+
+        What is looked at, and in which order, depends on the selected namespaces alone: others change nothing.
+        """
+        numbers, coarse = self._coarse(db, selected.pools, turned)
         found: Scores = {}
         wanted = max(MIN_RESCORED, 4 * k) + len(coarse) // RESCORED_SHARE
         seen: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         while True:
             best = np.argpartition(-coarse, wanted)[:wanted] if wanted < len(coarse) else slice(None)
-            piece = np.setdiff1d(blocks.seqs[best], seen)
+            piece = np.setdiff1d(numbers[best], seen)
             # CROSS keeps the order: first the seqs, then a look at each record; else a whole index would be read.
             sql = (
                 "SELECT v.seq, v.codes FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
@@ -213,17 +221,39 @@ class VectorIndex:
             found |= self.score(fetch(db, sql, (json.dumps(piece.tolist()), *selected.values)), turned)
             # If the filter left few of the candidates, go further down the list.
             if wanted >= len(coarse) or len(found) >= min(wanted, max(MIN_MATCHING, 4 * k)):
-                return highest(found | newest, k)
+                return highest(found, k)
             if RARE * len(found) < wanted:
                 return None
             seen = np.union1d(seen, piece)
             wanted *= 4
 
+    def _coarse(
+        self, db: apsw.Connection, pools: Sequence[int], turned: "NDArray[np.float32]"
+    ) -> "tuple[NDArray[np.int64], NDArray[np.float32]]":
+        """Return the seq and the coarse score of each window of these namespaces, in the order of writing."""
+        blocks = self._load_blocks(db)
+        own = np.logical_or.reduce([blocks.pools == pool for pool in pools])
+        seqs, bits, counts = blocks.seqs, blocks.bits, blocks.counts
+        if not own.all():
+            seqs, bits, counts = seqs[own], bits[:, own], counts[own]
+        coarse = self.quantizer.coarse_scores(turned, bits, counts)
+        sql = (
+            f"SELECT v.seq, v.codes FROM {self.table} v CROSS JOIN record r ON r.seq = v.seq "
+            f"WHERE v.seq > ? AND r.pool IN ({','.join(map(str, pools))}) ORDER BY v.seq"
+        )
+        rows = fetch(db, sql, (blocks.hi,))
+        if not rows:
+            return seqs, coarse
+        newest, codes = self._unpack(rows)
+        bits = self.quantizer.bits(codes)
+        newer = self.quantizer.coarse_scores(turned, bits, self.quantizer.bit_counts(bits))
+        return np.concatenate([seqs, newest]), np.concatenate([coarse, newer])
+
     def _load_blocks(self, db: apsw.Connection) -> "_Blocks":
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))
         with self._lock:
             known = self._blocks if self._epoch == epoch else self._no_blocks()
-            newer = fetch(db, f"SELECT hi, seqs, bits FROM {self._block} WHERE hi > ? ORDER BY hi", (known.hi,))
+            newer = fetch(db, f"SELECT hi, seqs, bits, pools FROM {self._block} WHERE hi > ? ORDER BY hi", (known.hi,))
             if newer:
                 known = self._joined(known, newer)
             if self._changing is db and db.txn_state("main") != apsw.SQLITE_TXN_WRITE:
@@ -234,20 +264,24 @@ class VectorIndex:
 
     def _no_blocks(self) -> "_Blocks":
         bits = np.empty((self.quantizer.words, 0), dtype=np.uint64)
-        return _Blocks(0, np.empty(0, dtype=np.int64), bits, self.quantizer.bit_counts(bits))
+        nobody = np.empty(0, dtype=np.uint8)
+        return _Blocks(0, np.empty(0, dtype=np.int64), nobody, bits, self.quantizer.bit_counts(bits))
 
-    def _joined(self, known: "_Blocks", newer: Sequence[tuple[int, bytes, bytes]]) -> "_Blocks":
+    def _joined(self, known: "_Blocks", newer: Sequence[tuple[int, bytes, bytes, bytes]]) -> "_Blocks":
         with damage_noticed():
             parts = [np.frombuffer(row[2], "<u8").reshape(self.quantizer.words, -1) for row in newer]
             numbers = [
                 np.frombuffer(seqs, "<i8").astype(np.int64) if seqs else np.arange(hi - part.shape[1] + 1, hi + 1)
-                for (hi, seqs, _), part in zip(newer, parts, strict=True)
+                for (hi, seqs, *_), part in zip(newer, parts, strict=True)
             ]
             seqs = np.concatenate([known.seqs, *numbers])
             bits = np.ascontiguousarray(np.concatenate([known.bits, *parts], axis=1))
-            if bits.shape[1] != len(seqs):
+            widths = (len(row[3]) // max(1, part.shape[1]) for row, part in zip(newer, parts, strict=True))
+            owners = [np.frombuffer(row[3], f"<u{width}") for row, width in zip(newer, widths, strict=True)]
+            pools = np.concatenate([known.pools, *owners])
+            if not bits.shape[1] == len(seqs) == len(pools):
                 raise ValueError("a block of vectors is cut off")
-        return _Blocks(newer[-1][0], seqs, bits, self.quantizer.bit_counts(bits))
+        return _Blocks(newer[-1][0], seqs, pools, bits, self.quantizer.bit_counts(bits))
 
     def score(self, rows: Sequence[tuple[int, bytes]], turned: "NDArray[np.float32]") -> Scores:
         """Return the cosine of the best window of each row, seq and codes, with a rotated query."""

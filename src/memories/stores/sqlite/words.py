@@ -1,43 +1,63 @@
-"""Word search in the SQLite store: FTS5 tables, one for current memories, one for turns, one for ended records.
+"""Word search in the SQLite store: FTS5 finds the records that have a word, BM25 is computed here.
 
-They are separate so that old versions and turns do not change how rare a word is in current memories.
+The words are the tokens of `stores.words`, the same in every store, in three tables: of current memories, of turns, of
+ended records. In each of them every namespace has tokens of its own (`schema.own_tokens`), and `corpus` counts its
+records and their tokens. So neither a score nor the time of a search depends on what other namespaces hold, and old
+versions and turns do not change how rare a word is in current memories.
 """
 
+import functools
+import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import apsw
 
-from memories.stores.records import Collection, Record
+from memories.stores.records import Record
 from memories.stores.sqlite.query import Selection, fetch, fetch_value
+from memories.stores.sqlite.schema import WORDS, WORDS_ENDED, own_tokens
+from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_of
 from memories.stores.words import best as highest
-from memories.stores.words import spoken
 
-CURRENT = {Collection.MEMORY: "words", Collection.HISTORY: "turn_words"}
-ENDED = "words_ended"
-
-# In a store of more rows than this, a search leaves out words that very many rows have: ranking takes time for every
-# row that matches, and such words tell the least.
+# In namespaces of more records than this, a search leaves out words that very many have: ranking takes time for every
+# record that matches, and such words tell the least.
 _RANK_ALL_ROWS = 10_000
 _RANK_AT_MOST = 1_500
 _MERGED_PAGES = 250  # of 4 kB that an erasure rewrites before it lets others write
-_SURPLUS = 4  # this many times `k` are ranked before a filter that most records match
+_SURPLUS = 4  # this many times `k` are looked at before a filter that most records match
+EVERY_SEQ = (0, 2**62)
 
 Scores = dict[int, float]
 
 
-def insert(db: apsw.Connection, seq: int, record: Record) -> None:
-    """Index the words of a record, among the current or the ended ones."""
-    from memories.text import index_text  # its patterns take 4 ms to compile, and reading does without them
+class _Corpus(NamedTuple):
+    """The live records of the selected namespaces, or the ended ones, and the table of their words."""
 
-    table = CURRENT[record.ref.collection] if record.ended_at is None else ENDED
-    db.execute(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", (seq, index_text(spoken(record))))
+    table: str
+    pools: tuple[int, ...]
+    documents: int
+    mean_length: float
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def insert(db: apsw.Connection, seq: int, pool: int, record: Record) -> None:
+    """Index the words of a record of a namespace, among the current or the ended ones."""
+    found = tokens_of(record)
+    ended = record.ended_at is not None
+    table = WORDS_ENDED if ended else WORDS[record.ref.collection]
+    db.execute(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", (seq, own_tokens(pool, found)))
+    _count(db, pool, 1, len(found), ended=ended)
 
 
 def remove(db: apsw.Connection, seq: int) -> None:
     """Remove the words of a record from the index; their bytes stay in the file until `erase` has rewritten them."""
-    for table in (*CURRENT.values(), ENDED):
-        db.execute(f"DELETE FROM {table} WHERE rowid = ?", (seq,))
+    for table in (*WORDS.values(), WORDS_ENDED):
+        sql = f"SELECT r.pool, d.sz FROM {table}_docsize d JOIN record r ON r.seq = d.id WHERE d.id = ?"
+        for pool, size in fetch(db, sql, (seq,)):
+            _count(db, pool, -1, -_length(size), ended=table == WORDS_ENDED)
+            db.execute(f"DELETE FROM {table} WHERE rowid = ?", (seq,))
 
 
 def unerased(db: apsw.Connection) -> "set[Segment]":
@@ -76,7 +96,7 @@ def _segments(db: apsw.Connection) -> dict[Segment, int]:
     these its number, first page, last page, first write, last write, pages of marks, marks, rows.
     """
     found: dict[Segment, int] = {}
-    for table in (*CURRENT.values(), ENDED):
+    for table in (*WORDS.values(), WORDS_ENDED):
         numbers = _numbers(fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 10")[8:])
         levels, _, _ = (next(numbers) for _ in range(3))
         for _ in range(levels):
@@ -99,6 +119,29 @@ def _numbers(block: bytes) -> Iterator[int]:
             number = length = 0
 
 
+def _count(db: apsw.Connection, pool: int, documents: int, tokens: int, *, ended: bool) -> None:
+    db.execute(
+        "INSERT INTO corpus (pool, ended, documents, tokens) VALUES (?, ?, ?, ?) ON CONFLICT (pool, ended) DO UPDATE "
+        "SET documents = documents + excluded.documents, tokens = tokens + excluded.tokens",
+        (pool, ended, documents, tokens),
+    )
+
+
+@functools.lru_cache(4096)
+def _length(size: bytes) -> int:
+    """Return how many tokens a row has, given its size in FTS5's table of sizes.
+
+    It is a number of seven bits a byte, the highest first, the eighth bit set in all bytes but the last.
+    """
+    length = 0
+    for byte in size:
+        length = length << 7 | byte & 0x7F
+    return length
+
+
+# --- searching -------------------------------------------------------------------------------------------------------
+
+
 def best(db: apsw.Connection, selected: Selection, terms: Sequence[str], k: int) -> Scores:
     """Return the `k` best records by BM25 of the terms, any of which may match.
 
@@ -108,68 +151,113 @@ def best(db: apsw.Connection, selected: Selection, terms: Sequence[str], k: int)
         terms: See `Store.candidates`.
         k: How many.
     """
-    literals = [quoted(term) for term in terms]
+    scores = ranked(db, selected, terms).scores
+    sql = f"SELECT r.seq FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value WHERE {selected.check}"
     found: Scores = {}
-    for table in tables(selected):
-        match = " OR ".join(rare_terms(db, table, literals))
-        if match:
-            found |= _best_of(db, table, selected, match, k)
-    return highest(found, k)
+    # Looking up the record of every match, as a filter must, takes as long again as ranking them.
+    for count in ((1 if selected.broad else _SURPLUS) * k, len(scores)):
+        if len(found) < k:
+            some = highest(scores, count)
+            matching = [seq for (seq,) in fetch(db, sql, (json.dumps(list(some)), *selected.values))]
+            found = {seq: some[seq] for seq in matching[:k]}
+    return found
 
 
-def tables(selected: Selection) -> tuple[str, ...]:
-    """Return the tables with the words of the selected records."""
-    current = CURRENT[selected.collection]
-    return (current, ENDED) if selected.also_ended else (current,)
+def ranked(
+    db: apsw.Connection, selected: Selection, terms: Sequence[str], between: tuple[int, int] | None = None
+) -> WordHits:
+    """Return how well the terms match records of the selected namespaces, whatever else is selected.
 
-
-def _best_of(db: apsw.Connection, table: str, selected: Selection, match: str, k: int) -> Scores:
-    # The index alone finds the best fast; looking up the record of every match, as a filter must, takes as long again.
-    ranked = f"SELECT rowid AS seq, -rank AS score FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?"
-    sql = (
-        f"SELECT r.seq, score FROM ({ranked}) CROSS JOIN record r USING (seq) "
-        f"WHERE {selected.check} ORDER BY score DESC LIMIT ?"
-    )
-    if selected.broad:
-        rows = fetch(db, sql, (match, _SURPLUS * k, *selected.values, k))
-        if len(rows) == k:
-            return dict(rows)
-    return dict(fetch(db, sql, (match, -1, *selected.values, k)))
-
-
-def rare_terms(db: apsw.Connection, table: str, terms: list[str], between: tuple[int, int] = (0, 2**62)) -> list[str]:
-    """Return the terms that are rare enough to be ranked by, at least the rarest one.
+    Of many records, only the rarer terms are looked for.
 
     Args:
         db: A connection inside a transaction.
-        table: The index.
-        terms: As FTS5 takes them.
-        between: The first and the last row to look at.
+        selected: Which records.
+        terms: The terms.
+        between: The first and the last seq to look at, where only few records are selected.
     """
-    if min(row_count(db, table), between[1] - between[0] + 1) <= _RANK_ALL_ROWS:
-        return terms
-    sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? AND rowid BETWEEN ? AND ? LIMIT ?)"
-    counts = {term: int(fetch_value(db, sql, (term, *between, _RANK_AT_MOST))) for term in terms}
+    found = WordHits({}, {})
+    known = {term: parsed for term in terms if (parsed := parse(term)) is not None}
+    left_out: set[str] = set()
+    for corpus in _corpora(db, selected):
+        matches = {term: _match(corpus, parsed) for term, parsed in known.items()}
+        rare = _rare_terms(db, corpus, matches, between)
+        left_out |= matches.keys() - set(rare)
+        for term in rare:
+            _score(db, corpus, matches[term], between, found, term)
+    for term in terms:
+        if term not in left_out:
+            found.holders.setdefault(term, [])
+    return found
+
+
+def document_count(db: apsw.Connection, selected: Selection) -> int:
+    """Return how many records of the selected namespaces are searched."""
+    return sum(corpus.documents for corpus in _corpora(db, selected))
+
+
+def _corpora(db: apsw.Connection, selected: Selection) -> list[_Corpus]:
+    sql = "SELECT sum(documents), sum(tokens) FROM corpus WHERE pool IN (SELECT value FROM json_each(?)) AND ended = ?"
+    found: list[_Corpus] = []
+    for ended in (False, True) if selected.also_ended else (False,):
+        [(documents, tokens)] = fetch(db, sql, (json.dumps(selected.pools), ended))
+        if documents:
+            table = WORDS_ENDED if ended else WORDS[selected.collection]
+            found.append(_Corpus(table, selected.pools, documents, max(tokens / documents, 1e-9)))
+    return found
+
+
+def _match(corpus: _Corpus, term: Term) -> str:
+    """Return what FTS5 looks for: the tokens as a literal, in which nothing is an operator, of any of the pools."""
+    star = "*" if term.open_ended else ""
+    return " OR ".join(f'"{own_tokens(pool, term.tokens)}"{star}' for pool in corpus.pools)
+
+
+def _rare_terms(
+    db: apsw.Connection, corpus: _Corpus, matches: dict[str, str], between: tuple[int, int] | None
+) -> list[str]:
+    """Return the terms that are rare enough to be ranked by, at least the rarest one."""
+    if corpus.documents <= _RANK_ALL_ROWS:
+        return list(matches)
+    most = _RANK_AT_MOST if between is None else _RANK_ALL_ROWS
+    counts = {term: _holding(db, corpus, match, between or EVERY_SEQ, most) for term, match in matches.items()}
     kept: list[str] = []
     total = 0
-    for term in sorted(terms, key=counts.__getitem__):
+    for term in sorted(matches, key=counts.__getitem__):
         total += counts[term]
-        if kept and total > _RANK_AT_MOST:
+        if kept and total > most:
             break
         kept.append(term)
     return kept
 
 
-def row_count(db: apsw.Connection, table: str) -> int:
-    """Return how many rows an index has, without reading them all.
+def _holding(db: apsw.Connection, corpus: _Corpus, match: str, between: tuple[int, int], most: int = -1) -> int:
+    """Return how many records match; with `most`, stop counting there."""
+    table = corpus.table
+    sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? AND rowid BETWEEN ? AND ? LIMIT ?)"
+    return int(fetch_value(db, sql, (match, *between, most)))
 
-    FTS5 keeps it as the first number of the record of totals, row 1 of its data table.
-    """
-    return next(_numbers(fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 1") or b""), 0)
 
+def _score(
+    db: apsw.Connection, corpus: _Corpus, match: str, between: tuple[int, int] | None, found: WordHits, term: str
+) -> None:
+    """Add what a term is worth to the scores of the records that have it, by BM25 as in `stores.words.score`."""
+    table = corpus.table
+    rows = fetch(
+        db,
+        f"SELECT w.rowid, occurrences({table}), d.sz FROM {table} w CROSS JOIN {table}_docsize d ON d.id = w.rowid "
+        f"WHERE {table} MATCH ? AND w.rowid BETWEEN ? AND ?",
+        (match, *(between or EVERY_SEQ)),
+    )
+    holding = len(rows) if between is None else _holding(db, corpus, match, EVERY_SEQ)
+    idf = rarity(corpus.documents, holding)
 
-def quoted(term: str) -> str:
-    """Return a term as a literal of FTS5, in which nothing is an operator except a final `*`, for any ending."""
-    beginning = term.removesuffix("*")
-    literal = '"' + beginning.replace("\0", " ").replace('"', '""') + '"'
-    return f"{literal}*" if beginning and beginning != term else literal
+    @functools.cache
+    def gain(often: int, size: bytes) -> float:
+        long = 1 - B + B * _length(size) / corpus.mean_length
+        return idf * often * (K1 + 1) / (often + K1 * long)
+
+    scores = found.scores
+    for seq, often, size in rows:
+        scores[seq] = scores.get(seq, 0.0) + gain(often, size)
+    found.holders.setdefault(term, []).extend([seq for seq, _, _ in rows])
