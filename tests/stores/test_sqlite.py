@@ -64,6 +64,8 @@ from memories.stores.sqlite.engine import engine_is_safe  # noqa: E402
 from memories.stores.sqlite.place import filesystem_of  # noqa: E402
 from memories.stores.sqlite.quantize import Quantizer  # noqa: E402
 from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
+from memories.stores.words import score as bm25  # noqa: E402
+from memories.stores.words import tokens_of  # noqa: E402
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -308,6 +310,172 @@ def test_in_a_large_store_rare_words_still_find(store: SQLiteStore, monkeypatch:
     store.append([record("rare", text="weekly report zanzibar", vectors=None)])
     assert set(by_words(store, ["weekly", "report", "zanzibar"])) == {"rare"}
     assert len(by_words(store, ["weekly", "report"], k=10)) == 10
+
+
+# --- words of a namespace are its own --------------------------------------------------------------------------------
+
+
+DRAWN = [
+    "apple",
+    "apples",
+    "Äpfel",
+    "run",
+    "running",
+    "日本語",
+    "C++",
+    "don't",
+    "a.b@c.de",
+    "🚀",
+    "xylophone",
+    "x" * 90,
+]
+
+
+def _draw(count: int, seed: int, *namespaces: str) -> list[Record]:
+    """Return memories and turns of words in several scripts; some ended, some empty."""
+    drawn = np.random.default_rng(seed)
+    entries: list[Record] = []
+    for number in range(count):
+        given: dict[str, Any] = {"ended_at": at(900), "ended_by": "delete"} if number % 5 == 1 else {}
+        given["text"] = " ".join(drawn.choice(DRAWN, size=int(drawn.integers(0, 30))))
+        given["labels"] = {"speaker": "Zoë Lee"} if number % 3 else {}
+        given["namespace"] = namespaces[number % len(namespaces)]
+        given["collection"] = HISTORY if number % 4 < 2 else MEMORY
+        entries.append(record(f"g{number}", number, vectors=None, **given))
+    return entries
+
+
+TERMS = ["apple", "run run", "äpf*", "日本", "cplusplus", "a b c de", "zoe", "zoë lee", "xylo*", "🚀", "*", "missing"]
+
+
+def _expected(store: SQLiteStore, where: Filter) -> dict[Ref, float]:
+    """Return BM25 of `TERMS` by the formula; live and ended records are two corpora."""
+    entries = everything(store, where)
+    found: dict[Ref, float] = {}
+    for ended in (False, True):
+        corpus = [entry for entry in entries if (entry.ended_at is not None) == ended]
+        scores = bm25([tokens_of(entry) for entry in corpus], TERMS).scores.tolist()
+        if not ended or where.state != "live":
+            found |= {entry.ref: value for entry, value in zip(corpus, scores, strict=True) if value}
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_words_are_scored_by_the_formula_through_all_changes(open_store: OpenStore, path: Path, seed: int) -> None:
+    """Also after ends, restorations and removals, and whatever others hold."""
+    store: Any = open_store(SPACE)
+    store.append([*_draw(120, seed, "ann", "shared"), *_draw(150, seed + 9, "bob")])
+    drawn = random.Random(seed)
+    filters = [
+        Filter(collection, names, state=state)
+        for collection in (MEMORY, HISTORY)
+        for names in (("ann",), ("shared", "ann"), ("nobody", "ann"))
+        for state in ("live", "any")
+    ]
+    for _ in range(4):
+        for where in filters:
+            expected = _expected(store, where)
+            assert len(expected) > 5
+            found = store.candidates(where, vector=None, terms=TERMS, k=500)
+            assert {one.record.ref: one.words for one in found} == pytest.approx(expected, abs=1e-9)
+            matches = store.matches(where, TurnQuery(None, TERMS, 500))
+            rows = zip(refs_of(matches, where.collection), matches.words.tolist(), strict=True)
+            assert {ref: words for ref, words in rows if words} == pytest.approx(expected, abs=1e-9)
+        entries = [entry for where in filters[::3] for entry in everything(store, where)]
+        some = drawn.sample(entries, 20)
+        store.patch([Patch(one.ref, None if one.ended_at else at(999), None, {}) for one in some])
+        store.remove([one.ref for one in drawn.sample(entries, 8)])
+
+
+COUNTED = """
+import sys, apsw
+db = apsw.Connection(sys.argv[1])
+counted = {(pool, bool(ended), *numbers) for pool, ended, *numbers in db.execute("SELECT * FROM corpus")}
+held = set()
+for table in ("words", "turn_words", "words_ended"):
+    db.execute(f"CREATE VIRTUAL TABLE temp.{table}_seen USING fts5vocab(main, {table}, instance)")
+    lengths = dict(db.execute(f"SELECT doc, count(*) FROM {table}_seen GROUP BY doc"))
+    sql = f"SELECT r.seq, r.pool, r.ended_at FROM {table}_docsize d JOIN record r ON r.seq = d.id"
+    rows = db.execute(sql).fetchall()
+    assert all((ended is not None) == (table == "words_ended") for *_, ended in rows)
+    for pool in {pool for _, pool, _ in rows}:
+        own = [lengths.get(seq, 0) for seq, of, _ in rows if of == pool]
+        held.add((pool, table == "words_ended", len(own), sum(own)))
+assert len(counted) == 8 and counted == held, (counted, held)
+"""
+
+
+def test_what_is_counted_of_a_namespace_is_what_it_has(store: SQLiteStore, path: Path, run_python: RunPython) -> None:
+    store.append(_draw(90, 1, "ann", "shared"))
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        store.append(_draw(40, 2, "bob", "eve"))
+        raise ZeroDivisionError
+    entries = [*everything(store, pool("ann", "shared")), *everything(store, turns("ann", "shared"))]
+    store.patch([Patch(one.ref, None if one.ended_at else at(999), None, {}) for one in entries[::2]])
+    store.remove([one.ref for one in entries[::5]])
+    run_python(COUNTED, path)
+
+
+def _told_to_bob(store: SQLiteStore) -> str:
+    told: list[Any] = []
+    for where in (pool("bob"), turns("bob"), pool("bob", state="any"), turns("bob", group="talk")):
+        for terms in (["deploy", "zebra"], ["deploy"], ["friday", "zeb*"], ["from the"]):
+            told.append(store.candidates(where, vector=None, terms=terms, k=10))
+            matches = store.matches(where, TurnQuery(None, terms, 10))
+            told += [
+                refs_of(matches, where.collection),
+                matches.words.tolist(),
+                matches.holds.tolist(),
+                matches.searched,
+            ]
+    return repr(told)
+
+
+@pytest.mark.parametrize(
+    "lines", [pytest.param(11_000, marks=pytest.mark.thorough, id="at-its-real-size"), pytest.param(150, id="small")]
+)
+def test_a_crawler_hides_nothing_of_another_namespace(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, lines: int
+) -> None:
+    """Its lines stand between those of bob and share a word with them."""
+    if lines < 10_000:
+        monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 100)
+        monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 20)
+
+    def fill(first: int, namespace: str, texts: list[str]) -> None:
+        for make in (lambda number, **values: record(f"m{number}", **values), turn):
+            numbered = enumerate(texts, first)
+            store.append([make(number, namespace=namespace, text=text, vectors=None) for number, text in numbered])
+
+    fill(0, "bob", ["deploy on friday from the branch", "the zebra crosses", "lunch at noon"])
+    before = _told_to_bob(store)
+    fill(0, "crawler", [f"deploy number {number} of the zebra" for number in range(lines)])
+    assert _told_to_bob(store) == before
+    assert set(by_words(store, ["deploy", "zebra"], pool("bob"))) == {"m0", "m1"}
+
+
+def test_vectors_of_others_change_nothing_that_the_blocks_find(
+    store: SQLiteStore, clusters: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """So few are looked at again that which ones is a matter of luck; that of others must not decide it."""
+    monkeypatch.setattr(sqlite_vectors, "MIN_RESCORED", 40)
+    monkeypatch.setattr(sqlite_vectors, "MIN_MATCHING", 20)
+    told: list[str] = []
+    for name, others in (("alone", 0), ("among", 3)):
+        store = SQLiteStore(tmp_path / f"{name}.db", REAL)
+        for start in range(0, 2_600, 100):
+            for number in range(others):
+                rows = clusters[start + 2_000 : start + 2_000 + 100]
+                group = f"{name}{number}-{start}"
+                store.append(
+                    [record(f"{group}-{n}", namespace="bob", vectors=row[np.newaxis]) for n, row in enumerate(rows)]
+                )
+            store.append([record(f"m{n:05}", vectors=clusters[[n]], text="x") for n in range(start, start + 100)])
+        store.remove([Ref(MEMORY, "ann", f"m{n:05}", 1) for n in range(40, 700, 60)])
+        found = [store.candidates(pool(), vector=query, terms=[], k=10) for query in clusters[4_000:4_060]]
+        told.append(repr([[(one.record.ref, one.similarity) for one in each] for each in found]))
+        store.close()
+    assert told[0] == told[1]
 
 
 # --- turns beside memories -------------------------------------------------------------------------------------------
