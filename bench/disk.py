@@ -25,7 +25,7 @@ _PARTS = {
     "records without their text": ("record",),
     "index of positions": ("record_position",),
     "index of keys": ("record_key",),
-    "word index": ("words_data", "words_idx", "words_docsize", "words_content", "words_config"),
+    "word index": ("words_data", "words_idx", "words_docsize", "words_content", "words_config", "corpus"),
     "tags": ("label", "record_label", "sqlite_autoindex_label_1"),
     "access counts": ("access",),
 }

@@ -422,6 +422,33 @@ def test_namespaces_do_not_see_each_other(tmp_path: Path) -> None:
         assert alice.get(secret.id).version == 1
 
 
+@pytest.mark.parametrize("embedder", [None, "fake"])
+def test_what_another_namespace_writes_changes_no_search(tmp_path: Path, embedder: str | None) -> None:
+    """Two worlds that differ in what ann wrote look the same to bob."""
+    statements = [
+        "the merger with Initech closes in May",
+        "a bike is in the hall",
+        "the tyre of the bike is flat",
+        "lunch is at noon",
+        "the hall is painted in May",
+    ]
+    told: list[list[tuple[str, float]]] = []
+    for of_ann in ([], [f"the merger number {number} of the bike shop" for number in range(300)]):
+        url = f"sqlite:///{tmp_path}/{len(of_ann)}.db"
+        config = load_config(environment={"EMBEDDER": embedder or "none"})._replace(count_accesses=False)
+        with (
+            Memories(url, config=config, namespace="bob", shared=False) as bob,
+            Memories(url, config=config, namespace="ann", shared=False) as ann,
+        ):
+            bob.create_many(statements[:3], force=True)
+            ann.create_many(of_ann, force=True)
+            bob.create_many(statements[3:], force=True)
+            hits = [hit for query in ("merger bike", "merger", "hall May") for hit in bob.search(query, now=START)]
+            told.append([(hit.memory.content, hit.score) for hit in hits])
+    assert len(told[0]) > 4
+    assert told[0] == told[1]
+
+
 def test_a_given_store_is_not_closed(tmp_path: Path) -> None:
     embedder = MiniLM()
     store = open_store(f"sqlite:///{tmp_path}/m.db", embedder.space)

@@ -6,7 +6,6 @@ that also writes its number to `user_version`. Released ones never change; to ch
 
 import contextlib
 import json
-import struct
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -177,6 +176,8 @@ def _keep_words_apart(db: apsw.Connection) -> None:
 
 def _note_pools(db: apsw.Connection, table: str) -> None:
     """Write the namespace of each window into the blocks of a table."""
+    import struct
+
     rows: list[Any] = db.execute(
         "SELECT hi, seqs, length(bits) / (8 * ((value + 63) / 64)) "
         f"FROM {table} CROSS JOIN meta WHERE name = 'dimension'"

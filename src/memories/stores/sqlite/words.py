@@ -153,14 +153,13 @@ def best(db: apsw.Connection, selected: Selection, terms: Sequence[str], k: int)
     """
     scores = ranked(db, selected, terms).scores
     sql = f"SELECT r.seq FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value WHERE {selected.check}"
-    found: Scores = {}
-    # Looking up the record of every match, as a filter must, takes as long again as ranking them.
-    for count in ((1 if selected.broad else _SURPLUS) * k, len(scores)):
-        if len(found) < k:
-            some = highest(scores, count)
-            matching = [seq for (seq,) in fetch(db, sql, (json.dumps(list(some)), *selected.values))]
-            found = {seq: some[seq] for seq in matching[:k]}
-    return found
+    count = k if selected.broad else _SURPLUS * k
+    while True:  # looking up the record of every match, as a filter must, takes as long again as ranking them
+        some = highest(scores, count)
+        found = [seq for (seq,) in fetch(db, sql, (json.dumps(list(some)), *selected.values))]
+        if len(found) >= k or len(some) == len(scores):
+            return {seq: scores[seq] for seq in found[:k]}
+        count = len(scores)
 
 
 def ranked(
