@@ -25,7 +25,7 @@ _RANK_ALL_ROWS = 10_000
 _RANK_AT_MOST = 1_500
 _MERGED_PAGES = 250  # of 4 kB that an erasure rewrites before it lets others write
 _SURPLUS = 4  # this many times `k` are looked at before a filter that most records match
-EVERY_SEQ = (0, 2**62)
+_EVERY_SEQ = (0, 2**62)
 
 Scores = dict[int, float]
 
@@ -219,7 +219,10 @@ def _rare_terms(
     if corpus.documents <= _RANK_ALL_ROWS:
         return list(matches)
     most = _RANK_AT_MOST if between is None else _RANK_ALL_ROWS
-    counts = {term: _holding(db, corpus, match, between or EVERY_SEQ, most) for term, match in matches.items()}
+    table = corpus.table
+    sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? AND rowid BETWEEN ? AND ? LIMIT {most})"
+    span = between or _EVERY_SEQ
+    counts = {term: int(fetch_value(db, sql, (match, *span))) for term, match in matches.items()}
     kept: list[str] = []
     total = 0
     for term in sorted(matches, key=counts.__getitem__):
@@ -228,13 +231,6 @@ def _rare_terms(
             break
         kept.append(term)
     return kept
-
-
-def _holding(db: apsw.Connection, corpus: _Corpus, match: str, between: tuple[int, int], most: int = -1) -> int:
-    """Return how many records match; with `most`, stop counting there."""
-    table = corpus.table
-    sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? AND rowid BETWEEN ? AND ? LIMIT ?)"
-    return int(fetch_value(db, sql, (match, *between, most)))
 
 
 def _score(
@@ -246,9 +242,11 @@ def _score(
         db,
         f"SELECT w.rowid, occurrences({table}), d.sz FROM {table} w CROSS JOIN {table}_docsize d ON d.id = w.rowid "
         f"WHERE {table} MATCH ? AND w.rowid BETWEEN ? AND ?",
-        (match, *(between or EVERY_SEQ)),
+        (match, *(between or _EVERY_SEQ)),
     )
-    holding = len(rows) if between is None else _holding(db, corpus, match, EVERY_SEQ)
+    holding = len(rows)
+    if between is not None:
+        holding = int(fetch_value(db, f"SELECT count(*) FROM {table} WHERE {table} MATCH ?", (match,)))
     idf = rarity(corpus.documents, holding)
 
     @functools.cache
