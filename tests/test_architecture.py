@@ -29,10 +29,10 @@ MODULES = [
 ORDER = {
     "memories": """errors models text unseen batches disk logs < validate decay trust < times config < ids http_client <
         stores < embedders versions turns lookup < write search transfer < service < agent < skins < __main__""",
-    "memories.stores": """records < words copies protocol sql < columns <
+    "memories.stores": """records < damage words copies sql < protocol columns <
         sqlite postgres documents < chroma qdrant files""",
-    "memories.stores.sqlite": """engine sidefile errors quantize < schema place < creation log < connection query <
-        vectors words < spaces turns < store""",
+    "memories.stores.sqlite": """engine sidefile errors quantize pages < schema place < creation log <
+        connection query < vectors words < spaces turns backup salvage < check < store""",
     "memories.stores.postgres": """schema errors driver < transaction < connection query < vectors words <
         spaces turns < erasure check < store""",
     "memories.stores.documents": "driver client < schema < pending < changes < query < spaces check < search < store",
@@ -48,7 +48,7 @@ ORDER = {
         memory""",
     "memories.skins": "shapes < cli mcp",
     "memories.skins.cli": """output progress < text < session < options < backup <
-        memories search turns context stores status serve < app""",
+        memories search turns context stores status serve trust < app""",
     "memories.skins.mcp": "answers < server < stdio",
 }
 MAX_FILES_TO_ROWS = 16

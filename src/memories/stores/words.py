@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* N* Co So M*")  # as in the schema
 K1, B = 1.2, 0.75  # those of FTS5
-LEAST_IDF = 1e-6
 _lock = threading.Lock()
 _Id = TypeVar("_Id")
 
@@ -121,8 +120,12 @@ def score(documents: Sequence[Sequence[str]], terms: Sequence[str], corpus: Corp
 
 
 def rarity(documents: int, holding: int) -> float:
-    """Return how much a term tells that so many of all documents have: its inverse document frequency, never 0."""
-    return max(math.log((documents - holding + 0.5) / (holding + 0.5)) if documents >= holding else 0.0, LEAST_IDF)
+    """Return how much a term tells that so many of all documents have: its inverse document frequency, never 0.
+
+    The one added keeps a word that most records of a small namespace have from counting nothing, as in Lucene.
+    """
+    holding = min(holding, documents)
+    return math.log(1 + (documents - holding + 0.5) / (holding + 0.5))
 
 
 def occurrences(document: Sequence[str], term: Term) -> int:

@@ -5,7 +5,6 @@ are memories and turns: old versions and turns do not change how rare a word is 
 """
 
 import hashlib
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from memories.stores.postgres.schema import PREFIX_DIGITS
 from memories.stores.postgres.schema import words as indexed
 from memories.stores.postgres.transaction import Transaction
 from memories.stores.records import Record
-from memories.stores.words import K1, LEAST_IDF, B, Term, WordHits, parse, tokens_of
+from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_of
 from memories.stores.words import best as highest
 
 Scores = dict[int, float]
@@ -190,8 +189,7 @@ def _documents(
 
 def _score(result: WordHits, term: str, often: Iterable[tuple[_Document, int]], corpus: _Corpus, holding: int) -> None:
     """Add the score of a term to the records that have it; `holding` is how many records of the corpus have it."""
-    holding = min(holding, corpus.documents)
-    idf = max(math.log((corpus.documents - holding + 0.5) / (holding + 0.5)), LEAST_IDF)
+    idf = rarity(corpus.documents, holding)
     holders = result.holders.setdefault(term, [])
     for document, count in often:
         if count and document.fits:

@@ -56,7 +56,8 @@ def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
         file.close()
     with translated(target):
         with opened_apart(target, write=True) as db:
-            db.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
+            db.pragma("synchronous", "FULL")
+            db.pragma("journal_mode", "wal")
             if mark is not None:
                 _set_mark(db, mark)
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -150,7 +151,8 @@ def copy_in(source: Path, target: Path) -> int:
         except apsw.FullError as exc:
             raise StoreError(f"the disk of {target} is full; make room and try again; nothing was changed") from exc
     with translated(target), opened_apart(target, write=True) as db:
-        db.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
+        db.pragma("synchronous", "FULL")
+        db.pragma("journal_mode", "wal")
         for version in range(int(db.pragma("user_version")) + 1, len(schema.MIGRATIONS) + 1):
             with db:
                 schema.migrate(db, version)

@@ -18,7 +18,7 @@ from memories.disk import ForkGuard, tried
 from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError
 from memories.stores.sqlite import creation, log, place, schema, sidefile
 from memories.stores.sqlite.engine import connect, connect_frozen, engine_is_safe
-from memories.stores.sqlite.errors import CommitsMissing, filesystem_errors, translated
+from memories.stores.sqlite.errors import CommitsMissing, filesystem_errors, loss, translated
 from memories.stores.sqlite.place import Identity, identity
 from memories.stores.sqlite.sidefile import Marker, Noted, following
 
@@ -361,7 +361,7 @@ class SQLiteFile:
         if missing:
             import logging  # 5 ms that only the bad case pays
 
-            logging.getLogger(__name__).warning("%s", _loss(self.path, missing))
+            logging.getLogger(__name__).warning("%s", loss(self.path, missing))
 
     def _set_up(self, connection: apsw.Connection) -> apsw.Connection:
         try:
@@ -467,7 +467,7 @@ class SQLiteFile:
                     since, before = time.monotonic(), sidefile.read(self._lock_file)[1]
                     held = stack.enter_context(tried(self._lock_file, wait_seconds))
             if not held:
-                raise self._busy(time.monotonic() - since, before)
+                raise sidefile.busy(self.path, self._lock_file, time.monotonic() - since, before)
             with filesystem_errors(self._lock_file, what):
                 side = stack.enter_context(sidefile.signed(self._lock_file))
             self._local.exclusive = True
@@ -476,23 +476,11 @@ class SQLiteFile:
             finally:
                 self._local.exclusive = False
 
-    def _busy(self, waited: float, before: Noted | None) -> StoreBusy:
-        """Return what keeps the lock: others that commit one after the other, or one that holds it."""
-        holder, now = sidefile.read(self._lock_file)
-        commits = now.marker.commits - before.marker.commits if before and now else 0
-        if commits > 0:
-            return StoreBusy(
-                f"{self.path} is busy: {commits} commits by others in the {waited:.0f} s of waiting; nothing was "
-                "written; try again"
-            )
-        by = f" by process {holder.process} for {holder.seconds:.0f} s" if holder.process else f" for {waited:.0f} s"
-        return StoreBusy(f"{self.path} was kept busy{by}; nothing was written; try again")
-
     def _next(self, connection: apsw.Connection, side: int) -> Marker:
         """Return the state after the transaction that was just begun; refuse it where commits are missing."""
         missing = _missing(connection, sidefile.read_open(side)[1])
         if missing:
-            raise CommitsMissing(_loss(self.path, missing))
+            raise CommitsMissing(loss(self.path, missing))
         marker, restored = schema.state(connection)
         if restored:
             connection.execute("DELETE FROM meta WHERE name = 'backup'")
@@ -500,10 +488,10 @@ class SQLiteFile:
 
     def _note(self, side: int, after: Marker) -> None:
         """Note what is acknowledged; a failure of it only tells less later."""
-        found = self.path.stat()
-        own = os.fstat(side).st_ino
-        salt = log.salt_of(Path(f"{self.path}-wal"))
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, apsw.Error):  # the commit is done, and stays so
+            found = self.path.stat()
+            own = os.fstat(side).st_ino
+            salt = log.salt_of(Path(f"{self.path}-wal"))
             sidefile.note(side, Noted(after, salt, found.st_ino, found.st_mtime_ns, own, sidefile.boot()))
 
 
@@ -515,14 +503,6 @@ def _missing(connection: apsw.Connection, noted: Noted | None) -> int:
     if restored or noted.marker.store != marker.store:
         return 0  # what a backup lacks is known
     return max(0, noted.marker.commits - marker.commits)
-
-
-def _loss(path: Path, missing: int) -> str:
-    return (
-        f"{missing} commits that were acknowledged are missing from {path}: its log was cut or removed, or an older "
-        "copy was put in its place; it can be read, but nothing was written; put the lost file back, restore a backup "
-        "(memory restore FILE --replace), or go on without them: memory doctor --fix"
-    )
 
 
 def _size(path: str) -> int:

@@ -28,7 +28,8 @@ def create(path: Path) -> None:
         connection = connect(scratch)
         try:
             connection.execute("PRAGMA journal_mode=MEMORY").fetchall()
-            connection.execute("PRAGMA synchronous=FULL; PRAGMA secure_delete=ON")
+            connection.pragma("synchronous", "FULL")
+            connection.pragma("secure_delete", 1)
             connection.execute("BEGIN IMMEDIATE")
             for version in range(1, len(schema.MIGRATIONS) + 1):
                 schema.migrate(connection, version)

@@ -96,3 +96,12 @@ def _is_full(folder: Path) -> bool:
     inodes = found.f_ffree if os.geteuid() == 0 else found.f_favail
     # Shared memory comes in pieces of 32 KiB. Some file systems count no inodes.
     return free * found.f_frsize < 32_768 or (found.f_files > 0 and inodes == 0)
+
+
+def loss(path: Path, missing: int) -> str:
+    """Return what is said of a store in which acknowledged commits are missing."""
+    return (
+        f"{missing} commits that were acknowledged are missing from {path}: its log was cut or removed, or an older "
+        "copy was put in its place; it can be read, but nothing was written; put the lost file back, restore a backup "
+        "(memory restore FILE --replace), or go on without them: memory doctor --fix"
+    )

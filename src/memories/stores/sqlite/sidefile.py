@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from memories.disk import CREATING, write_all
+from memories.errors import StoreBusy
 
 _SIGNED = 20  # bytes at the beginning: the process that holds the lock, and when it took it
 _MOST = 400
@@ -139,6 +140,26 @@ def read_open(fd: int) -> tuple[Holder, Noted | None]:
     if noted is not None and noted.own != own:
         noted = noted._replace(inode=0, changed=0, boot="")  # the folder was copied: these are another's
     return Holder(process if process.isdigit() else "", max(0.0, seconds)), noted
+
+
+def busy(path: Path, lock: Path, waited: float, before: Noted | None) -> StoreBusy:
+    """Return who kept a store's lock: others that committed one after the other, or one that held it.
+
+    Args:
+        path: The store.
+        lock: Its side file.
+        waited: For how many seconds.
+        before: What was noted when the waiting began.
+    """
+    holder, now = read(lock)
+    commits = now.marker.commits - before.marker.commits if before and now else 0
+    if commits > 0:
+        return StoreBusy(
+            f"{path} is busy: {commits} commits by others in the {waited:.0f} s of waiting; nothing was written; "
+            "try again"
+        )
+    by = f" by process {holder.process} for {holder.seconds:.0f} s" if holder.process else f" for {waited:.0f} s"
+    return StoreBusy(f"{path} was kept busy{by}; nothing was written; try again")
 
 
 @functools.cache

@@ -109,7 +109,10 @@ class VectorIndex:
         if not rows:
             return b"", b"", b""
         seqs, codes = self._unpack(rows)
-        sql = "SELECT r.pool FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value"
+        sql = (  # one for each, also where a record is damaged or gone
+            "SELECT iif(typeof(r.pool) = 'integer', r.pool, 0) "
+            "FROM json_each(?) wanted LEFT JOIN record r ON r.seq = wanted.value ORDER BY wanted.key"
+        )
         pools = np.array([pool for (pool,) in fetch(db, sql, (json.dumps(seqs.tolist()),))])
         unbroken = int(seqs[-1]) - int(seqs[0]) + 1 == len(seqs) and bool((np.diff(seqs) == 1).all())
         return (
