@@ -1,6 +1,9 @@
 """Ids are UUIDv7, in the order of creation, and are read as people shorten them."""
 
+import os
 import uuid
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -22,8 +25,38 @@ def test_an_id_is_a_uuid_of_version_7() -> None:
         assert found.int >> 80 == int(NOW.timestamp() * 1000)
 
 
+def test_ids_of_one_millisecond_rise_also_where_other_times_come_between() -> None:
+    ids = [new_id(NOW + timedelta(days=step % 3)) for step in range(3_000)]
+    for day in range(3):
+        assert ids[day::3] == sorted(set(ids[day::3]))
+
+
+def test_each_of_many_threads_gets_rising_ids_and_no_id_twice() -> None:
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(lambda _: [new_id(NOW) for _ in range(500)], range(8)))
+    assert all(ids == sorted(ids) for ids in made)
+    assert len({each for ids in made for each in ids}) == 8 * 500
+
+
+def test_a_forked_child_makes_other_ids() -> None:
+    before = new_id(NOW)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where there are threads
+        ours, its = os.pipe()
+        child = os.fork()
+    if child == 0:
+        os.write(its, new_id(NOW).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(ours, 100).decode()
+    assert theirs not in (before, new_id(NOW))
+    assert abs(uuid.UUID(theirs).int - uuid.UUID(before).int) > 1 << 40  # not the next ones of the same row
+    os.close(ours)
+    os.close(its)
+
+
 def test_ids_of_one_millisecond_differ_in_every_random_bit() -> None:
-    ids = [uuid.UUID(new_id(NOW)).int for _ in range(400)]
+    ids = [uuid.UUID(new_id(NOW + timedelta(milliseconds=step))).int for step in range(400)]
     assert len(set(ids)) == 400
     seen_one = seen_zero = 0
     for value in ids:

@@ -73,3 +73,35 @@ def test_what_is_shown_in_messages_is_short_and_harmless() -> None:
     assert validate.shown("plain text") == "plain text"
     assert validate.shown("a\x1b[31m\n\u202e\ud800") == "a\\x1b[31m\\n\\u202e\\ud800"
     assert validate.shown("x" * 100) == "x" * 60 + "…"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"a": 1, "a": 1}', 'has the key "a" twice; keep one of them'),
+        ('[{"b": {"a": 1, "\\u0061": 2}}]', 'has the key "a" twice; keep one of them'),
+        ("[NaN]", "is not JSON (NaN is not a number)"),
+        ("-Infinity", "is not JSON (-Infinity is not a number)"),
+        ('{"a": 1e999}', "is not JSON (1e999 is not a number)"),
+        ("[" * 100_000, "is not JSON that can be read (it is nested too deep)"),
+        ('{"a": }', "is not JSON (Expecting value: line 1 column 7 (char 6))"),
+        ("{} {}", "is not JSON (Extra data: line 1 column 4 (char 3))"),
+        ("", "is not JSON (Expecting value: line 1 column 1 (char 0))"),
+    ],
+)
+def test_json_that_does_not_mean_one_thing_is_refused(text: str, said: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        validate.read_json(text)
+    assert str(caught.value) == said
+
+
+def test_json_with_a_number_of_thousands_of_digits_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"^is not JSON \(Exceeds the limit"):
+        validate.read_json("9" * 5_000)
+
+
+def test_json_is_read() -> None:
+    assert validate.read_json(' {"a": [1, 1.5, null, true, "é"], "b": {"a": 0}} ') == {
+        "a": [1, 1.5, None, True, "é"],
+        "b": {"a": 0},
+    }

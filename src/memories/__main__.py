@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from memories.config import Config
 
 MCP_SDK = "mcp>=2.2,<3"  # the extra `server`
-INTERRUPTED = "Interrupted. Writes that were not confirmed may not have been saved."
 
 
 def main() -> None:
@@ -34,6 +33,7 @@ def run(arguments: Sequence[str]) -> int:
     from memories.errors import MemoriesError
     from memories.skins.cli import output
 
+    output.begin()
     try:
         answer = _answer(arguments)
         sys.stdout.flush()  # here, so that a reader who left is noticed
@@ -87,14 +87,21 @@ def _interrupted() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C must not cut the sentence off
     from memories.skins.cli import output
 
-    return output.fail(INTERRUPTED, 1)
+    return output.interrupted()
 
 
 def _open_missing_streams() -> None:
-    """Give a process that was started with a standard stream closed an empty one, before a file takes its number."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    """Give a process that was started with a standard stream closed an empty one, before a file takes its number.
+
+    Writing to a standard output that was closed fails, so that a command which changes something says what it did.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123 - until the end
+            fd = os.open(os.devnull, os.O_RDWR if name == "stderr" else os.O_RDONLY)
+            if fd != number:  # an earlier one is still to come
+                os.dup2(fd, number)
+                os.close(fd)
+            setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115, PTH123 - until the end
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 from datetime import datetime
 
 from memories.errors import InvalidInput
@@ -12,17 +13,52 @@ MIN_PREFIX = 8
 ID_LENGTH = 36
 _HEX = re.compile(r"[0-9a-f]{8,32}")
 _MAX_MILLIS = (1 << 48) - 1
+_FIRST_BELOW = (1 << 74) - (1 << 60)  # leaves room to count: for 500 million ids in a millisecond
+_REMEMBERED = 10_000  # milliseconds whose last id is known, for imports that carry old times
+
+
+class _Counter:
+    """The 74 bits of the ids of one process that follow the milliseconds: random, but rising within each of them.
+
+    This is method 2 of RFC 9562, section 6.2. Ids of other processes in the same millisecond fall anywhere between.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[int, int] = {}
+
+    def next(self, millis: int) -> int:
+        with self._lock:
+            last = self._last.get(millis)
+            if last is None:
+                if len(self._last) >= _REMEMBERED:  # the first to be forgotten is the one that was used first
+                    del self._last[next(iter(self._last))]
+                last = int.from_bytes(os.urandom(10)) % _FIRST_BELOW
+            self._last[millis] = bits = last + 1 + int.from_bytes(os.urandom(4))
+        return bits
+
+
+_counter = _Counter()
+if hasattr(os, "register_at_fork"):  # a thread of the parent may have held the lock
+
+    def _renew() -> None:
+        global _counter  # noqa: PLW0603 - a child is another process
+        _counter = _Counter()
+
+    os.register_at_fork(after_in_child=_renew)
 
 
 def new_id(created_at: datetime) -> str:
-    """Return a UUIDv7 (RFC 9562, section 5.7): 48 bits of milliseconds, 74 random bits, version and variant.
+    """Return a UUIDv7 (RFC 9562, section 5.7): 48 bits of milliseconds, 74 bits that rise, version and variant.
+
+    Ids that one process makes for the same millisecond are in the order in which they were made.
 
     Args:
         created_at: The time that it carries; times before 1970 count as 1970.
     """
     millis = min(max(to_millis(created_at), 0), _MAX_MILLIS)
-    random = int.from_bytes(os.urandom(10))
-    value = millis << 80 | 0x7 << 76 | (random >> 62 & 0xFFF) << 64 | 0b10 << 62 | random & ((1 << 62) - 1)
+    bits = _counter.next(millis)
+    value = millis << 80 | 0x7 << 76 | (bits >> 62 & 0xFFF) << 64 | 0b10 << 62 | bits & ((1 << 62) - 1)
     return hyphenated(f"{value:032x}")
 
 

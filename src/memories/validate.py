@@ -1,9 +1,11 @@
 """What is accepted as content, query, tag, namespace and so on: the limits, and one sentence for each refusal."""
 
+import json
 import math
 import re
 import unicodedata
 from collections.abc import Mapping
+from typing import Any
 
 from memories import unseen
 from memories.errors import InvalidInput
@@ -166,6 +168,39 @@ def unit(number: float, name: str) -> float:
     if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number) or not 0 <= number <= 1:
         raise InvalidInput(f"{name} must be a number from 0 to 1")
     return float(number)
+
+
+def read_json(text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        InvalidInput: It is not JSON that means one thing only: a key stands twice in an object, a number is none that
+            JSON knows, it is nested too deep. The message is the rest of a sentence about the text.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_number, parse_float=_number)
+    except InvalidInput:
+        raise
+    except RecursionError:
+        raise InvalidInput("is not JSON that can be read (it is nested too deep)") from None
+    except ValueError as exc:
+        raise InvalidInput(f"is not JSON ({exc})") from exc
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f'has the key "{shown(twice)}" twice; keep one of them')
+    return made
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise InvalidInput(f"is not JSON ({shown(text)} is not a number)")
+    return number
 
 
 def shown(text: str) -> str:

@@ -213,6 +213,31 @@ def test_it_ends_quietly_when_nobody_reads_its_answers(environment: dict[str, st
     assert (server.returncode, said) == (0, b"")
 
 
+def test_an_answer_that_cannot_be_written_ends_it_with_one_sentence(environment: dict[str, str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        server = subprocess.Popen(MEMORY, stdin=subprocess.PIPE, stdout=full, stderr=subprocess.PIPE, env=environment)
+    _, said = server.communicate(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n', timeout=300)
+    assert server.returncode == 1
+    assert json.loads(said) == {"error": "operating system error: No space left on device"}
+
+
+def test_what_is_in_flight_is_finished_when_nobody_reads_the_answer(environment: Mapping[str, str]) -> None:
+    server = Server(MEMORY, {**environment, "EMBEDDER": "fake"})
+    server.greet()
+    assert server.process.stdout
+    assert server.process.stderr
+    server.process.stdout.close()
+    server.write(
+        {"id": 99, "method": "tools/call", "params": {"name": "create_memory", "arguments": {"content": "in flight"}}}
+    )
+    assert server.process.stdin
+    server.process.stdin.close()
+    assert (server.process.wait(300), server.process.stderr.read()) == (0, b"")
+    server.process.stderr.close()
+    with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db", embedder="fake") as memories:
+        assert [found.content for found in memories.list().memories] == ["in flight"]
+
+
 def test_what_one_server_acknowledged_another_finds(start: Callable[..., Server], tmp_path: Path) -> None:
     """Though the first is killed right after it, and the second was running before."""
     one, other = start(MEMORY, EMBEDDER="fake"), start(MEMORY, EMBEDDER="fake")

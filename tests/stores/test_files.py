@@ -375,6 +375,7 @@ BROKEN: dict[str, bytes] = {
     "tags are no texts": (json.dumps(foreign(1, tags={"a": 1})) + "\n").encode(),
     "fields are no object": (json.dumps(foreign(1, fields=[1])) + "\n").encode(),
     "half a character": (json.dumps(foreign(1, content="\ud800")) + "\n").encode(),
+    "a key twice": json.dumps(foreign(1)).replace("{", '{"content": "another text", ', 1).encode() + b"\n",
     "no version": (json.dumps(foreign(1, version="one")) + "\n").encode(),
     "too deep": b"[" * 100_000 + b"\n",
     "not UTF-8": json.dumps(foreign(1), ensure_ascii=False).replace("fact", "fäct").encode("latin-1") + b"\n",

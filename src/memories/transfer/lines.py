@@ -284,13 +284,10 @@ def _vectors(given: object) -> "NDArray[np.float32]":
 
 
 def _object(line: str) -> dict[str, Any]:
-    try:
-        shape = json.loads(line)
-    except (ValueError, RecursionError) as exc:
-        raise InvalidInput(f"is not JSON ({exc})") from exc
+    shape = validate.read_json(line)
     if type(shape) is not dict:
         raise InvalidInput("is not a JSON object")
-    return shape
+    return dict(shape)
 
 
 def _dump(shape: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memories.__main__ import INTERRUPTED
+from memories.skins.cli.output import IN_DOUBT, INTERRUPTED
 
 Command = Callable[..., Any]
 
@@ -49,7 +49,6 @@ def interrupted(moment: str, *arguments: str) -> subprocess.CompletedProcess[str
         ("memories.config", ["list"]),
         ("memories.service", ["list"]),
         ("memories.stores.sqlite.store", ["list"]),
-        ("memories.write.create", ["create", "content"]),
         ("memories.transfer.export", ["export"]),
     ],
 )
@@ -58,6 +57,40 @@ def test_ctrl_c_gets_one_sentence_at_any_moment(moment: str, arguments: list[str
     assert (done.returncode, done.stdout) == (1, "")
     assert json.loads(done.stderr) == {"error": INTERRUPTED}
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("moment", "arguments"),
+    [
+        ("memories.write.create", ["create", "content"]),
+        ("memories.write.turns", ["turns", "add", "talk", "content"]),
+    ],
+)
+def test_ctrl_c_while_something_is_changed_leaves_a_doubt(moment: str, arguments: list[str]) -> None:
+    done = interrupted(moment, *arguments)
+    assert (done.returncode, json.loads(done.stderr)) == (1, {"error": IN_DOUBT})
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_after_the_commit_says_what_was_stored(memory: Command) -> None:
+    """The answer is larger than a pipe holds, and nobody reads it."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "memories", "create", "-"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert running.stdin is not None
+    running.stdin.write(b"word " * 100_000)
+    running.stdin.close()
+    assert running.stdout is not None
+    assert running.stderr is not None
+    assert running.stdout.read(1) == b"{"  # it has begun to answer
+    running.send_signal(signal.SIGINT)
+    told = json.loads(running.stderr.read())["error"]
+    [found] = memory("list").json["results"]
+    assert told.startswith(f"stored as {found['id']}, but it was interrupted before it answered")
+    assert running.wait(60) == 1
+    running.stderr.close()
+    running.stdout.close()
 
 
 def test_ctrl_c_is_told_as_text_where_that_is_asked() -> None:

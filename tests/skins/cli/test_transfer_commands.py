@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -412,3 +413,39 @@ def test_a_terminal_shows_how_far_it_is(terminal: Command, memory: Command, fold
     assert "100%" in shown
     assert "Imported 3 records" in shown
     assert "embedding" in terminal("reembed", "--model", "minilm").out
+
+
+@pytest.mark.parametrize("made", ["pipe", "device", "link to a pipe", "socket"])
+def test_what_is_no_file_is_not_waited_for(memory: Command, folder: Path, made: str) -> None:
+    name = Path("given")
+    if made == "device":
+        name = Path("/dev/zero")
+    elif made == "socket":
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(name))
+    else:
+        os.mkfifo(folder / "pipe")
+        name.symlink_to(folder / "pipe") if made != "pipe" else (folder / "pipe").rename(name)
+    answer = memory("import", str(name))
+    assert answer.code == 2
+    assert answer.error == f"cannot read {name}: it is a pipe or a device; name a file, or pipe it to: memory import -"
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_link_to_an_export_is_read(memory: Command, folder: Path) -> None:
+    memory("export", "--output", "out.jsonl")
+    (folder / "link").symlink_to("out.jsonl")
+    assert memory("import", "link").json["known"] == 4
+
+
+def test_a_key_that_stands_twice_is_refused(memory: Command, folder: Path) -> None:
+    stated = '{"collection":"memory","text":"one","text":"two"}'
+    answer = memory("import", "-", stdin=f'{{"format":"memories","version":1}}\n{stated}\n')
+    assert (answer.code, answer.error) == (
+        2, 'line 2 has the key "text" twice; keep one of them; nothing of its batch was stored',
+    )  # fmt: skip
+    answer = memory("turns", "add", "trip", "-", stdin='{"content":"a"}\n{"content":"b","content":"c"}\n')
+    assert (answer.code, answer.error) == (
+        2, 'line 2 has the key "content" twice; keep one of them; nothing was stored',
+    )  # fmt: skip
+    assert memory("turns", "tail", "trip").json["count"] == 0

@@ -82,8 +82,10 @@ def test_add_reads_json_lines_from_standard_input(memory: Command) -> None:
     assert (second["content"], second["created_at"]) == ("two\nof two lines", "2026-05-01T09:00:00.000Z")
 
 
-def test_no_lines_are_no_turns(memory: Command) -> None:
-    assert memory("turns", "add", "trip", "-").json == {"conversation_id": "trip", "count": 0, "last_index": None}
+@pytest.mark.parametrize("given", [b"", b"\n", b" \r\n\n", b"\xef\xbb\xbf"])
+def test_input_without_turns_is_told(memory: Command, given: bytes) -> None:
+    answer = memory("turns", "add", "trip", "-", stdin=given)
+    assert (answer.code, answer.error) == (2, "input has no turns; write a JSON object on each line")
     assert memory("turns", "tail", "trip").json == {"results": [], "count": 0}
 
 

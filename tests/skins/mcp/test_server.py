@@ -534,6 +534,10 @@ def until(happens: Callable[[], bool]) -> None:
         (r'{"content":"bad \udc00 end"}', "half a character"),
         (r'{"content":"x","tags":{"\uDbFF":"v"}}', "half a character"),
         (f'{{"content":{"[" * 300}{"]" * 300}}}', "nested too deep"),
+        ('{"content":"a","content":"b"}', 'has the key "content" twice'),
+        ('{"content":"a","tags":{"k":"v","k":"w"}}', 'has the key "k" twice'),
+        ('{"content":"a","confidence":NaN}', "NaN is not a number"),
+        ('{"content":"a","confidence":1e999}', "1e999 is not a number"),
     ],
 )
 def test_what_cannot_be_read_is_refused_and_not_left_unanswered(modern: Agent, line: str, said: str) -> None:

@@ -11,11 +11,12 @@ from memories.errors import InvalidInput, NotFound, StoreDamaged
 from memories.ids import parse_id
 from memories.skins import shapes
 from memories.skins.cli.options import command, in_session, memory_id, option, share, tag_options
-from memories.skins.cli.output import confirm, emit, note
+from memories.skins.cli.output import changing, confirm, emit, note
 from memories.skins.cli.session import read_argument, texts
 
 if TYPE_CHECKING:
     from memories.service import Memories
+    from memories.write.create import Created
 
 NOT_STORED = 3
 _POLICIES = ("stable", "contextual", "reinforceable")
@@ -57,8 +58,11 @@ def create(
     text = read_argument(content, "content")
     sure = share(confidence, "confidence")
     try:
-        created = memories.create(
-            text, tags=tags, decay=decay, key=key, supersedes=supersedes, confidence=sure, force=force
+        created = changing(
+            lambda: memories.create(
+                text, tags=tags, decay=decay, key=key, supersedes=supersedes, confidence=sure, force=force
+            ),
+            lambda done: _stored(done, force=force),
         )
     except NotFound as exc:  # of the ids that a create is given, there is only this one
         raise NotFound(f"{exc}: --supersedes {supersedes}") from exc
@@ -83,7 +87,10 @@ def update(
     What is not given stays as it is. CONTENT is the new text, or - to read it from standard input.
     """
     text = None if content is None else read_argument(content, "content")
-    memory = memories.update(memory_id, text, tags=tags, remove_tags=remove_tag)
+    memory = changing(
+        lambda: memories.update(memory_id, text, tags=tags, remove_tags=remove_tag),
+        lambda done: f"{done.id} was updated, version {done.version}",
+    )
     emit(shapes.memory(memory), lambda: texts().memory(memory))
 
 
@@ -92,7 +99,7 @@ def update(
 @in_session(reads=True)
 def reinforce(memories: "Memories", memory_id: str) -> None:
     """Restart the decay of a reinforceable memory."""
-    memory = memories.reinforce(memory_id)
+    memory = changing(lambda: memories.reinforce(memory_id), lambda done: f"{done.id} was reinforced")
     emit(shapes.reinforced(memory), lambda: texts().memory(memory))
 
 
@@ -101,7 +108,7 @@ def reinforce(memories: "Memories", memory_id: str) -> None:
 @in_session(reads=True)
 def delete(memories: "Memories", memory_id: str) -> None:
     """Delete a memory; restore brings it back."""
-    memory = memories.delete(memory_id)
+    memory = changing(lambda: memories.delete(memory_id), lambda done: f"{done.id} was deleted")
     emit(shapes.deleted(memory), lambda: texts().deleted(memory))
 
 
@@ -120,7 +127,7 @@ def restore(memories: "Memories", wanted: str, replace: bool) -> None:
 
         restore_store(memories.config, wanted, replace=replace)
         return
-    memory = memories.restore(wanted)
+    memory = changing(lambda: memories.restore(wanted), lambda done: f"{done.id} was restored")
     emit(shapes.memory(memory), lambda: texts().memory(memory))
 
 
@@ -146,7 +153,7 @@ def forget(memories: "Memories", memory_id: str, yes: bool) -> int:
     """
     if not yes and not confirm(_question(memories, memory_id)):
         return 1
-    forgotten = memories.forget(memory_id)
+    forgotten = changing(lambda: memories.forget(memory_id), lambda done: f"{done.id} was forgotten for good")
     emit(shapes.forgotten(forgotten), lambda: f"Forgotten for good: {forgotten.id}")
     if forgotten.also_in:
         where = ", ".join(forgotten.also_in)
@@ -159,6 +166,16 @@ def _question(memories: "Memories", memory_id: str) -> str:
         return str(texts().forget_question(memories.history(memory_id)))
     except StoreDamaged:
         return f"Forget {memory_id} for good? It is damaged and can't be shown."
+
+
+def _stored(created: "Created", *, force: bool) -> str:
+    """Return what a create did, as a part of a sentence."""
+    if created.memory is None:
+        return "nothing was stored, a very similar memory exists"
+    if not created.stored:
+        return f"nothing new was stored, it is there as {created.memory.id}"
+    again = "; with --force, running it again stores it twice" if force else "; running it again stores nothing twice"
+    return f"stored as {created.memory.id}{again}"
 
 
 COMMANDS = (create, update, reinforce, delete, restore, forget)

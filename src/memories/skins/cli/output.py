@@ -1,10 +1,11 @@
 """How a run of the command speaks: answers to standard output, errors and notes to standard error."""
 
+import errno
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from memories import unseen
 from memories.errors import ConfigError, InvalidInput, MemoriesError
@@ -12,11 +13,18 @@ from memories.errors import ConfigError, InvalidInput, MemoriesError
 if TYPE_CHECKING:
     from memories.stores.damage import Damaged
     from memories.stores.records import Finding
+INTERRUPTED = "Interrupted. Nothing was changed."
+IN_DOUBT = "Interrupted. The change was not confirmed: it may or may not have been saved."
 
 # `json` or `text`, once the options are read; so that an error is printed as the answer would have been.
 _format: str | None = None
 _watched: "list[Damaged]" = []
 DAMAGED = 4  # the exit code of what was done, but for records that are damaged
+
+# What this run changed, as a part of a sentence; empty while that is not known, None before it changes anything.
+_changed: str | None = None
+
+Result = TypeVar("Result")
 
 
 def set_format(chosen: str | None) -> None:
@@ -25,14 +33,46 @@ def set_format(chosen: str | None) -> None:
     _format = _format_of(sys.stdout) if chosen == "auto" else chosen
 
 
+def begin() -> None:
+    """Forget what an earlier run in this process changed."""
+    global _changed  # noqa: PLW0603 - one command runs at a time
+    _changed = None
+
+
+def changing(run: Callable[[], Result], tell: Callable[[Result], str]) -> Result:
+    """Run what changes a store; remember how far it came, for when its answer is lost or Ctrl-C is pressed.
+
+    Args:
+        run: Makes the change.
+        tell: Says what was done, as a part of a sentence; after a semicolon, what running it again would do.
+    """
+    global _changed  # noqa: PLW0603 - see `begin`
+    _changed = ""
+    result = run()
+    _changed = tell(result)
+    return result
+
+
+def interrupted() -> int:
+    """Print what is known of a run that Ctrl-C ended; return the exit code."""
+    if _changed is None:
+        return fail(INTERRUPTED, 1)
+    return fail(_lost("it was interrupted before it answered") if _changed else IN_DOUBT, 1)
+
+
 def failed(error: Exception) -> int:
     """Print an error of a command as one sentence; return the exit code."""
-    if isinstance(error, BrokenPipeError):
-        return 0  # the reader has left, as `head` does
     if isinstance(error, MemoryError):
         return fail("out of memory; close other programs or raise the limit (ulimit -v)", 1)
     if isinstance(error, OSError) and not isinstance(error, MemoriesError):
-        return fail(f"operating system error: {error.strerror or error}", 1)
+        reason = error.strerror or str(error)
+        if _changed:
+            return fail(_lost(f"the answer could not be printed: {reason}"), 1)
+        if error.errno in (errno.EPIPE, errno.EBADF):
+            return 0  # the reader has left, as `head` does, or there was none
+        return fail(f"operating system error: {reason}", 1)
+    if _changed:
+        return fail(_lost(str(error)), 1)
     code = 2 if isinstance(error, ConfigError | InvalidInput) else 1
     return fail(str(error), code, matches=getattr(error, "matches", ()))
 
@@ -95,6 +135,11 @@ def say(printed: str, stream: TextIO | None = None) -> None:
     stream.flush()
     stream.buffer.write(f"{printed}\n".encode("utf-8", "backslashreplace"))
     stream.flush()
+
+
+def _lost(reason: str) -> str:
+    done, separator, again = (_changed or "").partition(";")
+    return f"{done}, but {reason}{separator}{again}"
 
 
 def colored(stream: Any) -> bool:

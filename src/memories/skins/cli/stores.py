@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,9 +24,10 @@ from memories.skins.cli.options import (
     store_option,
     with_settings,
 )
-from memories.skins.cli.output import emit, note, watch
+from memories.skins.cli.output import changing, emit, note, watch
 from memories.skins.cli.progress import Bar
 from memories.skins.cli.session import texts
+from memories.validate import shown
 
 if TYPE_CHECKING:
     import tempfile
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from memories.config import Config
     from memories.embedders import Embedder
     from memories.stores import Store
+    from memories.transfer.importing import Imported
+    from memories.transfer.migrate import Migrated
+    from memories.transfer.reembed import Reembedded
 
 _IN_MEMORY_BYTES = 16_777_216  # of an export that waits for its reader; what is more lies in a temporary file
 _PIECE = 1_048_576
@@ -78,8 +83,12 @@ def export(config: "Config", file: str | None, vectors: bool, all_namespaces: bo
                 _pour(spool, sys.stdout.buffer)
                 sys.stdout.buffer.flush()
         return
-    with _naming(file, "or name another one; it is as it was before"), replacing(Path(file)) as stream:
-        count = write_to(stream)
+
+    def written() -> int:
+        with _naming(file, "or name another one; it is as it was before"), replacing(Path(file)) as stream:
+            return write_to(stream)
+
+    count = changing(written, lambda count: f"{count} records were exported to {file}")
     emit({"exported": count, "output": file}, lambda: f"Exported {count} records to {file}.")
 
 
@@ -100,10 +109,15 @@ def import_(config: "Config", file: str, dry_run: bool, all_namespaces: bool, no
 
     names = _namespaces(config, all_namespaces, no_shared)
     embedder = open_embedder(config.embedder, config)
+
     with _readable(file) as lines:
+
+        def read() -> "Imported":
+            with _opened(config.store, embedder, config) as opened:
+                return run(opened, lines("importing"), embedder, namespaces=names, dry_run=dry_run)
+
         check(lines("checking"), namespaces=names)
-        with _opened(config.store, embedder, config) as opened:
-            done = run(opened, lines("importing"), embedder, namespaces=names, dry_run=dry_run)
+        done = read() if dry_run else changing(read, _stored)
     if done.unchecked:
         note(f"Note: {shapes.HINT_UNCHECKED}.")
     emit(shapes.imported(done, dry_run=dry_run), lambda: texts().imported(done, dry_run=dry_run))
@@ -125,12 +139,16 @@ def migrate(config: "Config", target: str) -> None:
     if _absolute(target) == _absolute(config.store):
         raise InvalidInput("the store to copy to is the store itself; name another one")
     embedder = open_embedder(config.embedder, config)
-    with (
-        _opened(config.store, None, config) as source,
-        _opened(target, embedder, config) as copy,
-        Bar() as bar,
-    ):
-        done = run(source, copy, embedder, progress=bar)
+
+    def copied() -> "Migrated":
+        with (
+            _opened(config.store, None, config) as source,
+            _opened(target, embedder, config) as copy,
+            Bar() as bar,
+        ):
+            return run(source, copy, embedder, progress=bar)
+
+    done = changing(copied, lambda done: f"{done.copied} records were copied, and the copy was verified")
     switch = _setting(target, "set MEMORY_STORE to the URL that you gave")
     go_back = _setting(config.store, "set MEMORY_STORE back to the URL that you had")
     answer = shapes.migrated(done, config.store, target) | {"switch": switch, "go_back": go_back}
@@ -153,8 +171,12 @@ def reembed(config: "Config", model: str | None) -> None:
     embedder = open_embedder(name, config)
     if embedder is None:
         raise InvalidInput('"none" makes no vectors; name an embedder, or set EMBEDDER=none to search by words only')
-    with _opened(config.store, None, config) as opened, Bar() as bar:
-        done = run(opened, embedder, progress=bar)
+
+    def embedded() -> "Reembedded":
+        with _opened(config.store, None, config) as opened, Bar() as bar:
+            return run(opened, embedder, progress=bar)
+
+    done = changing(embedded, lambda done: f"{done.embedded} records were embedded with {done.model}")
     answer = shapes.reembedded(done, name)
     if name != config.embedder:
         answer |= {"switch": f"export EMBEDDER={name}"}
@@ -194,10 +216,7 @@ def _readable(file: str) -> Iterator[Callable[[str], Iterator[bytes]]]:
 
     with contextlib.ExitStack() as stack:
         bar = stack.enter_context(Bar())
-        try:
-            stream = sys.stdin.buffer if file == "-" else stack.enter_context(Path(file).open("rb"))
-        except OSError as exc:
-            raise InvalidInput(f"cannot read {file}: {exc.strerror}") from exc
+        stream = sys.stdin.buffer if file == "-" else stack.enter_context(_regular(file))
         if not stream.seekable():  # a pipe; it is read twice
             spool = stack.enter_context(_spooled())
             with _naming(*_temporary()):
@@ -210,6 +229,29 @@ def _readable(file: str) -> Iterator[Callable[[str], Iterator[bytes]]]:
 def _pour(source: IO[bytes], target: IO[bytes]) -> None:
     while piece := source.read(_PIECE):
         target.write(piece)
+
+
+def _regular(file: str) -> IO[bytes]:
+    """Open a regular file; a pipe or a device could keep us waiting for ever.
+
+    Raises:
+        InvalidInput: It is none, or can't be read.
+    """
+    try:
+        kind = os.stat(file).st_mode  # noqa: PTH116 - `Path.stat` raises another error for a NUL in some versions
+        if not stat.S_ISREG(kind):
+            what = "Is a directory" if stat.S_ISDIR(kind) else "it is a pipe or a device"
+            raise InvalidInput(f"cannot read {shown(file)}: {what}; name a file, or pipe it to: memory import -")
+        return Path(file).open("rb")
+    except (OSError, ValueError) as exc:
+        if isinstance(exc, InvalidInput):
+            raise
+        raise InvalidInput(f"cannot read {shown(file)}: {getattr(exc, 'strerror', None) or exc}") from exc
+
+
+def _stored(done: "Imported") -> str:
+    """Return what an import did, as a part of a sentence."""
+    return f"{done.imported} records were imported; running it again leaves those as they are"
 
 
 def _spooled() -> "tempfile.SpooledTemporaryFile[bytes]":

@@ -1,6 +1,5 @@
 """Commands for the turns of conversations: turns add, tail, show, list, forget."""
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +8,16 @@ import click
 from memories.errors import InvalidInput
 from memories.skins import shapes
 from memories.skins.cli.options import Group, in_session, limit_option, option, whole_number
-from memories.skins.cli.output import confirm, emit
+from memories.skins.cli.output import changing, confirm, emit
 from memories.skins.cli.session import read_argument, texts
 from memories.times import parse_time
+from memories.validate import read_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memories.service import Memories
+    from memories.turns import Turn
 
 MAX_INPUT_BYTES = 67_108_864  # of JSON lines
 _NAMES = {"text": "content", "ts": "created_at"}  # as the conversation specification calls them
@@ -56,13 +59,17 @@ def add(memories: "Memories", conversation: str, content: str, **given: str | No
 
     fields = {name: value for name, value in given.items() if value is not None}
     if content != "-":
-        [said] = memories.add_turns(conversation, [TurnDraft(content, **_read(fields))])
+        draft = TurnDraft(content, **_read(fields))
+        [said] = changing(lambda: memories.add_turns(conversation, [draft]), _stored)
         emit(shapes.turn(said), lambda: texts().turns([said]))
         return
     if fields:
         raise InvalidInput("with -, each line has its own role, speaker, time and id; remove these options")
     lines = enumerate(read_argument("-", "input", MAX_INPUT_BYTES).split("\n"), 1)
-    added = memories.add_turns(conversation, [_draft(line, number) for number, line in lines if line.strip()])
+    drafts = [_draft(line, number) for number, line in lines if line.strip()]
+    if not drafts:
+        raise InvalidInput("input has no turns; write a JSON object on each line")
+    added = changing(lambda: memories.add_turns(conversation, drafts), _stored)
     emit(shapes.added(conversation, added), lambda: texts().added(added))
 
 
@@ -111,9 +118,19 @@ def forget(memories: "Memories", conversation: str, index: str | None, yes: bool
     what = f"turn {number} of {conversation}" if number is not None else f"the conversation {conversation}"
     if not yes and not confirm(f"Forget {what} for good?"):
         return 1
-    gone = memories.forget_turns(conversation, index=number)
+    gone = changing(
+        lambda: memories.forget_turns(conversation, index=number), lambda _: f"{what} was forgotten for good"
+    )
     emit(shapes.forgotten_turns(gone), lambda: f"Forgotten for good: {gone.versions} turns of {gone.id}")
     return 0
+
+
+def _stored(said: "Sequence[Turn]") -> str:
+    """Return what was stored, as a part of a sentence, and whether a second run would store it again."""
+    ids = [said[0].id, *([said[-1].id] if len(said) > 1 else [])]
+    known = all(turn.message_id is not None for turn in said)
+    again = "its message id is known now, so running it again stores nothing twice"
+    return f"stored as {' to '.join(ids)}; {again if known else 'running it again would store it twice'}"
 
 
 def _draft(line: str, number: int) -> Any:
@@ -125,9 +142,9 @@ def _draft(line: str, number: int) -> Any:
     from memories.turns import TurnDraft
 
     try:
-        given = json.loads(line)
-    except (ValueError, RecursionError) as exc:
-        raise InvalidInput(f"line {number} is not JSON: {exc}; nothing was stored") from exc
+        given = read_json(line)
+    except InvalidInput as exc:
+        raise InvalidInput(f"line {number} {exc}; nothing was stored") from exc
     fields = {_NAMES.get(str(name), str(name)): value for name, value in given.items()} if type(given) is dict else {}
     if type(given) is dict and len(fields) < len(given):
         raise InvalidInput(f"line {number} has a key twice, under both of its names; nothing was stored")

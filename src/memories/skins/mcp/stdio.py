@@ -17,9 +17,10 @@ from mcp_types import jsonrpc_message_adapter
 
 from memories.config import Config
 from memories.embedders import Embedder, open_embedder
-from memories.errors import EmbedderError
+from memories.errors import EmbedderError, InvalidInput
 from memories.service import Memories
 from memories.skins.mcp.server import UNREADABLE, server
+from memories.validate import read_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,10 +49,15 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
         Memories(config=config, shared=shared, embedder="none") as words,
     ):
         built = server(memories, Loading(memories, words, embedder).ready, read_only=read_only)
+        failures: list[OSError] = []
         try:
-            anyio.run(_run, built)
+            anyio.run(_run, built)  # also if it fails, after the calls that have begun
         except* BrokenPipeError:
             pass  # the client has left
+        except* OSError as exc:
+            failures = [each for each in exc.exceptions if isinstance(each, OSError)]
+    for failure in failures:
+        raise failure  # an answer could not be written: one sentence, as for any command
 
 
 class Loading:
@@ -119,21 +125,24 @@ async def lines(given: "AsyncIterator[str]") -> "AsyncIterator[str]":
 
 def answerable(line: str) -> str:
     """Return a line as it is if the SDK can read it, else a call of the same tool that says what is wrong."""
+    try:
+        read_json(line)
+    except InvalidInput as exc:
+        if not isinstance(exc.__cause__, ValueError):  # it is JSON, with a key twice or a number that is none
+            return _refusable(line, f"the request {exc}")
     if not _LONE.search(line) and line.count("[") + line.count("{") < _DEEP:
         return line
     try:
         jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
-        return _refusable(line)
+        half = "the arguments hold half a character (a lone surrogate); send valid Unicode"
+        return _refusable(line, half if _LONE.search(line) else "the arguments are nested too deep; send flat text")
     return line
 
 
-def _refusable(line: str) -> str:
-    reason = "the arguments hold half a character (a lone surrogate); send valid Unicode"
+def _refusable(line: str, reason: str) -> str:
     try:
         given: Any = json.loads(_LONE.sub("\\\\ufffd", line))
-        if not _LONE.search(line):
-            reason = "the arguments are nested too deep; send flat text"
         known = {name: given["params"][name] for name in ("name", "_meta") if name in given["params"]}
         return json.dumps({**given, "params": {**known, "arguments": {UNREADABLE: reason}}})
     except (ValueError, TypeError, KeyError, RecursionError):

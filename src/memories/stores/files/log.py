@@ -19,6 +19,7 @@ from typing import NamedTuple
 from memories.ids import digest
 from memories.stores.files.schema import CHANGE, CREATE, END, REMOVE, Event, time_text, to_event
 from memories.stores.records import Collection, Record, Ref
+from memories.validate import read_json
 
 Address = tuple[str, int]
 _BOM = b"\xef\xbb\xbf"
@@ -73,13 +74,13 @@ def parse(data: bytes, collection: Collection, namespace: str) -> Parsed:
         if not line.strip():
             continue
         try:
-            events.append(to_event(json.loads(line.decode()), collection, namespace))
-        except (ValueError, RecursionError) as exc:
+            events.append(to_event(read_json(line.decode()), collection, namespace))
+        except ValueError as exc:
             if number > data.count(b"\n"):
                 return Parsed(events, end)
             reason = str(exc)
-            if isinstance(exc, json.JSONDecodeError):
-                reason = f"it is no JSON ({exc.msg} at {exc.colno})"
+            if isinstance(exc.__cause__, json.JSONDecodeError):
+                reason = f"it is no JSON ({exc.__cause__.msg} at {exc.__cause__.colno})"
             elif isinstance(exc, UnicodeDecodeError):
                 reason = "it is not UTF-8"
             return Parsed([], len(data), Damage(number, reason))
