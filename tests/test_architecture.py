@@ -31,7 +31,7 @@ ORDER = {
         stores < embedders versions turns lookup < write search transfer < service < agent < skins < __main__""",
     "memories.stores": """records < damage words copies sql < protocol columns <
         sqlite postgres documents < chroma qdrant files""",
-    "memories.stores.sqlite": """engine sidefile errors quantize pages < schema place < creation log <
+    "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
         connection query < vectors words < spaces turns backup salvage < check < store""",
     "memories.stores.postgres": """schema errors driver < transaction < connection query < vectors words <
         spaces turns < erasure check < store""",

@@ -11,7 +11,7 @@ from memories.embedders.protocol import Embedder
 from memories.errors import Conflict, InvalidInput
 from memories.stores.protocol import Store
 from memories.stores.records import Filter, Record, Ref
-from memories.transfer.lines import Header, Tally, content_hash, is_last, read_header, read_line
+from memories.transfer.lines import Header, Tally, content_hash, is_last, read_header, read_line, refuse_other_files
 from memories.transfer.pages import PAGE, Place, with_vectors
 
 MAX_BATCH = 2_000  # records of one memory or conversation that are stored in one step
@@ -100,6 +100,8 @@ def _read(
     number, ended, tally, header = 0, False, None, Header(None, ends=False)
     for number, line in enumerate(lines, 1):
         try:
+            if number == 1:
+                refuse_other_files(line)
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             if tally is None:
                 header, tally = read_header(text), Tally(text)

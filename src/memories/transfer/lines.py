@@ -36,6 +36,36 @@ _MAX_KEY = 2 * validate.MAX_KEY + 1  # with the project or the conversation that
 _MAX_FIELDS = 100
 _END = re.compile(r'\s*\{\s*"end"\s*:')
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+_OTHER_FILES = (
+    (b"PK\x03\x04", "a ZIP archive; unpack it first"),
+    (b"PK\x05\x06", "a ZIP archive; unpack it first"),
+    (b"\x1f\x8b", "a gzip file; unpack it first"),
+    (b"BZh", "a bzip2 file; unpack it first"),
+    (b"\xfd7zXZ\0", "an xz file; unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "a zstd file; unpack it first"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive; unpack it first"),
+    (b"Rar!", "a RAR archive; unpack it first"),
+    (b"SQLite format 3\0", "an SQLite database; if it is a store of memories, use memory restore"),
+    *((bytes((0x80, version)), "a Python pickle") for version in range(2, 6)),
+    (b"%YAML", "a YAML document"),
+    (b"%PDF", "a PDF document"),
+    (b"\xff\xfe", "a text that looks like UTF-16; save it as UTF-8"),
+    (b"\xfe\xff", "a text that looks like UTF-16; save it as UTF-8"),
+)
+
+
+def refuse_other_files(start: bytes) -> None:
+    """Refuse what begins like a file of another kind; none of them is ever unpacked or run.
+
+    Raises:
+        InvalidInput: It does; the message says which kind.
+    """
+    kind = next((kind for sign, kind in _OTHER_FILES if start.startswith(sign)), None)
+    if start[257:262] == b"ustar":
+        kind = "a tar archive; unpack it first"
+    if kind is not None:
+        what, _, remedy = kind.partition("; ")
+        raise InvalidInput(f"is not an export: {what} is an unsupported file type{remedy and f'; {remedy}'}")
 
 
 class Header(NamedTuple):

@@ -211,6 +211,8 @@ def selection(db: apsw.Connection, where: Filter, among: Sequence[int] | None = 
     plain = plain_conditions(where)
     if where.group is not None:
         plain.append(_prefix(where.group) if where.prefix else ("r.grp = ?", (encode_group(where.group),)))
+    if where.ended_by == "delete":  # as a literal, since only that makes SQLite use the index `record_deleted`
+        plain.append(("r.ended_by = 'delete'", ()))
     conditions = [in_namespaces, *(sql for sql, _ in plain)]
     find_label = "SELECT id FROM label WHERE key = ? AND value = ?"
     labels = [fetch_value(db, find_label, pair) or 0 for pair in where.labels.items()]  # no label has the id 0

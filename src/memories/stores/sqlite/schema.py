@@ -14,6 +14,7 @@ from typing import Any
 import apsw
 
 from memories.stores.records import SPEAKER, Collection, Record, Ref
+from memories.stores.sqlite import counts
 from memories.stores.sqlite.sidefile import Marker
 from memories.times import from_millis, to_millis
 
@@ -216,8 +217,15 @@ def _checks(db: apsw.Connection) -> None:
         db.execute(SECURE)  # a new file
 
 
+def _fourth(db: apsw.Connection) -> None:
+    _checks(db)
+    db.execute(_COUNTED)
+    _keep_words_apart(db)
+    db.execute(counts.MIGRATION)  # last, since its triggers go with a table that is dropped
+
+
 Migration = str | Callable[[apsw.Connection], None]
-MIGRATIONS: tuple[Migration, ...] = (_FIRST, _TURNS, _STAGED, _checks, _COUNTED, _keep_words_apart)
+MIGRATIONS: tuple[Migration, ...] = (_FIRST, _TURNS, _STAGED, _fourth)
 
 ROW = "pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, crc, text, session, state_crc"
 

@@ -10,6 +10,7 @@ from memories.errors import Conflict
 from memories.stores.damage import Damaged
 from memories.stores.protocol import other_space
 from memories.stores.records import Collection, Record, Space
+from memories.stores.sqlite.counts import all_embedded
 from memories.stores.sqlite.query import READ, damage_noticed, fetch, records_of
 from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS
 
@@ -104,13 +105,14 @@ def switch(db: apsw.Connection, space: Space, damaged: Damaged) -> None:
         return
     if _named(db, "staged_") != (space.model, space.dimension):
         drop_staged(db)  # of a third space, in a store without records
-    for collection in Collection:
-        used, staged = VECTORS[collection], STAGED[collection]
-        # Renamed, not copied: other writers wait meanwhile.
-        db.execute(f"DROP TABLE {used}; ALTER TABLE {staged} RENAME TO {used}")
-        db.execute(f"CREATE TABLE {staged} (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL, crc INTEGER)")
-        db.execute(f"DELETE FROM {BLOCKS[collection]}")
-        _index(space, collection).seal_all(db)
+    with all_embedded(db):
+        for collection in Collection:
+            used, staged = VECTORS[collection], STAGED[collection]
+            # Renamed, not copied: other writers wait meanwhile.
+            db.execute(f"DROP TABLE {used}; ALTER TABLE {staged} RENAME TO {used}")
+            db.execute(f"CREATE TABLE {staged} (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL, crc INTEGER)")
+            db.execute(f"DELETE FROM {BLOCKS[collection]}")
+            _index(space, collection).seal_all(db)
     db.execute("DELETE FROM meta WHERE name IN ('staged_model', 'staged_dimension')")
     _name(db, "", space)
 

@@ -13,7 +13,7 @@ from memories.errors import Conflict, StoreDamaged, StoreError
 from memories.stores.damage import Damaged, damaged_record, refusal
 from memories.stores.protocol import required
 from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
-from memories.stores.sqlite import schema, spaces
+from memories.stores.sqlite import counts, schema, spaces
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.connection import SQLiteFile
 from memories.stores.sqlite.errors import CommitsMissing
@@ -251,6 +251,9 @@ class SQLiteStore:
         """See `Store.count`."""
         limit = -1 if at_most is None else at_most
         with self._file.read() as db:
+            known = counts.counted(db, namespace_ids(db, where), where)
+            if known is not None:
+                return known if at_most is None else min(known, at_most)
             selected = selection(db, where)
             sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {selected.find} LIMIT ?)"
             return int(fetch_value(db, sql, (*selected.values, limit)))
@@ -259,6 +262,9 @@ class SQLiteStore:
         """See `Store.labels`."""
         column, wanted = ("l.key", "1") if key is None else ("l.value", "l.key = ?")
         with self._file.read() as db:
+            if where == Filter(where.collection, where.namespaces):
+                with damage_noticed(db.filename):
+                    return counts.live_labels(db, namespace_ids(db, where), key)
             selected = selection(db, where)
             rows = fetch(
                 db,
@@ -342,13 +348,16 @@ class SQLiteStore:
             version = fetch_value(db, "PRAGMA user_version")
             stored = spaces.in_use(db)
             erasing = bool(fetch(db, "SELECT 1 FROM meta WHERE name = 'erasing'"))
-            selected = selection(db, where)
-            without = fetch_value(
-                db,
-                f"SELECT count(*) FROM record r WHERE {selected.find} "
-                f"AND r.seq NOT IN (SELECT seq FROM {schema.VECTORS[where.collection]})",
-                selected.values,
-            )
+            if where == Filter(where.collection, where.namespaces):
+                without = counts.without_vector(db, namespace_ids(db, where))
+            else:
+                selected = selection(db, where)
+                without = fetch_value(
+                    db,
+                    f"SELECT count(*) FROM record r WHERE {selected.find} "
+                    f"AND r.seq NOT IN (SELECT seq FROM {schema.VECTORS[where.collection]})",
+                    selected.values,
+                )
         return StoreInfo(
             url=f"sqlite:///{self._file.path}",
             schema_version=version or None,
@@ -428,7 +437,6 @@ def _insert(db: apsw.Connection, record: Record) -> int:
         raise Conflict(f"{what} or its key was written by somebody else first; read it again") from exc
     seq = db.last_insert_rowid()
     db.executemany("INSERT INTO record_label (label, seq) VALUES (?, ?)", [(label, seq) for label in labels])
-    db.executemany("INSERT OR IGNORE INTO label_pool (label, pool) VALUES (?, ?)", [(label, pool) for label in labels])
     if record.accesses:
         db.execute("INSERT INTO access (seq, count) VALUES (?, ?)", (seq, record.accesses))
     index.insert(db, seq, pool, record)

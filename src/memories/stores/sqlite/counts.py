@@ -1,0 +1,197 @@
+"""Counts of the SQLite store, so that tags and status cost the same however much there is; and whether they are right.
+
+Triggers keep them, in the transaction of the change, whoever makes it. They count what is live, by namespace, label and
+label key; what is deleted; and what is live without a vector. Everything here can be made again from the records.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apsw
+
+from memories.stores.records import Filter, Finding
+
+_VECTORS = ("vector", "turn_vector")
+_TRIGGERS = ("record_added", "record_ended", "record_removed", *(f"{name}_{done}" for name in _VECTORS
+             for done in ("added", "removed")))  # fmt: skip
+
+_COLUMNS = """
+-- Live records, those that were deleted, and live ones without a vector.
+ALTER TABLE pool ADD COLUMN live INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE pool ADD COLUMN deleted INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE pool ADD COLUMN without_vector INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE label_pool ADD COLUMN live INTEGER NOT NULL DEFAULT 0;
+
+-- How many live records, and how many at all, have a label with this key.
+CREATE TABLE key_pool (
+  key TEXT, pool INTEGER, live INTEGER NOT NULL, total INTEGER NOT NULL, PRIMARY KEY (key, pool)
+) WITHOUT ROWID;
+
+CREATE INDEX record_deleted ON record (pool, grp, position) WHERE ended_by = 'delete';
+"""
+
+# The ids of a record's labels, '3,17', as rows; damaged ones as none, so that the record can be removed.
+_LABELS = "json_each(iif(json_valid('[' || {row}.labels || ']'), '[' || {row}.labels || ']', '[]')) j"
+_KEYS = "{labels} JOIN label l ON l.id = j.value"
+_LIVE = "({row}.ended_at IS NULL)"
+_DELETED = "({row}.ended_at IS NOT NULL AND {row}.ended_by IS 'delete')"
+_NO_VECTOR = " AND ".join(f"NOT EXISTS (SELECT 1 FROM {table} WHERE seq = {{row}}.seq)" for table in _VECTORS)
+
+
+def _of(row: str, *templates: str) -> tuple[str, ...]:
+    labels = _LABELS.format(row=row)
+    return tuple(template.format(row=row, labels=labels) for template in templates)
+
+
+def _added() -> str:
+    live, deleted, no_vector, labels, keys = _of("new", _LIVE, _DELETED, _NO_VECTOR, _LABELS, _KEYS)
+    return f"""
+CREATE TRIGGER record_added AFTER INSERT ON record BEGIN
+  UPDATE pool SET live = live + {live}, deleted = deleted + {deleted},
+    without_vector = without_vector + ({live} AND {no_vector}) WHERE id = new.pool;
+  INSERT INTO label_pool (label, pool, live) SELECT j.value, new.pool, {live} FROM {labels} WHERE true
+    ON CONFLICT (label, pool) DO UPDATE SET live = live + excluded.live;
+  INSERT INTO key_pool (key, pool, live, total) SELECT l.key, new.pool, {live}, 1 FROM {keys} WHERE true
+    ON CONFLICT (key, pool) DO UPDATE SET live = live + excluded.live, total = total + 1;
+END;
+"""
+
+
+def _ended() -> str:
+    live, deleted, no_vector, labels, keys = _of("new", _LIVE, _DELETED, _NO_VECTOR, _LABELS, _KEYS)
+    before, deleted_before = _of("old", _LIVE, _DELETED)
+    return f"""
+CREATE TRIGGER record_ended AFTER UPDATE OF ended_at, ended_by ON record
+WHEN {live} <> {before} OR {deleted} <> {deleted_before} BEGIN
+  UPDATE pool SET live = live + {live} - {before}, deleted = deleted + {deleted} - {deleted_before},
+    without_vector = without_vector + ({live} - {before}) * ({no_vector}) WHERE id = new.pool;
+  UPDATE label_pool SET live = live + {live} - {before}
+    WHERE pool = new.pool AND label IN (SELECT j.value FROM {labels});
+  UPDATE key_pool SET live = live + {live} - {before}
+    WHERE pool = new.pool AND key IN (SELECT l.key FROM {keys});
+END;
+"""
+
+
+def _removed() -> str:
+    live, deleted, no_vector, labels, keys = _of("old", _LIVE, _DELETED, _NO_VECTOR, _LABELS, _KEYS)
+    return f"""
+CREATE TRIGGER record_removed AFTER DELETE ON record BEGIN
+  UPDATE pool SET live = live - {live}, deleted = deleted - {deleted},
+    without_vector = without_vector - ({live} AND {no_vector}) WHERE id = old.pool;
+  UPDATE label_pool SET live = live - {live} WHERE pool = old.pool AND label IN (SELECT j.value FROM {labels});
+  UPDATE key_pool SET live = live - {live}, total = total - 1
+    WHERE pool = old.pool AND key IN (SELECT l.key FROM {keys});
+  DELETE FROM key_pool WHERE pool = old.pool AND total = 0;
+END;
+"""
+
+
+def _embedded(table: str) -> str:
+    # Before, since a row that is replaced is no new one.
+    return f"""
+CREATE TRIGGER {table}_added BEFORE INSERT ON {table}
+WHEN NOT EXISTS (SELECT 1 FROM {table} WHERE seq = new.seq) BEGIN
+  UPDATE pool SET without_vector = without_vector - 1
+    WHERE id = (SELECT pool FROM record WHERE seq = new.seq AND ended_at IS NULL);
+END;
+CREATE TRIGGER {table}_removed AFTER DELETE ON {table} BEGIN
+  UPDATE pool SET without_vector = without_vector + 1
+    WHERE id = (SELECT pool FROM record WHERE seq = old.seq AND ended_at IS NULL);
+END;
+"""
+
+
+_CREATE = "".join((_added(), _ended(), _removed(), *map(_embedded, _VECTORS)))
+_DROP = "".join(f"DROP TRIGGER IF EXISTS {name};\n" for name in _TRIGGERS)
+
+# What the records say, to compare the counts with and to make them again from.
+_POOLS = f"""
+SELECT p.id, count(r.seq) FILTER (WHERE {_LIVE}), count(r.seq) FILTER (WHERE {_DELETED}),
+       count(r.seq) FILTER (WHERE {_LIVE} AND {_NO_VECTOR})
+FROM pool p LEFT JOIN record r ON r.pool = p.id GROUP BY p.id
+""".format(row="r")
+_LABEL_POOLS = """
+SELECT m.label, r.pool, count(*) FILTER (WHERE r.ended_at IS NULL)
+FROM record_label m JOIN record r ON r.seq = m.seq GROUP BY 1, 2
+"""
+_KEY_POOLS = """
+SELECT l.key, r.pool, count(*) FILTER (WHERE r.ended_at IS NULL), count(*)
+FROM record_label m JOIN record r ON r.seq = m.seq JOIN label l ON l.id = m.label GROUP BY 1, 2
+"""
+_RECOUNT = f"""
+UPDATE pool SET (live, deleted, without_vector) = (t.live, t.deleted, t.without_vector)
+  FROM (WITH t (id, live, deleted, without_vector) AS ({_POOLS}) SELECT * FROM t) t WHERE t.id = pool.id;
+DELETE FROM label_pool;
+INSERT INTO label_pool (label, pool, live) {_LABEL_POOLS};
+DELETE FROM key_pool;
+INSERT INTO key_pool (key, pool, live, total) {_KEY_POOLS};
+"""
+
+MIGRATION = _COLUMNS + _CREATE + _RECOUNT
+
+
+def live_labels(db: apsw.Connection, pools: Sequence[int], key: str | None) -> dict[str, int]:
+    """Return how many live records of some namespaces have each label key, or each value of one key."""
+    among = f"pool IN ({','.join(map(str, pools))}) AND live > 0 GROUP BY 1 ORDER BY 1"
+    if key is None:
+        rows: list[Any] = db.execute(f"SELECT key, sum(live) FROM key_pool WHERE {among}").fetchall()
+    else:
+        sql = "SELECT l.value, sum(m.live) FROM label l JOIN label_pool m ON m.label = l.id"
+        rows = db.execute(f"{sql} WHERE l.key = ? AND {among}", (key,)).fetchall()
+    return dict(rows)
+
+
+def counted(db: apsw.Connection, pools: Sequence[int], where: Filter) -> int | None:
+    """Return how many records of some namespaces match a filter; None if no count is kept for it."""
+    if where == Filter(where.collection, where.namespaces):
+        return _total(db, pools, "live")
+    if where == Filter(where.collection, where.namespaces, state="ended", ended_by="delete"):
+        return _total(db, pools, "deleted")
+    return None
+
+
+def without_vector(db: apsw.Connection, pools: Sequence[int]) -> int:
+    """Return how many live records of some namespaces have no vector."""
+    return _total(db, pools, "without_vector")
+
+
+def _total(db: apsw.Connection, pools: Sequence[int], column: str) -> int:
+    among = ",".join(map(str, pools))
+    total: Any
+    [(total,)] = db.execute(f"SELECT coalesce(sum({column}), 0) FROM pool WHERE id IN ({among})").fetchall()
+    return int(total)
+
+
+@contextlib.contextmanager
+def all_embedded(db: apsw.Connection) -> Iterator[None]:
+    """Stop counting while tables of vectors are exchanged, after which every record has one; in a transaction."""
+    db.execute(_DROP)
+    yield
+    db.execute(f"{_CREATE} UPDATE pool SET without_vector = 0")
+
+
+def wrong(db: apsw.Connection) -> list[Finding]:
+    """Return which counts differ from what the records say; nothing is changed."""
+    compared = (
+        ("the counts of a namespace", _POOLS, "SELECT id, live, deleted, without_vector FROM pool"),
+        ("how many memories have a tag", _LABEL_POOLS, "SELECT label, pool, live FROM label_pool"),
+        ("how many memories have a tag key", _KEY_POOLS, "SELECT key, pool, live, total FROM key_pool"),
+    )
+    there = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")}
+    missing = [name for name in _TRIGGERS if name not in there]
+    found = [f"{name}, which keeps counts, is missing" for name in missing]
+    for what, truth, kept in compared:
+        [(count,)] = db.execute(
+            f"SELECT count(*) FROM (SELECT * FROM ({truth} EXCEPT {kept}) "
+            f"UNION ALL SELECT * FROM ({kept} EXCEPT {truth}))"
+        ).fetchall()
+        if count:
+            found.append(f"{what} differ from the records ({count} rows)")
+    return [Finding(each, "Run memory doctor --fix, which counts again.", derived=True) for each in found]
+
+
+def repair(db: apsw.Connection) -> None:
+    """Count again, inside a transaction."""
+    db.execute(_DROP + _CREATE + _RECOUNT)

@@ -1,0 +1,231 @@
+"""Bad inputs in files and in JSON: each gets its exit code and one sentence, and nothing is stored.
+
+The numbers are those of the project's list of 84 bad inputs; arguments and settings stand in `test_bad_input`.
+"""
+
+import base64
+import gzip
+import io
+import json
+import pickle
+import re
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import numpy as np
+import pytest
+
+Command = Callable[..., Any]
+HEADER = '{"format":"memories","version":1}'
+ID = "01a1fdf1-92cd-72f2-8000-0123456789ab"
+MIB = 1_048_576
+
+
+def line(**changed: Any) -> str:
+    shape = {
+        "collection": "memory", "namespace": "shared", "group": ID, "position": 1, "text": "content",
+        "created_at": "2026-05-01T09:00:00.000Z", **changed,
+    }  # fmt: skip
+    return json.dumps({name: value for name, value in shape.items() if value is not None})
+
+
+def export(*lines: str) -> bytes:
+    return "".join(f"{each}\n" for each in (HEADER, *lines)).encode()
+
+
+def vectors(*rows: Any) -> str:
+    return line(vectors=[base64.b64encode(np.array(row, dtype="<f4").tobytes()).decode() for row in rows])
+
+
+def zipped(**entries: bytes) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+    return made.getvalue()
+
+
+def tarred() -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        link = tarfile.TarInfo("/etc/passwd")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/shadow"
+        archive.addfile(link)
+    return made.getvalue()
+
+
+def foreign_database(folder: Path) -> bytes:
+    path = folder / "foreign.db"
+    db = apsw.Connection(str(path))
+    db.execute("CREATE TABLE t (x); CREATE VIEW v AS SELECT x FROM t; CREATE TRIGGER g AFTER INSERT ON t BEGIN "
+               "DELETE FROM t; END; CREATE VIRTUAL TABLE w USING fts5 (x)")  # fmt: skip
+    db.close()
+    return path.read_bytes()
+
+
+def encrypted() -> bytes:
+    """A ZIP file whose only entry says that it is encrypted."""
+    data = bytearray(zipped(a=export(line())))
+    data[6] |= 1
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(data)
+
+
+UNSUPPORTED = "is not an export: "
+# What `memory import FILE` is given: the row, the data, and a part of the sentence.
+FILES: list[tuple[str, bytes | Callable[[Path], bytes], str]] = [
+    ("7", export(line()) + b'{"text":"\xff"}\n', "line 3 is not UTF-8 (at byte 9); save it as UTF-8"),
+    ("8", export(line()).decode().encode("utf-16"), "UTF-16"),
+    ("8", export(line()).decode().encode("utf-16-le"), "line 1"),
+    ("33", export(line()[:-1] + ', "text": "b"}'), 'line 2 has the key "text" twice'),
+    ("33", b'{"format":"memories","version":1,"version":1}\n', 'line 1 has the key "version" twice'),
+    ("34", export(line()[:-1] + ', "fields": {"a": NaN}}'), "NaN is not a number"),
+    ("34", export(line()[:-1] + ', "fields": {"a": 1e999}}'), "1e999 is not a number"),
+    ("35", export("[" * 100_000), "line 2 is not JSON"),
+    ("35", export(line(fields={"a": {"b": 1}})), 'has the field "a"'),
+    ("36", export(line(position=2**63)), "has a position that is not a whole number"),
+    ("36", export(line()[:-1] + ', "accesses": ' + "9" * 5_000 + "}"), "line 2 is not JSON"),
+    ("37", export(line()[:40]), "line 2 is not JSON"),
+    ("37", export(line() + " {}"), "line 2 is not JSON (Extra data: line 1 column"),
+    ("66", export(*[line(group=f"{ID[:-1]}{n}") for n in range(5)], "broken", line()), "line 7 is not JSON"),
+    ("68", b'{"format":"memories","version":5}\n', 'has version "5" and this program reads'),
+    ("71", zipped(**{"../../etc/passwd": b"x", "/abs": b"y"}), f"{UNSUPPORTED}a ZIP archive"),
+    ("71", tarred(), UNSUPPORTED),
+    ("72", zipped(bomb=b"\0" * 50_000_000), f"{UNSUPPORTED}a ZIP archive"),
+    ("72", gzip.compress(export(line())), f"{UNSUPPORTED}a gzip file"),
+    ("73", encrypted(), f"{UNSUPPORTED}a ZIP archive"),
+    ("73", zipped(a=export(line()))[:30], f"{UNSUPPORTED}a ZIP archive"),
+    ("74", foreign_database, f"{UNSUPPORTED}an SQLite database"),
+    ("75", pickle.dumps({"a": 1}), f"{UNSUPPORTED}a Python pickle"),
+    ("75", b"a: !!python/object/apply:os.system ['true']\n", "line 1 is not JSON"),
+    ("75", b"a: &a [x,x]\nb: &b [*a,*a]\nc: &c [*b,*b]\n", "line 1 is not JSON"),
+    ("75", b"%YAML 1.2\n---\na: 1\n", f"{UNSUPPORTED}a YAML document"),
+    ("76", export(vectors([1.0, 0.0], [1.0])), "has vectors that are not a list"),
+    ("76", export(vectors([float("nan"), 1.0])), "has a vector that is not of length 1"),
+    ("76", export(vectors([0.0, 0.0])), "has a vector that is not of length 1"),
+    ("76", export(vectors([])), "has a"),
+    ("76", export(line(vectors=[])), "has vectors that are not a list"),
+    ("76", export(line(vectors=["no base64!"])), "has vectors that are not a list"),
+    ("76", export(line(vectors=[1, 2])), "has vectors that are not a list"),
+    ("29", export(line(usr_id="x")), 'has an unknown key "usr_id"'),
+    ("30", export(line(text=5)), "content is of type int"),
+    ("30", export(line(labels=["a"])), "has labels that are not an object"),
+    ("22", export(line(group=None)), 'has no "group"'),
+    ("24", export(line(group="x" * 300)), "has a group that is not text of 1 to 256 characters"),
+    ("14", export(line(namespace="../etc")), "use a-z 0-9 . _ -"),
+    ("57", export(line(created_at="2024-13-01")), "which is not an ISO 8601 time"),
+    ("1", export(line(text="")), "content is empty"),
+    ("3", export(line(text="a" * (MIB + 1))), f"content is {MIB + 1} bytes"),
+    ("5", export(line(text="a\0b")), "content has a NUL character"),
+    ("6", export(line(text="\ud800")), "content is not valid Unicode"),
+    ("html", b"<!DOCTYPE html>\n<html></html>\n", "line 1 is not JSON"),
+    ("JSON, but no export", b'{"a": 1}\n', "is not the header of an export"),
+    ("a long key", export(line(**{"k" * 5_000: 1})), "has an unknown key"),
+]
+
+# A line on the standard input of `memory turns add`: the row, the line, and a part of the sentence.
+TURNS: list[tuple[str, bytes, str]] = [
+    ("7", b'{"content":"\xff"}', "line 1 of input is not UTF-8 (byte 0xff at 12); save it as UTF-8"),
+    ("8", '{"content":"a"}'.encode("utf-16"), "input looks like UTF-16; save it as UTF-8"),
+    ("33", b'{"content":"a","content":"b"}', 'line 1 has the key "content" twice'),
+    ("33", b'{"content":"a","tags":{"k":"a","k":"b"}}', 'line 1 has the key "k" twice'),
+    ("33", b'{"content":"a","text":"b"}', "line 1 has a key twice, under both of its names"),
+    ("34", b'{"content":"a","index":NaN}', "line 1 is not JSON (NaN is not a number)"),
+    ("34", b'{"content":"a","index":1e999}', "line 1 is not JSON (1e999 is not a number)"),
+    ("35", b'{"content":' + b"[" * 100_000, "line 1 is not JSON"),
+    ("36", b'{"content":"a","index":9223372036854775808}', "index must be a whole number from 0 to"),
+    ("36", b'{"content":"a","index":' + b"9" * 5_000 + b"}", "line 1 is not JSON"),
+    ("37", b'{"content":"a"', "line 1 is not JSON (Expecting ',' delimiter: line 1 column 15 (char 14))"),
+    ("37", b'{"content":"a"} {}', "line 1 is not JSON (Extra data: line 1 column 17 (char 16))"),
+    ("37", b"", "input has no turns"),
+    ("37", b"\n \n", "input has no turns"),
+    ("29", b'{"content":"a","usr_id":"x"}', "line 1 is not a turn: it must be a JSON object with keys among"),
+    ("30", b'["a"]', "line 1 is not a turn"),
+    ("30", b'"a"', "line 1 is not a turn"),
+    ("30", b"null", "line 1 is not a turn"),
+    ("30", b'{"content":["a"]}', "content is of type list; give text"),
+    ("30", b'{"content":"a","index":true}', "index must be a whole number from 0 to"),
+    ("30", b'{"content":"a","role":["user"]}', "is not one of user, assistant, system, tool"),
+    ("30", b'{"content":"a","tags":["k"]}', "tags are of type list"),
+    ("30", b'{"content":"a","speaker":5}', "speaker is of type int; give text"),
+    ("31", b'{"content":"a","tags":{"a b":"c"}}', "leave out spaces, commas"),
+    ("57", b'{"content":"a","created_at":"2024-13-01"}', "not a date or time"),
+    ("57", b'{"content":"a","created_at":1e18}', "not a date or time"),
+    ("1", b'{"content":""}', "content is empty"),
+    ("2", '{"content":"\u200b"}'.encode(), "content has no visible text"),
+    ("5", b'{"content":"a\\u0000b"}', "content has a NUL character at 1"),
+    ("6", b'{"content":"a\\ud800"}', "content is not valid Unicode at 1"),
+]
+
+
+def told_well(error: str) -> bool:
+    """Return whether a sentence is one line, without anything that acts on a terminal or a long piece of input."""
+    return len(error) < 400 and not re.search("[\x00-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]|k{81}|9{81}|x{81}", error)
+
+
+@pytest.mark.parametrize(("row", "data", "part"), FILES, ids=lambda given: str(given)[:40])
+def test_a_bad_file_is_refused_and_nothing_is_imported(
+    memory: Command, folder: Path, row: str, data: bytes | Callable[[Path], bytes], part: str
+) -> None:
+    file = folder / "given"
+    given = data if isinstance(data, bytes) else data(folder)
+    file.write_bytes(given)
+    for answer in (
+        memory("import", "given"),
+        memory("import", "-", stdin=given),
+        memory("import", "given", "--dry-run"),
+    ):
+        assert (answer.code, answer.out) == (2, "")
+        assert part in answer.error
+        assert told_well(answer.error), answer.error
+    assert memory("list").json["count"] == 0
+    assert file.read_bytes() == given
+
+
+@pytest.mark.parametrize(("row", "data", "part"), TURNS, ids=lambda given: str(given)[:40])
+def test_a_bad_turn_is_refused_and_none_is_stored(memory: Command, row: str, data: bytes, part: str) -> None:
+    for good in (b"", b'{"content":"good"}\n') if data.strip() and row != "8" else (b"",):
+        answer = memory("turns", "add", "trip", "-", stdin=good + data)
+        assert (answer.code, answer.out) == (2, "")
+        if not good:
+            assert part in answer.error
+        assert told_well(answer.error), answer.error
+    assert memory("turns", "tail", "trip").json["count"] == 0
+
+
+def test_what_cannot_be_opened_is_named(memory: Command, folder: Path) -> None:
+    """Row 64; pipes and devices stand in `test_transfer_commands`."""
+    (folder / "dangling").symlink_to("nowhere")
+    (folder / "loop").symlink_to("loop")
+    for name, reason in (
+        ("missing", "No such file or directory"), ("dangling", "No such file or directory"),
+        ("loop", "Too many levels of symbolic links"), ("x" * 5_000, "File name too long"), ("a\0b", "null"),
+        (".", "Is a directory"), ("", "No such file or directory"),
+    ):  # fmt: skip
+        answer = memory("import", name)
+        assert answer.code == 2
+        assert answer.error.startswith("cannot read ")
+        assert reason in answer.error
+        assert told_well(answer.error)
+
+
+def test_a_link_to_what_is_no_export_tells_nothing_of_it(memory: Command, folder: Path) -> None:
+    """Row 64."""
+    (folder / "secret").write_text("root:$6$topsecret:19000:0:99999:7:::\n")
+    (folder / "link").symlink_to("secret")
+    answer = memory("import", "link")
+    assert (answer.code, "secret:" in answer.err) == (2, False)
+
+
+def test_the_same_export_twice_and_one_that_clashes(memory: Command) -> None:
+    """Rows 69 and 70."""
+    for imported, known in ((1, 0), (0, 1)):
+        answer = memory("import", "-", stdin=export(line())).json
+        assert (answer["imported"], answer["known"]) == (imported, known)
+    answer = memory("import", "-", stdin=export(line(text="another")))
+    assert (answer.code, json.loads(answer.out)["conflict_count"]) == (1, 1)
+    assert [found["content"] for found in memory("list").json["results"]] == ["content"]

@@ -1,0 +1,227 @@
+"""What the SQLite store counts instead of reading: always what the records say, whatever was done to them."""
+
+import random
+from pathlib import Path
+
+import apsw
+import pytest
+
+pytest.register_assert_rewrite("contract")
+
+from contract import OTHER, SPACE, at, pool, record, stage_all  # noqa: E402
+
+from memories.stores.records import Collection, Filter, Patch, Record  # noqa: E402
+from memories.stores.sqlite import counts  # noqa: E402
+from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
+
+NAMESPACES = ("ann", "bob", "shared")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "m.db"
+
+
+def looked_up(records: list[Record], where: Filter) -> tuple[int, int, dict[str, int], dict[str, int]]:
+    """Return what the records say: live, deleted, the label keys, the values of one."""
+    fits = [
+        each for each in records if each.ref.collection is where.collection and each.ref.namespace in where.namespaces
+    ]
+    live = [each for each in fits if each.ended_at is None]
+    keys, values = dict[str, int](), dict[str, int]()
+    for each in live:
+        for key, value in each.labels.items():
+            keys[key] = keys.get(key, 0) + 1
+            if key == "project":
+                values[value] = values.get(value, 0) + 1
+    deleted = sum(each.ended_at is not None and each.ended_by == "delete" for each in fits)
+    return len(live), deleted, dict(sorted(keys.items())), dict(sorted(values.items()))
+
+
+def counted(store: SQLiteStore, where: Filter) -> tuple[int, int, dict[str, int], dict[str, int]]:
+    deleted = where._replace(state="ended", ended_by="delete")
+    return (
+        store.count(where),
+        store.count(deleted),
+        dict(store.labels(where, None)),
+        dict(store.labels(where, "project")),
+    )
+
+
+def wrong(path: Path) -> list[str]:
+    """Return what is wrong, looked at over a connection of its own while the store is closed."""
+    db = apsw.Connection(str(path))
+    try:
+        return [finding.what for finding in counts.wrong(db)]
+    finally:
+        db.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_counts_are_what_the_records_say_after_any_changes(path: Path, seed: int) -> None:
+    chosen = random.Random(seed)
+    there: dict[object, Record] = {}
+    store = SQLiteStore(path, SPACE)
+    for step in range(120):
+        collection = Collection.HISTORY if chosen.random() < 0.3 else Collection.MEMORY
+        kind = chosen.random()
+        if kind < 0.6 or not there:
+            labels = {key: f"v{chosen.randrange(3)}" for key in chosen.sample(("project", "type", "x"), 2)}
+            made = record(f"g{step}", namespace=chosen.choice(NAMESPACES), collection=collection, labels=labels)
+            made = made if chosen.random() < 0.5 else made._replace(vectors=None)
+            if chosen.random() < 0.2:
+                made = made._replace(ended_at=at(step), ended_by=chosen.choice(("delete", "update")))
+            store.append([made])
+            there[made.ref] = made
+        else:
+            old = chosen.choice(list(there.values()))
+            if kind < 0.9:
+                ended = chosen.choice((None, at(step)))
+                by = None if ended is None else chosen.choice(("delete", "update", "supersede"))
+                store.patch([Patch(old.ref, ended, by, {"a": step})])
+                there[old.ref] = old._replace(ended_at=ended, ended_by=by)
+            elif kind < 0.95:
+                with pytest.raises(ZeroDivisionError), store.transaction():  # what is rolled back counts nothing
+                    store.patch([Patch(old.ref, at(step), "delete", {})])
+                    raise ZeroDivisionError
+            else:
+                store.remove([old.ref])
+                del there[old.ref]
+    for collection in Collection:
+        for namespaces in (*((each,) for each in NAMESPACES), NAMESPACES, ("nobody",)):
+            where = Filter(collection, namespaces)
+            assert counted(store, where) == looked_up(list(there.values()), where)
+            live = [each for each in there.values() if each.ref[0] is collection and each.ended_at is None]
+            bare = sum(each.ref.namespace in namespaces and each.vectors is None for each in live)
+            assert store.info(where).without_vector_count == bare
+    store.close()
+    assert wrong(path) == []
+
+
+def filled(path: Path, number: int = 12) -> None:
+    """A store of memories, a third of them without a vector, a quarter deleted."""
+    store = SQLiteStore(path, SPACE)
+    made = [record(f"g{each}", labels={"project": f"p{each % 5}", f"k{each % 3}": "x"}) for each in range(number)]
+    store.append([each._replace(vectors=None) if at_ % 3 == 0 else each for at_, each in enumerate(made)])
+    store.patch([Patch(each.ref, at(5), "delete", {}) for each in made[::4]])
+    store.close()
+
+
+def changed(path: Path, script: str) -> None:
+    """Change the file of a closed store past the program."""
+    db = apsw.Connection(str(path))
+    db.execute(script)
+    db.close()
+
+
+UNCOUNTED = f"""
+{"".join(f"DROP TRIGGER {name};" for name in counts._TRIGGERS)}
+DROP TABLE key_pool; DROP INDEX record_deleted;
+ALTER TABLE pool DROP COLUMN live; ALTER TABLE pool DROP COLUMN deleted; ALTER TABLE pool DROP COLUMN without_vector;
+ALTER TABLE label_pool DROP COLUMN live;
+"""
+
+
+def test_an_older_store_is_counted_once(path: Path) -> None:
+    filled(path)
+    changed(path, UNCOUNTED)
+    changed(path, counts.MIGRATION)
+    store = SQLiteStore(path, SPACE)
+    store.append([record("new", labels={"project": "p0"})])
+    assert store.count(pool()) == 10
+    assert store.labels(pool(), "project") == {"p0": 3, "p1": 3, "p2": 2, "p3": 1, "p4": 1}
+    store.close()
+    assert wrong(path) == []
+
+
+def test_counts_survive_a_change_of_the_embedder(path: Path) -> None:
+    filled(path)
+    store = SQLiteStore(path, OTHER)
+    stage_all(store, OTHER)
+    assert store.info(pool()).without_vector_count == 3
+    store.switch(OTHER)
+    store.append([record("bare", vectors=None)])
+    assert store.info(pool()).without_vector_count == 1
+    store.close()
+    assert wrong(path) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("UPDATE pool SET live = live + 1", "the counts of a namespace"),
+        ("UPDATE label_pool SET live = 0 WHERE label = 1", "how many memories have a tag "),
+        ("DELETE FROM key_pool", "how many memories have a tag key"),
+        ("DROP TRIGGER record_ended", "record_ended, which keeps counts, is missing"),
+    ],
+)
+def test_wrong_counts_are_told_and_made_again(path: Path, damage: str, said: str) -> None:
+    filled(path)
+    assert wrong(path) == []
+    changed(path, damage)
+    assert [said in f"{found} " for found in wrong(path)] == [True]
+    db = apsw.Connection(str(path))
+    with db:
+        counts.repair(db)
+    assert counts.wrong(db) == []
+    db.close()
+
+
+def test_a_record_with_damaged_labels_can_be_removed(path: Path) -> None:
+    filled(path)
+    changed(path, "UPDATE record SET labels = '3,x' WHERE seq = 2")
+    changed(path, "DELETE FROM record WHERE seq = 2")
+    store = SQLiteStore(path, SPACE)
+    assert store.count(pool()) == 8
+    store.close()
+    assert all("tag" in found for found in wrong(path))
+
+
+def test_what_was_forgotten_leaves_no_key(path: Path) -> None:
+    store = SQLiteStore(path, SPACE)
+    store.append([record("a", labels={"secretkey": "x"}), record("b", namespace="bob", labels={"other": "x"})])
+    store.remove([record("a").ref])
+    store.close()
+    assert b"secretkey" not in path.read_bytes()
+
+
+def steps(store: SQLiteStore) -> dict[str, int]:
+    """Return how many hundreds of steps of SQLite's machine each answer takes."""
+    taken = dict[str, int]()
+    where = pool()
+    deleted = where._replace(state="ended", ended_by="delete")
+    asked = {
+        "tag keys": lambda: store.labels(where, None),
+        "values of a tag": lambda: store.labels(where, "project"),
+        "count": lambda: store.count(where),
+        "deleted": lambda: store.count(deleted),
+        "info": lambda: store.info(where),
+        "list deleted": lambda: store.scan(
+            where._replace(state="ended", ended_by="delete"), limit=3, newest_first=True
+        ),
+    }
+    for name, ask in asked.items():
+        ask()
+        count = [0]
+
+        def more(count: list[int] = count) -> bool:
+            count[0] += 1
+            return False
+
+        db = store._file._connection()
+        db.set_progress_handler(more, 20)
+        ask()
+        db.set_progress_handler(None)
+        taken[name] = count[0]
+    return taken
+
+
+def test_tags_and_status_do_not_grow_with_the_store(tmp_path: Path) -> None:
+    taken = []
+    for number in (100, 2_000):
+        filled(tmp_path / f"{number}.db", number)
+        store = SQLiteStore(tmp_path / f"{number}.db", SPACE)
+        taken.append(steps(store))
+        store.close()
+    few, many = taken
+    assert {name: many[name] for name in many if many[name] > few[name] + 5} == {}
