@@ -248,11 +248,21 @@ def _ref(shape: Mapping[str, Any]) -> Ref:
         raise InvalidInput(f'has the namespace "{shown(namespace)}", which is written {validate.namespace(namespace)}')
     group = _text(shape["group"], "group", validate.MAX_KEY)
     position = _whole(shape["position"], "position")
-    if collection is Collection.MEMORY and (parse_id(group) != group or len(group) != ID_LENGTH):
-        raise InvalidInput(f'has the group "{shown(group)}", which is not the id of a memory')
+    canonical = _canonical(group)
+    if collection is Collection.MEMORY and canonical != group:
+        raise InvalidInput(f'has the group "{shown(group)}"; that id is written {canonical}')
     if collection is Collection.MEMORY and position == 0:
         raise InvalidInput("has position 0; the versions of a memory count from 1")
     return Ref(collection, namespace, group, position)
+
+
+def _canonical(group: str) -> str:
+    """Return the id of a memory as it is kept: a UUID in its one form; what another program gave it as it is."""
+    try:
+        found = parse_id(group)
+    except InvalidInput:
+        return group
+    return found if len(found) == ID_LENGTH else group
 
 
 def _labels(given: object) -> dict[str, str]:

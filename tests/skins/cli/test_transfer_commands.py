@@ -449,3 +449,25 @@ def test_a_key_that_stands_twice_is_refused(memory: Command, folder: Path) -> No
         2, 'line 2 has the key "content" twice; keep one of them; nothing was stored',
     )  # fmt: skip
     assert memory("turns", "tail", "trip").json["count"] == 0
+
+
+@pytest.mark.parametrize("memory_id", ["abc1", "note/1 ü", "deadbeef", "ABCDEF0123", "a\nb"])
+def test_an_id_that_another_program_gave_survives_an_export_and_an_import(
+    memory: Command, folder: Path, memory_id: str
+) -> None:
+    seed = {"id": memory_id, "user_id": "shared", "content": "seed", "kind": "fact"} | dict.fromkeys(
+        ("created_at", "updated_at"), "2026-05-01T09:00:00Z"
+    )
+    (folder / "seeds").mkdir()
+    (folder / "seeds" / "shared.jsonl").write_text(f"\ufeff{json.dumps(seed)}\r\n")
+    seeds = ("--store", f"files:///{folder}/seeds")
+    assert memory("update", memory_id, "seed, twice", *seeds).json["version"] == 2
+    exported = memory("export", *seeds).out
+    assert memory("import", "-", stdin=exported).json["imported"] == 2
+    assert memory("export").out == exported.replace(',"accesses":1', "")
+    for store in (seeds, ()):
+        assert memory("get", memory_id, *store).json["content"] == "seed, twice"
+        assert memory("delete", memory_id, *store).code == 0
+        assert memory("restore", memory_id, *store).json["id"] == memory_id
+        assert memory("forget", memory_id, "--yes", *store).json["versions"] == 3
+        assert memory("list", *store).json["count"] == 0
