@@ -679,3 +679,15 @@ def test_what_is_shared_is_changed_only_by_name(memories: Memories) -> None:
             with pytest.raises(RequestError, match="namespace shared"):
                 change(shared.id)
     assert memories.get(shared.id).content == "apples"
+
+
+def test_a_bulk_lists_newest_first_also_within_a_millisecond(tmp_path: Path) -> None:
+    now = datetime(2026, 5, 1, tzinfo=UTC)
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=lambda: now) as memories:
+        contents = [f"statement {number}" for number in range(600)]
+        memories.create_many(contents[:300], force=True)
+        for content in contents[300:330]:
+            memories.create(content, force=True)
+        memories.create_many([Draft(content, created_at=now) for content in contents[330:]], force=True)
+        listed = memories.list(limit=1000).memories
+    assert [found.content for found in listed] == contents[::-1]

@@ -196,6 +196,34 @@ def test_lines_that_are_no_protocol_stop_nothing(start: Callable[..., Server]) -
     assert answer == {"count": 0, "results": []}
 
 
+def test_requests_that_are_wrong_are_answered_and_the_server_stays(start: Callable[..., Server]) -> None:
+    """Row 83 of the project's list of bad inputs."""
+    server = start(MEMORY, EMBEDDER="fake")
+    assert server.process.stdin
+    assert server.process.stdout
+    server.write({"id": 77, "method": "tools/call", "params": {"name": "list_memories", "arguments": {}}})
+    assert "error" in json.loads(server.process.stdout.readline())  # before it was greeted
+    server.greet()
+    large = {"name": "create_memory", "arguments": {"content": "x" * 5_000_000}}
+    for params, part in (
+        ({"name": "no_such_tool", "arguments": {}}, "no_such_tool"),
+        ({"name": "create_memory", "arguments": {}}, "create_memory needs content"),
+        ({"name": "create_memory", "arguments": {"content": "c", "more": 1}}, 'has no argument "more"'),
+        ({"name": "create_memory", "arguments": {"content": 5}}, "content"),
+        (large, "content is 5000000 bytes"),
+        ({"arguments": {}}, "Invalid request parameters"),
+    ):
+        server.asked += 1
+        server.write({"id": server.asked, "method": "tools/call", "params": params})
+        answer = json.loads(server.process.stdout.readline())
+        assert answer["id"] == server.asked
+        assert "error" in answer or answer["result"]["isError"]
+        assert part in json.dumps(answer, ensure_ascii=False).replace('\\"', '"')
+        assert "Traceback" not in json.dumps(answer)
+    server.process.stdin.write(b'[{"jsonrpc":"2.0","id":5,"method":"ping"}]\nno JSON\n{"jsonrpc":"1.0"}\n')
+    assert server.call("list_memories") == {"count": 0, "results": []}
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_it_at_once(start: Callable[..., Server]) -> None:
     server = start(MEMORY, EMBEDDER="fake")

@@ -1038,10 +1038,15 @@ def tables(db):
     return {name: re.sub(r"--.*|\\s+", "", text) for name, text in sql.items()}
 db = apsw.Connection(sys.argv[1])
 from memories.text import index_text
+for (trigger,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
+    db.execute(f"DROP TRIGGER {trigger}")
+db.execute("DROP INDEX record_deleted")
+for column in ("live", "deleted", "without_vector"):
+    db.execute(f"ALTER TABLE pool DROP COLUMN {column}")
 first = apsw.Connection(":memory:")
 first.execute(MIGRATIONS[0])
 later = ("turn_words", "turn_vector", "turn_block", "label_pool", "staged_vector", "staged_turn_vector")
-later += ("corpus", "store")
+later += ("corpus", "store", "key_pool")
 for table in (*later, "words", "words_ended"):
     db.execute(f"DROP TABLE {table}")
 for table, state in (("words", "IS NULL"), ("words_ended", "IS NOT NULL")):

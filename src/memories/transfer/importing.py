@@ -100,9 +100,7 @@ def _read(
     number, ended, tally, header = 0, False, None, Header(None, ends=False)
     for number, line in enumerate(lines, 1):
         try:
-            if number == 1:
-                refuse_other_files(line)
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            text = _text(line, first=number == 1)
             if tally is None:
                 header, tally = read_header(text), Tally(text)
                 begin(header)
@@ -124,6 +122,12 @@ def _read(
         raise InvalidInput("no records: the export is empty, not even a header is in it")
     if header.ends and not ended:
         raise InvalidInput(f"the export is incomplete: it was cut after line {number}; use another copy")
+
+
+def _text(line: bytes, *, first: bool) -> str:
+    if first:
+        refuse_other_files(line)
+    return line.decode("utf-8-sig" if first else "utf-8").rstrip("\r\n")
 
 
 def _refuse_others(record: Record, namespaces: Sequence[str] | None) -> None:

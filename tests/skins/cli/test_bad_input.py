@@ -4,10 +4,11 @@
 
 - 21: no command takes "every namespace"; the names themselves (`all`, `*`) are refused, see row 21 below
 - 27: listings go on by cursor, there is no offset; bad cursors stand at row 27
-- 29, 30, 33 to 37: these are about JSON bodies; what the library takes in their place stands at rows 29 and 30
+- 33 to 37 and 64 to 76: JSON and files stand in `test_bad_files`; rows 29 and 30 have what the library takes
 - 32: metadata is not nested; the limits of tags stand at row 31
-- 38 to 50: HTTP; 59: no time to live; 64 to 76: no import yet; 83, 84: no MCP server and no hooks yet
+- 38 to 50: HTTP; 59: no time to live; 84: no hooks yet
 - 80: a store that is busy for 30 s is tested with the store
+- 83: MCP stands in `skins/mcp/test_bad_calls` and `processes/test_mcp_stdio`
 """
 
 import json
@@ -276,6 +277,7 @@ def test_bad_input_gets_one_sentence_and_changes_nothing(
         assert (answer.code, answer.out) == (bad.code, "")
         assert bad.part in answer.error
         assert one_clean_sentence(answer.error), answer.error
+        assert not [word for word in bad.command if len(word) > 80 and word[:81] in answer.error]
         assert "Traceback" not in answer.err
     if bad.library is not None:
         error = (InvalidInput, ConfigError) if bad.code == 2 else NotFound
@@ -426,6 +428,27 @@ def test_accepted_though_strange(memory: Command) -> None:
 
 
 # --- stores that can't be used (rows 77 to 79) -----------------------------------------------------------------------
+
+
+def test_an_id_of_another_namespace_reads_like_one_that_is_not_there(memory: Command) -> None:
+    """Row 23."""
+    theirs = memory("create", "of bob", "-n", "bob").json["id"]
+    for command in ("get", "delete", "reinforce", "restore", "history", "update", "forget"):
+        more = {"update": ["x"], "forget": ["--yes"]}.get(command, [])
+        said = [memory(command, memory_id, *more, "-n", "ann") for memory_id in (theirs, UNKNOWN)]
+        assert [answer.code for answer in said] == [1, 1]
+        assert said[0].error == said[1].error == "Memory not found"
+
+
+def test_a_prefix_that_fits_several_names_them(memory: Command) -> None:
+    """Row 25."""
+    with Memories(embedder="fake") as memories:
+        at = datetime(2026, 5, 1, tzinfo=UTC)
+        made = memories.create_many([Draft(f"memory {number}", created_at=at) for number in range(3)], force=True)
+    ids = sorted(each.memory.id for each in made if each.memory)
+    answer = memory("get", ids[0][:8])
+    assert (answer.code, answer.error) == (2, f'"{ids[0][:8]}" fits 3 memories; give more digits of the id')
+    assert json.loads(answer.err)["matches"] == ids
 
 
 def test_a_store_of_another_model_is_not_searched(memory: Command) -> None:

@@ -18,7 +18,7 @@ import apsw
 from memories.errors import StoreDamaged
 from memories.stores.damage import Damaged
 from memories.stores.records import Collection, Finding
-from memories.stores.sqlite import schema, spaces
+from memories.stores.sqlite import counts, schema, spaces
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.engine import scratch
 from memories.stores.sqlite.query import READ_ANY, fetch, fetch_value, records_of
@@ -381,4 +381,6 @@ PARTS = (
     Part("the words in the index", _words, _index_words, cheap=False),
     Part("vectors", _vectors, _drop_vectors),
     Part("blocks of vectors", _blocks, _seal, cheap=False),
+    # Last, since they count what is above.
+    Part("the counts of a namespace", lambda look: counts.wrong(look.db), lambda look: counts.repair(look.db)),
 )

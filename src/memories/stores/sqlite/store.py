@@ -21,6 +21,7 @@ from memories.stores.sqlite.query import (
     CODES_OF_REFS,
     READ,
     READ_REFS,
+    damage_noticed,
     fetch,
     fetch_value,
     namespace_ids,
