@@ -167,7 +167,7 @@ def told_well(error: str) -> bool:
     return len(error) < 400 and not re.search("[\x00-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]|k{81}|9{81}|x{81}", error)
 
 
-@pytest.mark.parametrize(("row", "data", "part"), FILES, ids=lambda given: str(given)[:40])
+@pytest.mark.parametrize(("row", "data", "part"), FILES, ids=[f"{row}-{at}" for at, (row, _, _) in enumerate(FILES)])
 def test_a_bad_file_is_refused_and_nothing_is_imported(
     memory: Command, folder: Path, row: str, data: bytes | Callable[[Path], bytes], part: str
 ) -> None:
@@ -186,7 +186,7 @@ def test_a_bad_file_is_refused_and_nothing_is_imported(
     assert file.read_bytes() == given
 
 
-@pytest.mark.parametrize(("row", "data", "part"), TURNS, ids=lambda given: str(given)[:40])
+@pytest.mark.parametrize(("row", "data", "part"), TURNS, ids=[f"{row}-{at}" for at, (row, _, _) in enumerate(TURNS)])
 def test_a_bad_turn_is_refused_and_none_is_stored(memory: Command, row: str, data: bytes, part: str) -> None:
     for good in (b"", b'{"content":"good"}\n') if data.strip() and row != "8" else (b"",):
         answer = memory("turns", "add", "trip", "-", stdin=good + data)

@@ -232,7 +232,7 @@ def test_a_dry_run_says_what_an_import_would_do(memory: Command, folder: Path) -
         ("hello\n", "line 1 is not JSON"),
         ('{"content": "x"}\n', "line 1 is not the header of an export"),
         ('{"format":"memories","version":1}\n{"text": "x"}\n', 'line 2 has no "collection"'),
-        (b"\xff\xfeh\0i\0", "line 1 is not UTF-8"),
+        (b"\xff\xfeh\0i\0", "line 1 is not an export: a text that looks like UTF-16"),
     ],
 )
 def test_what_is_no_export_is_refused_in_one_sentence(
