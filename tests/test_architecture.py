@@ -29,13 +29,13 @@ MODULES = [
 ORDER = {
     "memories": """errors models text unseen batches disk logs < validate decay trust < times config < ids http_client <
         stores < embedders versions turns lookup < write search transfer < service < agent < skins < __main__""",
-    "memories.stores": """records < damage words copies sql < protocol columns <
+    "memories.stores": ""
         sqlite postgres documents < chroma qdrant files""",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
         connection query < vectors words < spaces turns backup salvage < check < store""",
     "memories.stores.postgres": """schema errors driver < transaction < connection query < vectors words <
         spaces turns < erasure check < store""",
-    "memories.stores.documents": "driver client < schema < pending < changes < query < spaces check < search < store",
+    "memories.stores.documents": "driver client < schema < pending < changes < query < spaces check chains < search < store",
     "memories.stores.chroma": "driver < store",
     "memories.stores.qdrant": "driver index points < local rest < folder < store",
     "memories.stores.files": "connection schema joined < log move < index < local < store",
@@ -43,12 +43,12 @@ ORDER = {
     "memories.embedders.service": "models cache windows < providers < client < embedder",
     "memories.write": "vocabulary queue < reading < duplicates < create change turns forget",
     "memories.search": "dates speakers surroundings calibration ranking < candidates noise < results < search",
-    "memories.transfer": "lines pages < export importing migrate reembed < backup < doctor",
+    "memories.transfer": "lines pages < audit export importing migrate reembed < backup < doctor",
     "memories.agent": """fence policy < payloads < backend < engine chroma_process < chroma_mcp < gateway < context <
         memory""",
     "memories.skins": "shapes < cli mcp",
     "memories.skins.cli": """output progress < text < session < options < backup <
-        memories search turns context stores status serve trust < app""",
+        log memories search turns context stores status serve trust < app""",
     "memories.skins.mcp": "answers < server < stdio",
 }
 MAX_FILES_TO_ROWS = 16

@@ -42,11 +42,25 @@ if TYPE_CHECKING:
         StoreUnreachable,
         SystemFault,
     )
-    from memories.models import DecayPolicy, Draft, Forgotten, History, Memory, Page, Status, Version
+    from memories.models import (
+        Actor,
+        Change,
+        DecayPolicy,
+        Draft,
+        Forgotten,
+        History,
+        LogCheck,
+        LogEntry,
+        Memory,
+        Page,
+        Status,
+        Version,
+    )
     from memories.search.results import Considered, Explanation, Hit
     from memories.search.search import SearchFilters
     from memories.service import Memories
     from memories.stores import Store
+    from memories.transfer.audit import LogFilters
     from memories.turns import Conversation, Turn, TurnDraft
     from memories.write.create import Created, Similar
 
@@ -55,13 +69,13 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "AgentMemory", "AmbiguousId", "Backend", "Config", "ConfigError", "Conflict", "Considered", "ContextBuildError",
-    "ContextBuilder", "ContextPackage", "Conversation", "Created", "DecayPolicy", "Draft", "Embedder",
-    "EmbedderError", "EmbedderMismatch", "Explanation", "Forgotten", "History", "HistoryTurn", "Hit", "InvalidInput",
-    "MCPError", "Memories", "MemoriesError", "Memory", "MemoryGateway", "MemoryItem", "MemoryPolicy", "NotFound",
-    "NotReinforceable", "Page", "RequestError", "SchemaTooNew", "SearchFilters", "Similar", "Space", "Status",
-    "Store", "StoreBusy", "StoreDamaged", "StoreError", "StoreUnreachable", "SystemFault", "Turn", "TurnDraft",
-    "Version", "__version__", "load_config",
+    "Actor", "AgentMemory", "AmbiguousId", "Backend", "Change", "Config", "ConfigError", "Conflict", "Considered",
+    "ContextBuildError", "ContextBuilder", "ContextPackage", "Conversation", "Created", "DecayPolicy", "Draft",
+    "Embedder", "EmbedderError", "EmbedderMismatch", "Explanation", "Forgotten", "History", "HistoryTurn", "Hit",
+    "InvalidInput", "LogCheck", "LogEntry", "LogFilters", "MCPError", "Memories", "MemoriesError", "Memory",
+    "MemoryGateway", "MemoryItem", "MemoryPolicy", "NotFound", "NotReinforceable", "Page", "RequestError",
+    "SchemaTooNew", "SearchFilters", "Similar", "Space", "Status", "Store", "StoreBusy", "StoreDamaged",
+    "StoreError", "StoreUnreachable", "SystemFault", "Turn", "TurnDraft", "Version", "__version__", "load_config",
 ]
 # fmt: on
 
@@ -82,12 +96,13 @@ _HOMES = {
             "NotFound NotReinforceable RequestError SchemaTooNew StoreBusy StoreDamaged StoreError "
             "StoreUnreachable SystemFault"
         ),
-        "models": "DecayPolicy Draft Forgotten History Memory Page Status Version",
+        "models": "Actor Change DecayPolicy Draft Forgotten History LogCheck LogEntry Memory Page Status Version",
         "search.results": "Considered Explanation Hit",
         "search.search": "SearchFilters",
         "service": "Memories",
         "stores": "Store",
         "write.create": "Created Similar",
+        "transfer.audit": "LogFilters",
         "turns": "Conversation Turn TurnDraft",
     }.items()
     for name in names.split()

@@ -127,6 +127,87 @@ class Forgotten(NamedTuple):
     also_in: tuple[str, ...]
 
 
+class Actor(NamedTuple):
+    """Who made a change, as far as the program knows.
+
+    Attributes:
+        channel: How the change came: `cli`, `python` or `mcp`.
+        user: The user of the operating system.
+        host: The name of the machine.
+        program: The version of this program.
+    """
+
+    channel: str
+    user: str
+    host: str
+    program: str
+
+
+class Change(NamedTuple):
+    """What an entry of the audit log says was done to a memory or a conversation.
+
+    Attributes:
+        action: `create`, `update`, `restore`, `delete`, `supersede`, `reinforce`, `turns`, `forget`, `import`,
+            `migrate`, `undone` (the change of the entry `first` was not stored after all) or `change`.
+        id: The memory; None for turns.
+        conversation: The conversation of turns, if it is still there and may be read; else its digest, after a `#`.
+        first: The first version or turn index.
+        last: The last one.
+    """
+
+    action: str
+    id: str | None
+    conversation: str | None
+    first: int
+    last: int
+
+
+class LogEntry(NamedTuple):
+    """An entry of the audit log: what one transaction changed in a namespace. It holds no content.
+
+    Attributes:
+        number: Its number in the chain of its namespace, from 1 on.
+        at: When it was written.
+        namespace: The namespace that was changed.
+        actor: Who changed it.
+        changes: What was changed.
+        previous: The hash of the entry before it, empty for the first one; None if it does not follow from that.
+        hash: Its own hash, SHA-256 in hexadecimal digits.
+    """
+
+    number: int
+    at: datetime
+    namespace: str
+    actor: Actor
+    changes: tuple[Change, ...]
+    previous: str | None
+    hash: str
+
+
+class LogCheck(NamedTuple):
+    """What a check of the audit log of a namespace found.
+
+    Attributes:
+        namespace: The namespace.
+        entries: How many entries there are.
+        since: When the first one was written.
+        until: When the last one was written.
+        head: The hash of the last one. Keep it elsewhere: it proves later that nothing before it was changed or cut.
+        forks: Numbers that two entries have, since two copies of the store were written to and then merged.
+        unlogged: How many records were written after the log began and are in none of its entries.
+        problem: The first thing that is wrong; None if nothing is.
+    """
+
+    namespace: str
+    entries: int
+    since: datetime | None
+    until: datetime | None
+    head: str | None
+    forks: tuple[int, ...]
+    unlogged: int
+    problem: str | None
+
+
 class Status(NamedTuple):
     """How the memory is: where it lies and what it holds, as far as the caller's namespaces reach."""
 

@@ -10,9 +10,10 @@ from memories.config import Config, load_config
 from memories.errors import InvalidInput, NotFound
 from memories.ids import parse_id
 from memories.lookup import Lookup, narrowed
-from memories.models import SHARED, Draft, Forgotten, History, Memory, Moment, Page, Status
+from memories.models import SHARED, Draft, Forgotten, History, LogCheck, LogEntry, Memory, Moment, Page, Status
 from memories.stores import Store, open_store
 from memories.stores.damage import Damaged
+from memories.stores.logged import logged
 from memories.stores.records import Collection, Record
 from memories.times import from_millis, to_millis
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from memories.embedders import Embedder
     from memories.search.results import Explanation, Found, Hit
     from memories.search.search import SearchFilters
+    from memories.transfer.audit import LogFilters
     from memories.turns import Conversation, Turn, TurnDraft
     from memories.write.create import Created
 
@@ -39,7 +41,7 @@ class Memories:
             memories.search("which language?")[0].memory.content
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - these are the settings of a memory
         self,
         store: str | Store | None = None,
         *,
@@ -48,6 +50,7 @@ class Memories:
         embedder: "str | Embedder | None" = None,
         config: Config | None = None,
         clock: Callable[[], datetime] = _clock,
+        channel: str = "python",
     ) -> None:
         """Prepare a memory. Arguments that are left out come from the settings (`memory config`).
 
@@ -58,6 +61,7 @@ class Memories:
             embedder: The name of an embedder, or an `Embedder`; `none` searches by words alone.
             config: Settings instead of those of the environment and the files.
             clock: Returns the current time, aware.
+            channel: How changes are made, for the audit log: `python`, `cli` or `mcp`.
 
         Raises:
             ConfigError: A setting is not acceptable.
@@ -75,9 +79,8 @@ class Memories:
         self._owns_store = store is None or isinstance(store, str)
         if store is None or isinstance(store, str):
             space = self._embedder.space if self._embedder else None
-            self._store = open_store(store or self.config.store, space, self.config)
-        else:
-            self._store = store
+            store = open_store(store or self.config.store, space, self.config)
+        self._store = logged(store, channel, clock)
         self._lookup = Lookup(self._store, self.namespace, readable)
 
     def _choose_embedder(self, given: "str | Embedder | None") -> "Embedder | None":
@@ -379,6 +382,36 @@ class Memories:
     def explain(self, query: str, **filters: "Unpack[SearchFilters]") -> "Explanation":
         """Search, and also return every candidate with its numbers and why it was dropped; see `search`."""
         return self._search(query, filters).explanation()
+
+    def log(self, memory_id: str | None = None, **filters: "Unpack[LogFilters]") -> "tuple[LogEntry, ...]":
+        """Return entries of the audit log, newest first: who changed what and when; never any content.
+
+        Args:
+            memory_id: Only changes of this memory, also of one that was forgotten: its id, or a prefix of 8 or more
+                characters.
+            **filters: See `LogFilters`.
+
+        Raises:
+            InvalidInput: A value is not acceptable.
+        """
+        from memories.transfer.audit import entries, wanted
+
+        given = wanted(memory_id, filters, self._now())._replace(limit=self._limit(filters.get("limit")))
+        return tuple(entries(self._store, self._lookup.readable, given))
+
+    def verify_log(self, *, against: str | None = None) -> "tuple[LogCheck, ...]":
+        """Check the audit log of each namespace that is read: that no entry was changed, removed or moved.
+
+        Args:
+            against: A hash that an earlier check returned as `head`. It proves that nothing up to there was changed,
+                although who can write the store can also compute hashes, and that the end was not cut off.
+
+        Raises:
+            InvalidInput: `against` is no hash.
+        """
+        from memories.transfer.audit import verify
+
+        return tuple(verify(self._store, self._lookup.readable, against))
 
     def tags(self, key: str | None = None) -> dict[str, int]:
         """Return the tag keys in use, or the values of one key, with the number of memories that have each."""

@@ -17,7 +17,7 @@ from memories.agent.payloads import Document, HistoryTurn, MemoryItem, document,
 from memories.disk import locked
 from memories.errors import InvalidInput
 from memories.ids import digest
-from memories.stores.records import Collection
+from memories.stores.records import SEARCHED, Collection
 from memories.validate import MAX_QUERY_CHARACTERS, shown
 
 PAGE = 256  # numbers of turns that are read at once
@@ -235,7 +235,7 @@ class ChromaMcpBackend:
             if self._session is None:
                 session = Session(self._connect, self._patience)
                 try:
-                    self._create(session, tuple(Collection))
+                    self._create(session, SEARCHED)
                 except BaseException:
                     session.close()
                     raise

@@ -14,7 +14,7 @@ from memories.errors import InvalidInput, MemoriesError
 from memories.logs import event
 from memories.search.results import Hit
 from memories.service import Memories
-from memories.stores.records import Collection
+from memories.stores.records import SEARCHED
 from memories.times import to_iso
 from memories.turns import Turn, TurnDraft
 from memories.validate import MAX_QUERY_CHARACTERS, MAX_TAG_VALUE, content
@@ -45,9 +45,9 @@ class EngineBackend:
         Raises:
             MCPError: It does not, or there is no collection of that name.
         """
-        unknown = [name for name in names if name not in tuple(Collection)]
+        unknown = [name for name in names if name not in SEARCHED]
         if unknown:
-            known = ", ".join(Collection)
+            known = ", ".join(SEARCHED)
             raise MCPError(f'there is no collection "{unknown[0]}" and this memory makes no others; it has {known}')
         with _translated():
             self.memories.status()

@@ -8,7 +8,7 @@ from memories.times import to_iso
 
 if TYPE_CHECKING:
     from memories.config import Config
-    from memories.models import Forgotten, History, Memory, Page, Status
+    from memories.models import Change, Forgotten, History, LogCheck, LogEntry, Memory, Page, Status
     from memories.search.results import Explanation, Hit
     from memories.stores.records import Finding, Ref
     from memories.transfer.backup import BackedUp, Restored
@@ -156,6 +156,37 @@ def history(result: "History") -> dict[str, Any]:
     versions = [_fields(version, *names) for version in result.versions]
     chain = _present(_fields(result, "supersedes", "superseded_by"))
     return {"id": result.id, "versions": versions, "count": len(versions), **chain}
+
+
+def log(found: "Sequence[LogEntry]") -> dict[str, Any]:
+    """Return entries of the audit log."""
+    results = [
+        {
+            **_fields(entry, "number", "at", "namespace"),
+            **entry.actor._asdict(),
+            "changes": [_change(change) for change in entry.changes],
+            **_fields(entry, "previous", "hash"),
+        }
+        for entry in found
+    ]
+    return {"results": results, "count": len(results)}
+
+
+def _change(change: "Change") -> dict[str, Any]:
+    if change.action == "undone":
+        return {"action": change.action, "number": change.first}
+    named = {"id": change.id} if change.id is not None else {"conversation_id": change.conversation}
+    span = ("first_version", "last_version") if change.id is not None else ("first_index", "last_index")
+    return {"action": change.action, **named, span[0]: change.first, span[1]: change.last}
+
+
+def log_check(found: "Sequence[LogCheck]") -> dict[str, Any]:
+    """Return what checks of the audit log found."""
+    names = ("namespace", "entries", "since", "until", "head", "forks", "unlogged", "problem")
+    return {
+        "verified": not any(each.problem for each in found),
+        "logs": [_fields(each, *names) for each in found],
+    }
 
 
 def tags(key: str | None, counts: Mapping[str, int]) -> dict[str, Any]:

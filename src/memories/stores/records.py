@@ -16,10 +16,14 @@ _NONE: Mapping[str, Any] = {}
 
 
 class Collection(StrEnum):
-    """The two kinds of records: versions of memories, turns of conversations."""
+    """The kinds of records: versions of memories, turns of conversations, and what the audit log keeps of both."""
 
     MEMORY = "memory"
     HISTORY = "history"
+    LOG = "log"
+
+
+SEARCHED = (Collection.MEMORY, Collection.HISTORY)  # those with words and vectors; the log has neither
 
 
 class Ref(NamedTuple):

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
-from memories.stores.records import SPEAKER, Collection, Record
+from memories.stores.records import SEARCHED, SPEAKER, Collection, Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +76,7 @@ def tokens(text: str) -> list[str]:
 
 def tokens_of(record: Record) -> list[str]:
     """Return the tokens that find a record; those of a turn include the name of its speaker."""
-    return tokens(spoken(record))
+    return tokens(spoken(record)) if record.ref.collection in SEARCHED else []
 
 
 def spoken(record: Record) -> str:

@@ -18,7 +18,7 @@ from memories import validate
 from memories.errors import InvalidInput
 from memories.ids import ID_LENGTH, parse_id, storable
 from memories.stores.copies import plain_number
-from memories.stores.records import Collection, Record, Ref
+from memories.stores.records import SEARCHED, Collection, Record, Ref
 from memories.times import kept, to_iso
 from memories.validate import shown
 
@@ -240,8 +240,8 @@ def read_line(line: str) -> Record:
 
 
 def _ref(shape: Mapping[str, Any]) -> Ref:
-    if shape["collection"] not in tuple(Collection):
-        raise InvalidInput(f'has the collection "{shown(str(shape["collection"]))}"; use {" or ".join(Collection)}')
+    if shape["collection"] not in SEARCHED:
+        raise InvalidInput(f'has the collection "{shown(str(shape["collection"]))}"; use {" or ".join(SEARCHED)}')
     collection = Collection(shape["collection"])
     namespace = shape["namespace"]
     if validate.namespace(namespace) != namespace:

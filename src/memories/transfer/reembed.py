@@ -8,7 +8,7 @@ from typing import NamedTuple
 from memories.embedders.protocol import Embedder, embed_many
 from memories.errors import Conflict, StoreError
 from memories.stores.protocol import Store
-from memories.stores.records import Collection, Ref
+from memories.stores.records import SEARCHED, Collection, Ref
 from memories.transfer.pages import PAGE, Progress, places, refuse_damaged, total
 
 MAX_PASSES = 20
@@ -64,7 +64,7 @@ class _Run:
 
     def embed_most(self) -> None:
         """Embed page after page, but not for ever: what is written meanwhile waits for the next pass."""
-        for collection in Collection:
+        for collection in SEARCHED:
             for _ in range(self._whole // PAGE + 1):
                 if self._embed(collection, PAGE) < PAGE:
                     break
@@ -73,10 +73,10 @@ class _Run:
         """Search by the new vectors if at most `few` records are left to embed; return whether that was done."""
         space = self._embedder.space
         with self._store.transaction():
-            left = [len(self._store.unstaged(space, collection, limit=few + 1)) for collection in Collection]
+            left = [len(self._store.unstaged(space, collection, limit=few + 1)) for collection in SEARCHED]
             if max(left) > few:
                 return False
-            for collection in Collection if any(left) else ():
+            for collection in SEARCHED if any(left) else ():
                 self._embed(collection, few)
             self._store.switch(space)
             return True

@@ -5,15 +5,17 @@ from collections.abc import Callable, Sequence
 from memories import validate
 from memories.errors import NotFound
 from memories.models import Forgotten
+from memories.stores.chain import reinforced
 from memories.stores.protocol import Store
-from memories.stores.records import Collection, Filter, Ref
+from memories.stores.records import SEARCHED, Collection, Filter, Ref
 from memories.write.queue import RetryQueue
 
 
 def memory(store: Store, where: Filter) -> Forgotten:
     """Erase a memory with all its versions; `where` has its group."""
     assert where.group is not None
-    return _remove(store, where.group, lambda: store.refs(where))
+    times = reinforced(where.namespaces, where.group)
+    return _remove(store, where.group, lambda: [*store.refs(where), *store.refs(times)])
 
 
 def conversation(store: Store, namespace: str, name: str, queue: RetryQueue) -> Forgotten:
@@ -59,5 +61,6 @@ def _remove(store: Store, name: str, find: Callable[[], Sequence[Ref]]) -> Forgo
     forgotten = Forgotten(name, 0, ())
     while refs := find():
         also_in = store.remove(refs)
-        forgotten = Forgotten(name, forgotten.versions + len(refs), also_in)
+        versions = sum(ref.collection in SEARCHED for ref in refs)
+        forgotten = Forgotten(name, forgotten.versions + versions, also_in)
     return forgotten

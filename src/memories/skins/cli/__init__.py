@@ -26,6 +26,7 @@ COMMANDS = {
     "doctor": ("backup", "Store and settings", "Find out what is wrong with a store, and what to do."),
     "export": ("stores", "Store and settings", "Write all memories and turns as JSON lines."),
     "import": ("stores", "Store and settings", "Read an export into the store."),
+    "log": ("log", "Store and settings", "Show who changed what and when; verify it."),
     "migrate": ("stores", "Store and settings", "Copy the whole store into another one and verify it."),
     "reembed": ("stores", "Store and settings", "Recompute all vectors with another embedder."),
 }

@@ -142,14 +142,15 @@ _FILTERS = _tag_options(
     f"Only of this kind, such as {_TYPES[0]} or {_TYPES[1]}.",
     "Only what is marked as valid in every project.",
 )
+since_option = option("--since", metavar="TIME", section="Time", help="Only what was written at TIME or later.")
+until_option = option(
+    "--until", metavar="TIME", section="Time", help="Only what was written by TIME; a date includes that whole day."
+)
 _TIMES = (
-    option("--since", metavar="TIME", section="Time", help="Only what was written at TIME or later."),
-    option(
-        "--until", metavar="TIME", section="Time",
-        help="Only what was written by TIME; a date includes that whole day.",
-    ),
+    since_option,
+    until_option,
     option("--as-of", metavar="TIME", section="Time", help="What was current at TIME; a date means its end."),
-)  # fmt: skip
+)
 
 
 def with_settings(*options: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -183,7 +184,7 @@ def in_session(*, reads: bool) -> Callable[[Callable[..., Any]], Callable[..., A
         def wrapped(config: "Config", no_shared: bool = False, **given: Any) -> Any:
             from memories.service import Memories  # after the settings, whose errors need none of it
 
-            with Memories(shared=not no_shared, config=config) as memories:
+            with Memories(shared=not no_shared, config=config, channel="cli") as memories:
                 watch(memories.damaged)
                 return command(memories, **given)
 

@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -104,6 +105,7 @@ def import_(config: "Config", file: str, dry_run: bool, all_namespaces: bool, no
     left out because they conflict with what is there.
     """
     from memories.embedders import open_embedder
+    from memories.stores.logged import logged
     from memories.transfer.importing import check
     from memories.transfer.importing import import_ as run
 
@@ -114,7 +116,8 @@ def import_(config: "Config", file: str, dry_run: bool, all_namespaces: bool, no
 
         def read() -> "Imported":
             with _opened(config.store, embedder, config) as opened:
-                return run(opened, lines("importing"), embedder, namespaces=names, dry_run=dry_run)
+                store = logged(opened, "cli", lambda: datetime.now(UTC), action="import")
+                return run(store, lines("importing"), embedder, namespaces=names, dry_run=dry_run)
 
         check(lines("checking"), namespaces=names)
         done = read() if dry_run else changing(read, _stored)

@@ -15,6 +15,7 @@ from memories.skins.shapes import HINT_DUPLICATE, HINT_SAME, large_log
 from memories.times import describe_age, to_iso
 
 if TYPE_CHECKING:
+    from memories.models import Change, LogCheck, LogEntry
     from memories.search.results import Considered, Explanation, Hit
     from memories.transfer.doctor import Salvaged
     from memories.transfer.importing import Imported
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_SHOWN = 2_000
 MAX_LOST = 100
+MAX_CHANGES = 20  # of an entry of the log
 SHORT_ID = 18  # the time and 12 random bits
 _DIM, _BOLD, _GREEN, _YELLOW, _PLAIN = "\033[2m", "\033[1m", "\033[32m", "\033[33m", "\033[0m"
 
@@ -124,6 +126,46 @@ def history(result: History) -> str:
     for name, other in (("supersedes", result.supersedes), ("replaced by", result.superseded_by)):
         if other:
             blocks.append(f"{name} {other}")
+    return "\n\n".join(blocks)
+
+
+def log(found: "Sequence[LogEntry]") -> str:
+    """Return entries of the audit log."""
+    if not found:
+        return "Nothing here."
+    blocks = []
+    for entry in found:
+        where = "" if entry.namespace == SHARED else f" in {entry.namespace}"
+        who = f"{entry.actor.user}@{entry.actor.host} by {entry.actor.channel}{where}"
+        head = f"{entry.number}  {_dated(entry.at)}  {who}"
+        shown = [f"  {_change(change)}" for change in entry.changes[:MAX_CHANGES]]
+        more = len(entry.changes) - MAX_CHANGES
+        blocks.append("\n".join([_paint(_DIM, safe(head)), *shown, *([f"  and {more} more"] if more > 0 else [])]))
+    return "\n\n".join(blocks)
+
+
+def _change(change: "Change") -> str:
+    if change.action == "undone":
+        return f"undone: entry {change.first} was not stored after all"
+    what = "version" if change.id is not None else "turn"
+    span = f"{what} {change.first}" if change.first == change.last else f"{what}s {change.first} to {change.last}"
+    return safe(f"{change.action} {change.id or change.conversation} ({span})")
+
+
+def log_check(found: "Sequence[LogCheck]") -> str:
+    """Return what checks of the audit log found."""
+    blocks = []
+    for each in found:
+        state = _paint(_YELLOW, f"broken: {safe(each.problem)}") if each.problem else _paint(_GREEN, "whole")
+        rows = [
+            ("log of", f"{safe(each.namespace)}: {state}"),
+            ("entries", str(each.entries)),
+            ("since", _dated(each.since) if each.since else ""),
+            ("until", _dated(each.until) if each.until else ""),
+            ("head", each.head or ""),
+            ("forked", f"at {', '.join(map(str, each.forks[:10]))}: two copies were merged" if each.forks else ""),
+        ]
+        blocks.append(_table((name, value) for name, value in rows if value))
     return "\n\n".join(blocks)
 
 

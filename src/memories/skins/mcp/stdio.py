@@ -45,8 +45,8 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
         config = config._replace(count_accesses=False, reinforce_on_retrieval=False)
     embedder = open_embedder(config.embedder, config)
     with (
-        Memories(config=config, shared=shared, embedder=embedder) as memories,
-        Memories(config=config, shared=shared, embedder="none") as words,
+        Memories(config=config, shared=shared, embedder=embedder, channel="mcp") as memories,
+        Memories(config=config, shared=shared, embedder="none", channel="mcp") as words,
     ):
         built = server(memories, Loading(memories, words, embedder).ready, read_only=read_only)
         failures: list[OSError] = []

@@ -20,7 +20,7 @@ from memories.stores.documents.schema import (
     window_ids,
 )
 from memories.stores.protocol import other_space, required
-from memories.stores.records import Collection, Record, Ref, Space
+from memories.stores.records import SEARCHED, Collection, Record, Ref, Space
 
 if TYPE_CHECKING:
     import numpy as np
@@ -182,7 +182,7 @@ class Spaces:
         self._drop_all_but({changed["space"]})
 
     def _refuse_incomplete(self, space: Space, space_id: str) -> None:
-        for collection in Collection:
+        for collection in SEARCHED:
             missing = self._without(space_id, collection)
             if missing:
                 raise Conflict(

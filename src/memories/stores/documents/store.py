@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from memories.config import cache_folder
 from memories.disk import make_folder, tried
-from memories.errors import StoreBusy, StoreError
+from memories.errors import Conflict, StoreBusy, StoreError
+from memories.stores.chain import CHAIN, chain_of, undone
 from memories.stores.damage import Damaged
+from memories.stores.documents.chains import Chains
 from memories.stores.documents.changes import Changes, Flush, by_part, check_free, check_keys, unfinished
 from memories.stores.documents.driver import Condition, Driver, Kind, Part, Point
 from memories.stores.documents.pending import WriterLock
@@ -66,6 +68,7 @@ class RemoteStore:
         self._spaces = Spaces(driver, space, self.damaged)
         self._local = threading.local()
         self._samples: dict[Part, Sample] = {}
+        self._chains = Chains(driver)
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -91,6 +94,15 @@ class RemoteStore:
                 self._local.changes = None
 
     def _flush(self, changes: Changes) -> None:
+        entries = [changes.new.pop(ref) for ref in list(changes.new) if ref.group == CHAIN]
+        written = self._chains.write(entries, self._local.lock, self._spaces.begin) if entries else []
+        try:
+            self._flush_records(changes)
+        except Conflict:
+            self._chains.write([undone(entry) for entry in written], self._local.lock, self._spaces.begin)
+            raise
+
+    def _flush_records(self, changes: Changes) -> None:
         if not changes:
             return
         space_id = None
@@ -108,7 +120,7 @@ class RemoteStore:
             changes: Changes = self._local.changes
             if any(record.vectors is not None for record in records):
                 self._spaces.check()
-            check_free(self._driver, records, changes, self._local.lock)
+            check_free(self._driver, [each for each in records if each.ref.group != CHAIN], changes, self._local.lock)
             changes.new |= {record.ref: record for record in records}
 
     def patch(self, patches: Sequence[Patch]) -> None:
@@ -193,6 +205,8 @@ class RemoteStore:
     ) -> list[Record]:
         """See `Store.scan`."""
         view = self._view
+        if limit == 1 and newest_first and after is None and where == chain_of(where.namespaces[0]):
+            return self._chains.last(where.namespaces[0], view)
         known: dict[Ref, Record] = {}
         if where.key is not None:  # so few that they are read at once
             known = {stored.record.ref: stored.record for stored in view.matching(where)}

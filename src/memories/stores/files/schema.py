@@ -14,8 +14,8 @@ from memories.stores.records import Collection, Record, Ref
 from memories.times import from_millis, to_iso, to_millis
 
 UNTYPED = "memory"  # the kind of a memory without a tag `type`
-_TURN = "turn"
-_PARTS = {Collection.MEMORY: "", Collection.HISTORY: ".turns"}
+_KINDS = {Collection.MEMORY: UNTYPED, Collection.HISTORY: "turn", Collection.LOG: "log"}
+_PARTS = {Collection.MEMORY: "", Collection.HISTORY: ".turns", Collection.LOG: "~log"}  # no namespace ends so
 _PLAIN = re.compile(r"[a-z0-9._-]")
 _ESCAPED = re.compile(r"%([0-9a-f]{2})")
 _DEVICE = re.compile(r"(con|nul|aux|prn|com\d|lpt\d)(?=\.|$)")  # no file on Windows may be named so
@@ -93,14 +93,14 @@ def to_json(record: Record) -> Json:
     fields = {name: value for name, value in record.fields.items() if value is not None}
     labels = dict(record.labels)
     turn = record.ref.collection is Collection.HISTORY
-    typed = not turn and labels.get("type") not in (None, "", UNTYPED)
+    typed = record.ref.collection is Collection.MEMORY and labels.get("type") not in (None, "", UNTYPED)
     created_at = record.created_at if turn else _first_written(record, fields)
     ref = record.ref
     line: Json = {
         "id": f"{ref.group}#{ref.position}" if turn else ref.group,
         "user_id": ref.namespace,
         "content": record.text,
-        "kind": labels.pop("type") if typed else _TURN if turn else UNTYPED,
+        "kind": labels.pop("type") if typed else _KINDS[record.ref.collection],
         "created_at": to_iso(created_at),
         "updated_at": to_iso(record.created_at),
     }
@@ -186,7 +186,7 @@ def to_record(line: object, collection: Collection, namespace: str) -> Record:
         if "version" not in line and _BARE_ID.fullmatch(digits):  # a UUID has one form among ids of memories
             group = hyphenated(digits)
         ref = Ref(collection, namespace, group, _number(line, "version", 1))
-        if kind != UNTYPED:
+        if kind != _KINDS[collection]:
             labels.setdefault("type", kind)
         if created_at != updated_at:
             fields["first_at"] = to_millis(created_at)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memories.errors import StoreError
-from memories.stores.records import Collection, Record, Ref
+from memories.stores.records import SEARCHED, Collection, Record, Ref
 from memories.times import from_millis, to_millis
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def vector_script(table: str, dimension: int, partitions: int) -> str:
     if dimension <= _PLAIN_DIMENSIONS:
         part += _STORAGE_PLAIN
     if dimension <= _HNSW_DIMENSIONS:
-        part += "".join(_HNSW.replace("{collection}", known) for known in Collection)
+        part += "".join(_HNSW.replace("{collection}", known) for known in SEARCHED)
     script = _VECTOR.replace("{table}", table).replace("{dimension}", str(dimension))
     return _tables(script, table, partitions, part)
 

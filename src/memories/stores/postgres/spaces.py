@@ -7,7 +7,7 @@ from memories.stores.postgres.query import RECORDS, seqs_of
 from memories.stores.postgres.schema import record_of, vector_script
 from memories.stores.postgres.transaction import SPACES, Transaction, Vectors
 from memories.stores.protocol import other_space
-from memories.stores.records import Collection, Record, Ref, Space
+from memories.stores.records import SEARCHED, Collection, Record, Ref, Space
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,7 +97,7 @@ def switch(db: Transaction, space: Space) -> None:
     used = db.meta.used
     if used is not None and used.are_of(space):
         return
-    if any(unstaged(db, space, collection, 1) for collection in Collection):
+    if any(unstaged(db, space, collection, 1) for collection in SEARCHED):
         raise Conflict(f"records have no vectors of {space.model} yet; stage these first")
     target = _of(db, space) or _make_staged(db, space)
     if used is not None:

@@ -9,7 +9,7 @@ import apsw
 from memories.errors import Conflict
 from memories.stores.damage import Damaged
 from memories.stores.protocol import other_space
-from memories.stores.records import Collection, Record, Space
+from memories.stores.records import SEARCHED, Collection, Record, Space
 from memories.stores.sqlite.counts import all_embedded
 from memories.stores.sqlite.query import READ, damage_noticed, fetch, records_of
 from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS
@@ -96,7 +96,7 @@ def switch(db: apsw.Connection, space: Space, damaged: Damaged) -> None:
     Raises:
         Conflict: Records have no vectors of this space yet.
     """
-    left = sum(len(without(db, space, collection, 1, damaged)) for collection in Collection)
+    left = sum(len(without(db, space, collection, 1, damaged)) for collection in SEARCHED)
     if left:
         raise Conflict(
             f"there are records without vectors of {space.model}; run memory reembed again, it continues where it was"
@@ -106,7 +106,7 @@ def switch(db: apsw.Connection, space: Space, damaged: Damaged) -> None:
     if _named(db, "staged_") != (space.model, space.dimension):
         drop_staged(db)  # of a third space, in a store without records
     with all_embedded(db):
-        for collection in Collection:
+        for collection in SEARCHED:
             used, staged = VECTORS[collection], STAGED[collection]
             # Renamed, not copied: other writers wait meanwhile.
             db.execute(f"DROP TABLE {used}; ALTER TABLE {staged} RENAME TO {used}")

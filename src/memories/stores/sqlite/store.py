@@ -12,7 +12,18 @@ import apsw
 from memories.errors import Conflict, StoreDamaged, StoreError
 from memories.stores.damage import Damaged, damaged_record, refusal
 from memories.stores.protocol import required
-from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
+from memories.stores.records import (
+    SEARCHED,
+    Candidate,
+    Collection,
+    Filter,
+    Finding,
+    Patch,
+    Record,
+    Ref,
+    Space,
+    StoreInfo,
+)
 from memories.stores.sqlite import counts, schema, spaces
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.connection import SQLiteFile
@@ -160,7 +171,8 @@ class SQLiteStore:
             seq = seq_of(db, ref)
             if seq is None:
                 continue
-            if fetch(db, f"SELECT 1 FROM {schema.VECTORS[ref.collection]} WHERE seq = ?", (seq,)):
+            table = schema.VECTORS.get(ref.collection)
+            if table is not None and fetch(db, f"SELECT 1 FROM {table} WHERE seq = ?", (seq,)):
                 self._vectors(db, ref.collection).remove(db, seq)
             spaces.drop_staged(db, [seq])
             index.remove(db, seq)
@@ -404,7 +416,7 @@ class SQLiteStore:
             from memories.stores.sqlite.vectors import VectorIndex
 
             quantizer = Quantizer(dimension)
-            self._indexes |= {(known, dimension): VectorIndex(quantizer, known) for known in Collection}
+            self._indexes |= {(known, dimension): VectorIndex(quantizer, known) for known in SEARCHED}
         return self._indexes[collection, dimension]
 
 

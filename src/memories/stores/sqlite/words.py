@@ -44,6 +44,8 @@ class _Corpus(NamedTuple):
 
 def insert(db: apsw.Connection, seq: int, pool: int, record: Record) -> None:
     """Index the words of a record of a namespace, among the current or the ended ones."""
+    if record.ref.collection not in WORDS:
+        return
     found = tokens_of(record)
     ended = record.ended_at is not None
     table = WORDS_ENDED if ended else WORDS[record.ref.collection]

@@ -1,0 +1,207 @@
+"""A store that keeps an audit log: whatever changes records through it also writes who did what, and when."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from memories.errors import StoreDamaged
+from memories.models import Actor
+from memories.stores import chain
+from memories.stores.chain import CHAIN, Link
+from memories.stores.records import SEARCHED, Collection, Patch, Record, Ref
+
+if TYPE_CHECKING:
+    from memories.stores.protocol import Store
+
+# What ends a version so is told by the version that follows it.
+_FOLLOWED = {"update": "update", "delete (restored)": "restore", "supersede (restored)": "restore"}
+_DONE = ("delete", "supersede")
+
+
+class _Note(NamedTuple):
+    """Something that a transaction did to a record; `follows` is the action of the version that tells it as well."""
+
+    action: str
+    ref: Ref
+    follows: str = ""
+
+
+def logged(store: "Store", channel: str, clock: Callable[[], datetime], *, action: str | None = None) -> "Store":
+    """Return a store that is the given one, and logs each change.
+
+    Args:
+        store: Where records and the log are kept.
+        channel: How changes come; see `Actor`.
+        clock: Returns the current time, aware.
+        action: What all that is added is called, instead of what its records say.
+    """
+    return cast("Store", _Logged(store, channel, clock, action))
+
+
+class _Logged:
+    """Passes everything on; writes down what changes records, in the transaction that changes them.
+
+    An entry is written for each namespace when the outermost transaction ends. Before a removal, which can't be part of
+    a transaction, comes a transaction of its own: so what was cut short may be in the log and not be done, but what was
+    done is in the log.
+    """
+
+    def __init__(self, store: "Store", channel: str, clock: Callable[[], datetime], action: str | None) -> None:
+        self._store, self._channel, self._clock, self._action = store, channel, clock, action
+        self._local = threading.local()
+        self._salts: dict[str, str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See `Store.transaction`."""
+        notes: list[_Note] | None = getattr(self._local, "notes", None)
+        if notes is not None:
+            count = len(notes)
+            try:
+                with self._store.transaction():
+                    yield
+            except BaseException:
+                del notes[count:]
+                raise
+            return
+        with self._store.transaction():
+            self._local.notes = notes = []
+            try:
+                yield
+                self._write(notes)
+            finally:
+                self._local.notes = None
+
+    def append(self, records: Sequence[Record]) -> None:
+        """See `Store.append`."""
+        with self.transaction():
+            self._store.append(records)
+            self._note([_Note(_added(record, self._action), record.ref) for record in records])
+
+    def patch(self, patches: Sequence[Patch]) -> None:
+        """See `Store.patch`."""
+        with self.transaction():
+            self._store.patch(patches)
+            self._note(map(_changed, patches))
+
+    def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
+        """See `Store.remove`."""
+        if any(ref.collection in SEARCHED for ref in refs) and getattr(self._local, "notes", None) is None:
+            with self.transaction():
+                self._note(_Note("forget", ref) for ref in refs)
+        return self._store.remove(refs)
+
+    def _note(self, done: Iterable[_Note]) -> None:
+        self._local.notes += [note for note in done if note.ref.collection in SEARCHED]
+
+    # --- entries ---------------------------------------------------------------------------------------------------
+
+    def _write(self, notes: Sequence[_Note]) -> None:
+        """Write an entry for each namespace that was changed, always in the same order, for each may be locked."""
+        done = set(notes)
+        told: dict[str, list[_Note]] = {}
+        for note in notes:
+            after = note.ref._replace(position=note.ref.position + 1)
+            if not note.follows or _Note(note.follows, after) not in done:
+                told.setdefault(note.ref.namespace, []).append(note)
+        records = [record for namespace in sorted(told) for record in self._entries(namespace, told[namespace])]
+        if records:
+            self._store.append(records)
+
+    def _entries(self, namespace: str, notes: Sequence[_Note]) -> list[Record]:
+        position, head = self._head(namespace)
+        salt = chain.new_salt() if head is None else ""
+        if head is not None and any(note.ref.collection is Collection.HISTORY for note in notes):
+            salt = self._salt(namespace)
+        spans: dict[str, dict[Ref, list[int]]] = {}
+        for action, ref, _ in notes:
+            spans.setdefault(action, {}).setdefault(ref._replace(position=0), []).append(ref.position)
+        done = {
+            action: [
+                chain.item_of(ref._replace(position=first), last, salt)
+                for ref, positions in by_group.items()
+                for first, last in chain.ranges(positions)
+            ]
+            for action, by_group in spans.items()
+        }
+        found: list[Record] = []
+        for changes in chain.entries_of(done):
+            began = salt if head is None else ""
+            head = chain.follow(Link(0, namespace, self._clock(), actor(self._channel), changes, began, ""), head)
+            position += 1
+            found.append(chain.record_of(head, position))
+        return found
+
+    def _head(self, namespace: str) -> tuple[int, Link | None]:
+        """Return the position of the last entry of a chain, and the entry."""
+        where = chain.chain_of(namespace)
+        try:
+            last = next(iter(self._store.scan(where, limit=1, newest_first=True)), None)
+            return (0, None) if last is None else (last.ref.position, chain.link_of(last))
+        except (StoreDamaged, ValueError):
+            # It can't be followed, which `memory log --verify` tells; what people write must not wait for its repair.
+            count = self._store.count(where)
+            return count, Link(count, namespace, self._clock(), actor(self._channel), (), "", "")
+
+    def _salt(self, namespace: str) -> str:
+        """Return the salt of a chain; of one whose beginning can't be read, none."""
+        if namespace not in self._salts:
+            salt = ""
+            with contextlib.suppress(StoreDamaged, ValueError):
+                for record in self._store.read([Ref(Collection.LOG, namespace, CHAIN, 1)]):
+                    salt = chain.link_of(record).salt
+            self._salts[namespace] = salt
+        return self._salts[namespace]
+
+
+def actor(channel: str) -> Actor:
+    """Return who is writing: the user and the machine as the operating system names them."""
+    if channel not in _ACTORS:
+        from memories import __version__
+
+        _ACTORS[channel] = Actor(channel, _user(), _host(), __version__)
+    return _ACTORS[channel]
+
+
+_ACTORS: dict[str, Actor] = {}
+
+
+def _user() -> str:
+    if os.name != "posix":
+        return os.environ.get("USERNAME", "")
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a user without a name, as in containers
+        return str(os.getuid())
+
+
+def _host() -> str:
+    if hasattr(os, "uname"):
+        return os.uname().nodename
+    import platform
+
+    return platform.node()
+
+
+def _added(record: Record, action: str | None) -> str:
+    if action is not None:
+        return action
+    if record.ref.collection is Collection.HISTORY:
+        return "turns"
+    return str(record.fields.get("operation", "create"))
+
+
+def _changed(patch: Patch) -> _Note:
+    if patch.ended_by in _DONE:
+        return _Note(patch.ended_by, patch.ref)
+    if patch.ended_by is None and "reinforced_at" in patch.fields:
+        return _Note("reinforce", patch.ref)
+    return _Note("change", patch.ref, _FOLLOWED.get(patch.ended_by or "", ""))
