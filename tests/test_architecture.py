@@ -29,7 +29,7 @@ MODULES = [
 ORDER = {
     "memories": """errors models text unseen batches disk logs < validate decay trust < times config < ids http_client <
         stores < embedders versions turns lookup < write search transfer < service < agent < skins < __main__""",
-    "memories.stores": ""
+    "memories.stores": """records < damage words copies sql chain < protocol columns < logged <
         sqlite postgres documents < chroma qdrant files""",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
         connection query < vectors words < spaces turns backup salvage < check < store""",

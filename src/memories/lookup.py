@@ -1,16 +1,17 @@
 """Memories that are looked up rather than searched: one by its id, a prefix of it or its key, and pages of many."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from memories import validate
 from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
 from memories.ids import ID_LENGTH, parse_id, storable
+from memories.stores.chain import reinforced
 from memories.stores.damage import refusal
 from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import Collection, Filter, Record
-from memories.times import mixes_zones, to_moment
+from memories.times import mixes_zones, to_millis, to_moment
 
 _MOST_VERSIONS = 1_000_000  # more than one memory has
 
@@ -173,6 +174,27 @@ class Lookup(NamedTuple):
                 count = "more than 10" if len(matches) > 10 else str(len(matches))
                 raise AmbiguousId(f'"{prefix}" fits {count} memories; give more digits of the id', matches[:10])
         raise NotFound("Memory not found")
+
+
+def known_at(store: Store, records: Sequence[Record], moment: datetime) -> list[Record]:
+    """Return memories with the last reinforcement that they had at a time; what they are now may hide it.
+
+    Of a memory that was reinforced before the store kept all times, only the last one is known.
+    """
+    return [_known_at(store, record, moment) for record in records]
+
+
+def _known_at(store: Store, record: Record, moment: datetime) -> Record:
+    at = record.fields.get("reinforced_at")
+    if at is None or at <= to_millis(moment):
+        return record
+    times = reinforced((record.ref.namespace,), record.ref.group)._replace(until=moment)
+    if "aging_from" not in record.fields:  # it was stated anew, and what was before counts no more
+        times = times._replace(since=record.created_at)
+    fields = {name: value for name, value in record.fields.items() if name != "reinforced_at"}
+    for last in store.scan(times, limit=1, newest_first=True):
+        fields["reinforced_at"] = to_millis(last.created_at)
+    return record._replace(fields=fields)
 
 
 def narrowed(where: Filter, given: Mapping[str, Any], now: datetime) -> Filter:

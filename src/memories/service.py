@@ -9,7 +9,7 @@ from memories import validate, versions
 from memories.config import Config, load_config
 from memories.errors import InvalidInput, NotFound
 from memories.ids import parse_id
-from memories.lookup import Lookup, narrowed
+from memories.lookup import Lookup, known_at, narrowed
 from memories.models import SHARED, Draft, Forgotten, History, LogCheck, LogEntry, Memory, Moment, Page, Status
 from memories.stores import Store, open_store
 from memories.stores.damage import Damaged
@@ -364,6 +364,8 @@ class Memories:
         if deleted:
             where = where._replace(state="ended", ended_by="delete")
         records, more = self._lookup.page(where, limit, cursor)
+        if where.as_of is not None:
+            records = known_at(self._store, records, where.as_of)
         return Page(tuple(self._memory(record, where.as_of or now) for record in records), more)
 
     def search(self, query: str, **filters: "Unpack[SearchFilters]") -> "tuple[Hit, ...]":

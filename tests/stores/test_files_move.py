@@ -69,7 +69,7 @@ from memories.stores import open_store
 from memories.stores.sqlite.store import SQLiteStore
 def tiered(most=3):
     return open_store(f"files:///{folder}", SPACE, load_config({"file_migrate_at": str(most)}, environment={}))
-wheres = [Filter(collection, ("ann",), state="any") for collection in Collection]
+wheres = [Filter(collection, ("ann",), state="any") for collection in (MEMORY, HISTORY)]
 def seen(store):
     return [r._replace(accesses=0) for where in wheres for r in store.scan(where, limit=9999)]
 """
@@ -499,7 +499,7 @@ def prepare():
 def change():
     store = FilesStore(folder, SPACE)
     with store.transaction():
-        for collection in Collection:
+        for collection in (MEMORY, HISTORY):
             store.stage(OTHER, {r.ref: FakeEmbedder().embed("x") for r in store.unstaged(OTHER, collection, limit=9)})
         store.switch(OTHER)
 def check(ended):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memories import versions
 from memories.embedders.protocol import embed_query
+from memories.lookup import known_at
 from memories.search import dates
 from memories.search.ranking import FULL_LENGTH, FULL_WORDS, ON_DATE, Evidence, Features, fused
 from memories.search.speakers import named, without
@@ -82,6 +83,9 @@ class Gathered(NamedTuple):
 def standalone(store: Store, where: Filter, query: Query, k: int) -> Gathered:
     """Return the memories that may answer, `k` by words and `k` by vector, each on its own."""
     found = store.candidates(where, vector=query.vector(query.text), terms=query.terms, k=k)
+    if where.as_of is not None:
+        records = known_at(store, [candidate.record for candidate in found], where.as_of)
+        found = [each._replace(record=record) for each, record in zip(found, records, strict=True)]
     years = sorted({candidate.record.created_at.year for candidate in found})
     spans = dates.spans(query.text, query.now, years)
     close, precise = [0.0] * len(found), [0.0] * len(found)
@@ -107,7 +111,10 @@ def with_surroundings(store: Store, where: Filter, query: Query, limit: int) -> 
         return Gathered([], [], more=False)
     seen = _seen(matches, query, speakers)
     rows = {_ref(where, matches, row): row for row in _best(seen, query, max(MIN_READ, 2 * limit))}
-    records = {record.ref: record for record in store.read(list(rows))}
+    read = store.read(list(rows))
+    if where.as_of is not None and where.collection is Collection.MEMORY:
+        read = known_at(store, read, where.as_of)
+    records = {record.ref: record for record in read}
     gathered = Gathered([], [], more=False)
     for ref, row in rows.items():
         record = records.get(ref)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -163,9 +164,8 @@ class _Logged:
 def actor(channel: str) -> Actor:
     """Return who is writing: the user and the machine as the operating system names them."""
     if channel not in _ACTORS:
-        from memories import __version__
-
-        _ACTORS[channel] = Actor(channel, _user(), _host(), __version__)
+        program = sys.modules["memories"].__version__  # the package is loaded before each of its modules
+        _ACTORS[channel] = Actor(channel, _user(), _host(), program)
     return _ACTORS[channel]
 
 

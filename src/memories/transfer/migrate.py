@@ -12,9 +12,9 @@ from memories.embedders.protocol import Embedder
 from memories.errors import Conflict, RequestError, StoreError
 from memories.stores.copies import change, ends_first, immutable, mutable
 from memories.stores.protocol import Store
-from memories.stores.records import Record, Ref
+from memories.stores.records import SEARCHED, Record, Ref
 from memories.transfer.lines import content_hash
-from memories.transfer.pages import PAGE, Place, Progress, pages, places, refuse_damaged, total, with_vectors
+from memories.transfer.pages import PAGE, Place, Progress, all_places, pages, refuse_damaged, total, with_vectors
 
 FEW = 100  # records that may be left for the last step, while other writers wait
 MAX_PASSES = 20
@@ -64,18 +64,18 @@ def migrate(source: Store, target: Store, embedder: Embedder | None, *, progress
         StoreError: The copy differs from the original.
         StoreDamaged: A part of the original can't be read.
     """
-    among = set(places(source))
+    among = set(all_places(source))
     if not among:
         raise RequestError("the store has no records, so there is nothing to migrate")
     refuse_damaged(source, among)
-    mover = _Mover(source, target, embedder, source.info(min(among).everything()).model)
+    mover = _Mover(source, target, embedder, source.info(min(among).searched()).model)
     for place in among:
         mover.refuse_others(place)
     for _ in range(MAX_PASSES):
         before = mover.written
-        whole, done = total(source, places(source)), 0
-        among.update(places(source))
-        for place in places(source):
+        whole, done = total(source, all_places(source)), 0
+        among.update(all_places(source))
+        for place in all_places(source):
             for page in pages(source, place):
                 mover.copy(page)
                 done += len(page)
@@ -83,7 +83,7 @@ def migrate(source: Store, target: Store, embedder: Embedder | None, *, progress
         if mover.written - before <= FEW:
             break
     with source.transaction():
-        for place in sorted(among.union(places(source))):  # of some all may have been forgotten meanwhile
+        for place in sorted(among.union(all_places(source))):  # of some all may have been forgotten meanwhile
             mover.result.contents[place] = mover.finish(place)
     mover.remove_surplus()
     mover.verify(progress)
@@ -171,7 +171,8 @@ class _Mover:
         """
         whole, done = sum(contents.records for contents in self.result.contents.values()), 0
         for place, original in self.result.contents.items():
-            self.result.without_vector += self._target.info(place.everything()).without_vector_count
+            if place.collection in SEARCHED:
+                self.result.without_vector += self._target.info(place.everything()).without_vector_count
             count = digest = 0
             for page in pages(self._target, place):
                 same = [record for record in page if record.ref not in self._saved]
@@ -219,8 +220,10 @@ class _Mover:
 
     def _append(self, records: Sequence[Record]) -> None:
         if records:
-            kept = self._source.vectors([record.ref for record in records]) if self._same_space else {}
-            self._target.append(with_vectors(records, kept, self._embedder))
+            texts = [record for record in records if record.ref.collection in SEARCHED]
+            entries = [record for record in records if record.ref.collection not in SEARCHED]
+            kept = self._source.vectors([record.ref for record in texts]) if self._same_space else {}
+            self._target.append([*with_vectors(texts, kept, self._embedder), *entries])
             self._copied.update(hash(record.ref) for record in records)
             self.result.copied += len(records)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memories.embedders.protocol import Embedder, embed_many
 from memories.stores.protocol import Store
-from memories.stores.records import Collection, Filter, Record, Ref
+from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,15 +23,24 @@ class Place(NamedTuple):
     collection: Collection
     namespace: str
 
+    def searched(self) -> Filter:
+        """Return a filter of its namespace that a store can be asked about its vectors by."""
+        return Filter(Collection.MEMORY, (self.namespace,), state="any")
+
     def everything(self) -> Filter:
         """Return the filter of all its records, ended ones included."""
         return Filter(self.collection, (self.namespace,), state="any")
 
 
 def places(store: Store, namespaces: Sequence[str] | None = None) -> list[Place]:
-    """Return the places where a store has records, in order; only those of `namespaces`, if given."""
-    found = [Place(collection, name) for collection in sorted(Collection) for name in store.namespaces(collection)]
+    """Return the places where a store has memories and turns, in order; only those of `namespaces`, if given."""
+    found = [Place(collection, name) for collection in sorted(SEARCHED) for name in store.namespaces(collection)]
     return [place for place in found if namespaces is None or place.namespace in namespaces]
+
+
+def all_places(store: Store) -> list[Place]:
+    """Return the places where a store has records of any kind, the log last."""
+    return places(store) + [Place(Collection.LOG, name) for name in store.namespaces(Collection.LOG)]
 
 
 def refuse_damaged(store: Store, among: Iterable[Place]) -> None:

@@ -9,9 +9,10 @@ from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput, NotReinforceable, RequestError
 from memories.lookup import Lookup
 from memories.models import DecayPolicy
+from memories.stores.chain import reinforced
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record
-from memories.times import to_millis
+from memories.times import from_millis, to_millis
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -66,7 +67,19 @@ def reset_decay(store: Store, records: Sequence[Record], now: datetime) -> None:
         for record in records:
             if versions.decay_policy(record) is DecayPolicy.REINFORCEABLE:
                 where = Filter(Collection.MEMORY, (record.ref.namespace,), group=record.ref.group)
-                store.patch([Patch(live.ref, None, None, reset) for live in store.scan(where, limit=1)])
+                for live in store.scan(where, limit=1):
+                    store.patch([Patch(live.ref, None, None, reset)])
+                    store.append(_times(store, live, now))
+
+
+def _times(store: Store, live: Record, now: datetime) -> list[Record]:
+    """Return the records that say when a memory was reinforced: now, and before if that was not recorded yet."""
+    times = store.scan(reinforced((live.ref.namespace,), live.ref.group), limit=1, newest_first=True)
+    before = live.fields.get("reinforced_at")
+    position = times[0].ref.position if times else 0
+    moments = [now] if times or before is None else [from_millis(before), now]
+    ref = live.ref._replace(collection=Collection.LOG)
+    return [Record(ref._replace(position=number), "", moment) for number, moment in enumerate(moments, position + 1)]
 
 
 def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:

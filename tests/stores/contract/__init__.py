@@ -15,6 +15,7 @@ Vectors are those of the `FakeEmbedder` or random ones of its space.
 from contract.durability import Durability
 from contract.health import Health
 from contract.isolation import Isolation
+from contract.log import Log
 from contract.moving import Moving
 from contract.order import Order
 from contract.search import Search
@@ -76,5 +77,5 @@ __all__ = [
 ]
 
 
-class StoreContract(Durability, Isolation, Order, Search, Moving, Health):
+class StoreContract(Durability, Isolation, Order, Search, Moving, Health, Log):
     """What holds for every store."""

@@ -26,7 +26,7 @@ from contract.samples import (
     unit_vectors,
 )
 from memories.stores import Store
-from memories.stores.records import Collection, Filter, Patch, Record, Ref, TurnQuery
+from memories.stores.records import SEARCHED, Collection, Filter, Patch, Record, Ref, TurnQuery
 
 
 class Isolation(Opened):
@@ -56,7 +56,7 @@ class Isolation(Opened):
                 )
         return store
 
-    @pytest.mark.parametrize("collection", Collection)
+    @pytest.mark.parametrize("collection", SEARCHED)
     @pytest.mark.parametrize(
         "conditions",
         [
@@ -150,7 +150,7 @@ class Isolation(Opened):
 
     def test_keys_and_positions_of_two_namespaces_do_not_collide(self, store: Store) -> None:
         for namespace in ("ann", "bob"):
-            for collection in Collection:
+            for collection in SEARCHED:
                 store.append([record("m", namespace=namespace, collection=collection, key="user/editor")])
         assert store.count(pool("bob", key="user/editor")) == 1
 

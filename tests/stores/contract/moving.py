@@ -35,7 +35,7 @@ from memories.embedders.fake import FakeEmbedder
 from memories.errors import Conflict, EmbedderMismatch
 from memories.ids import new_id
 from memories.stores import Store
-from memories.stores.records import SPEAKER, Collection, Patch, Ref, Space, TurnQuery
+from memories.stores.records import SEARCHED, SPEAKER, Patch, Ref, Space, TurnQuery
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.export import export
 from memories.transfer.migrate import migrate
@@ -294,7 +294,7 @@ class Moving(Opened):
         where = [pool("ann", "bob", state="any"), turns()]
         before = [seen(embedded, each) for each in where]
         if missing != "everything":
-            for collection in Collection:
+            for collection in SEARCHED:
                 found = embedded.unstaged(OTHER, collection, limit=99)
                 embedded.stage(
                     OTHER, {entry.ref: embed_other(entry.text) for entry in found if entry.ref not in left_out[missing]}

@@ -10,7 +10,7 @@ import pytest
 
 from memories.embedders.fake import FakeEmbedder
 from memories.stores import Store
-from memories.stores.records import Candidate, Collection, Filter, Matches, Record, Ref, Space, TurnQuery
+from memories.stores.records import SEARCHED, Candidate, Collection, Filter, Matches, Record, Ref, Space, TurnQuery
 from memories.text import query_terms
 
 MEMORY, HISTORY = Collection.MEMORY, Collection.HISTORY
@@ -94,7 +94,7 @@ def stage_all(store: Store, space: Space = OTHER, *, limit: int = 7) -> list[Ref
     """Stage vectors of all that have none of a space; return their addresses."""
     make = embed if space == SPACE else embed_other
     staged: list[Ref] = []
-    for collection in Collection:
+    for collection in SEARCHED:
         for _ in range(10_000):
             found = store.unstaged(space, collection, limit=limit)
             assert len(found) <= limit

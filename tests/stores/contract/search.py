@@ -29,7 +29,7 @@ from contract.samples import (
 )
 from memories.ids import new_id
 from memories.stores import Store
-from memories.stores.records import SPEAKER, Collection, Filter, Patch, Record, Ref, TurnQuery
+from memories.stores.records import SEARCHED, SPEAKER, Collection, Filter, Patch, Record, Ref, TurnQuery
 from memories.stores.words import score, tokens_of
 from memories.text import query_terms
 
@@ -475,7 +475,7 @@ class Search(Opened):
             assert T0 + timedelta(milliseconds=int(matches.created_at[row]) - T0.timestamp() * 1000) == entry.created_at
             assert matches.labels[matches.label[row]] == entry.labels
 
-    @pytest.mark.parametrize("collection", Collection)
+    @pytest.mark.parametrize("collection", SEARCHED)
     @pytest.mark.parametrize("conditions", [{}, {"labels": {"role": "tool"}}, {"group": "talk1"}, {"since": at(30)}])
     def test_matches_score_as_candidates_do(
         self, talks: Store, collection: Collection, conditions: Mapping[str, Any]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from memories.errors import Conflict, StoreBusy
 from memories.stores.chain import CHAIN, relinked
+from memories.stores.damage import Damaged
 from memories.stores.documents.changes import Changes, Flush, by_part, check_free
 from memories.stores.documents.driver import Driver
 from memories.stores.documents.pending import WriterLock
@@ -68,7 +69,7 @@ class Chains:
                 except Conflict:
                     with contextlib.suppress(Conflict):
                         check_free(self._driver, own, Changes(), lock)  # takes out what a dead writer has left
-                    own = relinked(own, self.last(part.namespace, View(self._driver, Changes())))
+                    own = relinked(own, self.last(part.namespace, View(self._driver, Changes(), Damaged())))
             else:
                 raise StoreBusy(f"others kept writing to the log of {part.namespace}; nothing was written; try again")
             self._known[part.namespace] = own[-1].ref.position

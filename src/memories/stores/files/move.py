@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from memories.stores.copies import immutable, mutable
 from memories.stores.files.connection import Folder
 from memories.stores.files.schema import file_name, namespace_of, stem
 from memories.stores.protocol import Store
-from memories.stores.records import Collection, Filter, Record, Ref, Space
+from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref, Space
 from memories.times import to_iso
 
 OpenStore = Callable[[str, Space | None, Config | None], Store]
@@ -188,7 +188,7 @@ class Mover:
         if self._most is None or self.marker(namespace) or (recently and where == store.encode()):
             return
         try:
-            if _count(namespace, here) > self._most:
+            if _count(namespace, here, SEARCHED) > self._most:
                 self._move(namespace, store, here, space or self._space)
         except MemoriesError as exc:
             _log.warning("%s could not move to a larger store and stays in its files: %s", namespace, exc)
@@ -308,8 +308,8 @@ def _named(names: Sequence[str], ending: str) -> list[str]:
     return [namespace for namespace in found if namespace is not None]
 
 
-def _count(namespace: str, store: Store) -> int:
-    return sum(store.count(Filter(collection, (namespace,), state="any")) for collection in Collection)
+def _count(namespace: str, store: Store, among: Iterable[Collection] = Collection) -> int:
+    return sum(store.count(Filter(collection, (namespace,), state="any")) for collection in among)
 
 
 def _everything(namespace: str, store: Store) -> Iterator[Record]:

@@ -1,0 +1,319 @@
+"""The audit log of a store: what is written to it, what shows when it was tampered with, and the past that it keeps."""
+
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from contract.samples import SPACE, T0, Opened, OpenStore, everything, pool, record
+from memories import Memories
+from memories.embedders.fake import FakeEmbedder
+from memories.errors import StoreError
+from memories.models import Change, LogCheck
+from memories.stores import Store
+from memories.stores.chain import CHAIN, chain_of, follow, link_of, record_of
+from memories.stores.records import Collection, Record, Ref
+from memories.stores.sqlite.store import SQLiteStore
+from memories.transfer.migrate import migrate
+
+DAY = timedelta(days=1)
+
+
+class Clock:
+    """Tells a time that only moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = T0
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def opened(store: Store, clock: Callable[[], datetime] | None = None) -> Memories:
+    """Return the memory of `ann` over a store."""
+    more = {} if clock is None else {"clock": clock}
+    return Memories(store, namespace="ann", shared=False, embedder=FakeEmbedder(), **more)
+
+
+def chain(store: Store) -> list[Record]:
+    """Return the records of the entries of a log, oldest first."""
+    return store.scan(chain_of("ann"), limit=10_000)
+
+
+def check(memories: Memories, against: str | None = None) -> LogCheck:
+    """Return what the check of a log finds."""
+    (found,) = memories.verify_log(against=against)
+    return found
+
+
+def replace(store: Store, records: list[Record]) -> None:
+    """Put other records in the place of a log."""
+    store.remove([found.ref for found in chain(store)])
+    store.append(records)
+
+
+def told(memories: Memories) -> list[tuple[str, int, int]]:
+    """Return what a log tells, oldest first: actions with their versions or turns."""
+    return [(each.action, each.first, each.last) for entry in memories.log(limit=100)[::-1] for each in entry.changes]
+
+
+class Log(Opened):
+    def test_every_change_has_an_entry_that_says_who_did_it(self, store: Store) -> None:
+        memories = opened(store)
+        first = memories.create("Deploys happen on Tuesdays", decay="reinforceable", key="deploy/day").memory
+        assert first is not None
+        memories.update(first.id, tags={"project": "shop"})
+        memories.reinforce(first.id)
+        memories.delete(first.id)
+        memories.restore(first.id)
+        second = memories.create("Releases are on Fridays now", supersedes=first.id, force=True).memory
+        assert second is not None
+        memories.add_turns("standup", ["one", "two", "three"])
+        memories.add_turns("standup", ["four"])
+        memories.forget_turns("standup", index=1)
+        memories.forget_turns("standup")
+        memories.forget(first.id)
+        entries = memories.log(limit=100)[::-1]
+        assert [entry.number for entry in entries] == [*range(1, 12)]
+        assert {(entry.namespace, entry.actor.channel) for entry in entries} == {("ann", "python")}
+        assert all(entry.actor.user and entry.actor.host and entry.actor.program for entry in entries)
+        assert [entry.previous for entry in entries] == ["", *(entry.hash for entry in entries[:-1])]
+        said = entries[6].changes[0].conversation
+        assert said is not None
+        assert said.startswith("#")
+        assert "standup" not in said
+        assert [entry.changes for entry in entries] == [
+            (Change("create", first.id, None, 1, 1),),
+            (Change("update", first.id, None, 2, 2),),
+            (Change("reinforce", first.id, None, 2, 2),),
+            (Change("delete", first.id, None, 2, 2),),
+            (Change("restore", first.id, None, 3, 3),),
+            (Change("supersede", first.id, None, 3, 3), Change("create", second.id, None, 1, 1)),
+            (Change("turns", None, said, 0, 2),),
+            (Change("turns", None, said, 3, 3),),
+            (Change("forget", None, said, 1, 1),),
+            (Change("forget", None, said, 0, 0), Change("forget", None, said, 2, 3)),
+            (Change("forget", first.id, None, 1, 3),),
+        ]
+        found = check(memories)
+        assert (found.entries, found.head, found.problem, found.unlogged) == (11, entries[-1].hash, None, 0)
+        assert check(memories, against=entries[4].hash).problem is None
+
+    def test_entries_are_found_by_memory_conversation_action_and_time(self, store: Store) -> None:
+        clock = Clock()
+        memories = opened(store, clock)
+        first, second = (memories.create(text, force=True).memory for text in ("apples", "pears"))
+        assert first is not None
+        assert second is not None
+        memories.add_turns("standup", ["hello"])
+        clock.now = T0 + DAY
+        memories.delete(first.id)
+        memories.add_turns("retro", ["bye"])
+        numbers = lambda *given, **more: [entry.number for entry in memories.log(*given, **more)]  # noqa: E731
+        assert numbers() == [5, 4, 3, 2, 1]
+        assert numbers(limit=2) == [5, 4]
+        assert numbers(first.id) == [4, 1]
+        assert numbers(second.id) == [2]
+        assert numbers(conversation="standup") == [3]
+        assert numbers(conversation="never") == []
+        assert memories.log(conversation="retro")[0].changes[0].conversation == "retro"
+        assert numbers(action="create") == [2, 1]
+        assert numbers(first.id, action="delete") == [4]
+        assert numbers(since=T0 + DAY / 2) == [5, 4]
+        assert numbers(until=T0 + DAY / 2) == [3, 2, 1]
+        assert opened(store)._lookup.readable == ("ann",)
+        assert Memories(store, namespace="bob", shared=False, embedder=FakeEmbedder()).log() == ()
+
+    def test_many_changes_in_one_transaction_take_few_entries(self, store: Store) -> None:
+        memories = opened(store)
+        memories.create_many([f"statement number {number}" for number in range(60)], force=True)
+        memories.add_turns("c", [f"turn {number}" for number in range(60)])
+        assert len(chain(store)) == 2
+        assert len(memories.log(action="create")[0].changes) == 60
+        assert memories.log(action="turns")[0].changes[0][2:] == ("c", 0, 59)
+        assert check(memories).problem is None
+
+    def test_what_fails_is_not_in_the_log(self, store: Store) -> None:
+        memories = opened(store)
+        through = memories._store
+        with pytest.raises(RuntimeError), through.transaction():
+            through.append([record("m")])
+            raise RuntimeError
+        with through.transaction():
+            through.append([record("n")])
+            with pytest.raises(RuntimeError), through.transaction():
+                through.append([record("o")])
+                raise RuntimeError
+        assert [(entry.number, [each.id for each in entry.changes]) for entry in memories.log()] == [(1, ["n"])]
+        assert check(memories).problem is None
+
+    def test_a_log_holds_no_content_and_what_is_forgotten_leaves_no_byte_in_it(self, store: Store) -> None:
+        memories = opened(store)
+        made = memories.create("Ann likes quokkas", tags={"animal": "wombat"}, key="ann/zoo", decay="reinforceable")
+        assert made.memory is not None
+        memories.reinforce(made.memory.id)
+        memories.add_turns("numbat diary", ["bandicoot"])
+        memories.forget(made.memory.id)
+        memories.forget_turns("numbat diary")
+        left = everything(store, pool(collection=Collection.LOG))
+        assert {found.ref.group for found in left} == {CHAIN}
+        words = ("quokka", "wombat", "ann/zoo", "numbat", "bandicoot", "diary")
+        assert [word for word in words for found in left if word in repr(found)] == []
+        assert [each.id for entry in memories.log(action="forget") for each in entry.changes][-1] == made.memory.id
+        assert check(memories).problem is None
+
+    # --- tampering -------------------------------------------------------------------------------------------------
+
+    def five(self, store: Store) -> tuple[Memories, list[Record]]:
+        """Return a memory with five entries in its log, and their records."""
+        memories = opened(store)
+        for number in range(5):
+            memories.create(f"statement number {number}", force=True)
+        return memories, chain(store)
+
+    def test_a_changed_entry_shows(self, store: Store) -> None:
+        memories, entries = self.five(store)
+        link = link_of(entries[2])
+        forged = link._replace(actor=link.actor._replace(user="mallory"))
+        replace(store, [*entries[:2], record_of(forged, 3), *entries[3:]])
+        assert "entry 3 was changed" in str(check(memories).problem)
+        damaged = entries[2]._replace(text=entries[2].text[:-9])
+        replace(store, [*entries[:2], damaged, *entries[3:]])
+        assert check(memories).problem == "entry 3 is not what was written"
+        memories.create("writing goes on", force=True)
+
+    def test_a_removed_or_moved_entry_shows(self, store: Store) -> None:
+        memories, entries = self.five(store)
+        replace(store, [*entries[:2], *entries[3:]])
+        assert check(memories).problem == "entry 3 is missing"
+        shifted = [found._replace(ref=found.ref._replace(position=at)) for at, found in enumerate(entries[3:], 3)]
+        replace(store, [*entries[:2], *shifted])
+        assert "entry 3 was changed or moved" in str(check(memories).problem)
+        exchanged = [entries[at]._replace(ref=entries[to].ref) for at, to in ((0, 0), (1, 2), (2, 1), (3, 3), (4, 4))]
+        replace(store, exchanged)
+        assert "entry 2 was changed or moved" in str(check(memories).problem)
+        replace(store, entries)
+        assert check(memories).problem is None
+
+    def test_a_cut_end_shows_by_what_it_told_of_and_by_a_head_that_was_kept(self, store: Store) -> None:
+        memories, entries = self.five(store)
+        head = check(memories).head
+        replace(store, entries[:4])
+        assert "its end was cut off" in str(check(memories).problem)
+        assert check(memories).unlogged == 1
+        memories.forget(link_of(entries[4]).changes[0] and memories.list(limit=1).memories[0].id)
+        assert check(memories).problem is None
+        assert "its end was cut off, or it was rewritten" in str(check(memories, against=head).problem)
+
+    def test_an_end_with_new_hashes_shows_by_a_head_that_was_kept(self, store: Store) -> None:
+        memories, entries = self.five(store)
+        head = check(memories).head
+        last, forged = link_of(entries[1]), entries[:2]
+        for found in entries[2:]:
+            link = link_of(found)
+            last = follow(link._replace(actor=link.actor._replace(user="mallory")), last)
+            forged = [*forged, record_of(last, found.ref.position)]
+        replace(store, forged)
+        assert check(memories).problem is None
+        assert "rewritten" in str(check(memories, against=head).problem)
+        assert check(memories, against=link_of(entries[1]).hash).problem is None
+
+    # --- several writers -------------------------------------------------------------------------------------------
+
+    def test_writers_in_threads_share_one_chain(self, open_store: OpenStore) -> None:
+        both = [opened(open_store(SPACE)), opened(open_store(SPACE))]
+        both[0].create("the first statement", force=True)
+        failed: list[BaseException] = []
+
+        def write(memories: Memories, name: str) -> None:
+            try:
+                for number in range(5):
+                    memories.create(f"{name} says {number}", force=True)
+            except StoreError as exc:
+                failed.append(exc)
+
+        threads = [threading.Thread(target=write, args=(each, f"writer {at}")) for at, each in enumerate(both)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found = check(both[0])
+        assert failed == []
+        assert (found.entries, found.problem, found.forks) == (11, None, ())
+
+    # --- the past --------------------------------------------------------------------------------------------------
+
+    def test_as_of_is_right_after_any_number_of_reinforcements(self, store: Store) -> None:
+        clock = Clock()
+        memories = opened(store, clock)
+        made = memories.create("The office dog is called Rex", decay="reinforceable").memory
+        assert made is not None
+        for day in (2, 5, 9, 10, 20):
+            clock.now = T0 + day * DAY
+            memories.reinforce(made.id)
+        clock.now = T0 + 40 * DAY
+        half_life = timedelta(hours=memories.config.decay_half_life_hours)
+        for day, reinforced in ((1, None), (2, 2), (4, 2), (6, 5), (9.5, 9), (19, 10), (21, 20)):
+            then = T0 + day * DAY
+            (listed,) = memories.list(as_of=then).memories
+            (hit,) = memories.search("office dog Rex", as_of=then)
+            assert hit.found == listed
+            assert listed.last_reinforced_at == (None if reinforced is None else T0 + reinforced * DAY)
+            age = then - T0 - (reinforced or 0) * DAY
+            assert listed.confidence == pytest.approx(1 - age / half_life, abs=1e-3)
+
+    def test_as_of_counts_no_reinforcement_of_what_was_said_before(self, store: Store) -> None:
+        clock = Clock()
+        memories = opened(store, clock)
+        made = memories.create("The office dog is called Rex", decay="reinforceable").memory
+        assert made is not None
+        for day, act in enumerate(("reinforce", "update", "reinforce", "tag", "reinforce"), 1):
+            clock.now = T0 + day * DAY
+            if act == "reinforce":
+                memories.reinforce(made.id)
+            elif act == "update":
+                memories.update(made.id, "The office dog is called Bello")
+            else:
+                memories.update(made.id, tags={"project": "shop"})
+        found = [
+            memories.list(as_of=T0 + day * DAY).memories[0].last_reinforced_at for day in (1.5, 2.5, 3.5, 4.5, 5.5)
+        ]
+        assert found == [T0 + DAY, None, T0 + 3 * DAY, T0 + 3 * DAY, T0 + 5 * DAY]
+
+    def test_a_time_from_before_all_times_were_kept_stays_known(self, store: Store) -> None:
+        clock = Clock()
+        memories = opened(store, clock)
+        made = memories.create("The office dog is called Rex", decay="reinforceable").memory
+        assert made is not None
+        clock.now = T0 + DAY
+        memories.reinforce(made.id)
+        store.remove([Ref(Collection.LOG, "ann", made.id, 1)])  # as an older version of the program left it
+        clock.now = T0 + 3 * DAY
+        memories.reinforce(made.id)
+        found = [memories.list(as_of=T0 + day * DAY).memories[0].last_reinforced_at for day in (0.5, 2, 4)]
+        assert found == [None, T0 + DAY, T0 + 3 * DAY]
+
+    # --- moving ----------------------------------------------------------------------------------------------------
+
+    def test_a_log_moves_with_its_store(self, store: Store, tmp_path: Path) -> None:
+        clock = Clock()
+        memories = opened(store, clock)
+        made = memories.create("The office dog is called Rex", decay="reinforceable").memory
+        assert made is not None
+        for day in (1, 2):
+            clock.now = T0 + day * DAY
+            memories.reinforce(made.id)
+        memories.add_turns("standup", ["hello"])
+        before, head = memories.log(), check(memories).head
+        other = SQLiteStore(tmp_path / "moved.db", SPACE)
+        migrate(store, other, FakeEmbedder(), progress=lambda *_: None)
+        copy = opened(other, clock)
+        assert copy.log() == before
+        assert check(copy, against=head).problem is None
+        assert copy.list(as_of=T0 + 1.5 * DAY).memories[0].last_reinforced_at == T0 + DAY
+        copy.create("The chain goes on", force=True)
+        assert check(copy, against=head)[1:2] == (5,)
+        migrate(store, SQLiteStore(tmp_path / "again.db", SPACE), FakeEmbedder(), progress=lambda *_: None)
+        other.close()
