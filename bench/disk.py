@@ -15,7 +15,10 @@ import apsw, json, sys
 db = apsw.Connection(sys.argv[1], flags=apsw.SQLITE_OPEN_READONLY)
 print(json.dumps({
     "pages": dict(db.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name")),
-    "text": db.execute("SELECT sum(length(CAST(text AS BLOB))) FROM record").fetchall()[0][0],
+    "text": db.execute(
+        "SELECT sum(length(CAST(text AS BLOB))) FROM record "
+        "WHERE pool NOT IN (SELECT id FROM pool WHERE collection = 'log')"
+    ).fetchall()[0][0],
     "file": db.pragma("page_count") * db.pragma("page_size"),
 }))
 """

@@ -35,7 +35,8 @@ ORDER = {
         connection query < vectors words < spaces turns backup salvage < check < store""",
     "memories.stores.postgres": """schema errors driver < transaction < connection query < vectors words <
         spaces turns < erasure check < store""",
-    "memories.stores.documents": "driver client < schema < pending < changes < query < spaces check chains < search < store",
+    "memories.stores.documents": """driver client < schema < pending < changes < query < spaces check chains <
+        search < store""",
     "memories.stores.chroma": "driver < store",
     "memories.stores.qdrant": "driver index points < local rest < folder < store",
     "memories.stores.files": "connection schema joined < log move < index < local < store",

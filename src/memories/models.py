@@ -148,7 +148,7 @@ class Change(NamedTuple):
 
     Attributes:
         action: `create`, `update`, `restore`, `delete`, `supersede`, `reinforce`, `turns`, `forget`, `import`,
-            `migrate`, `undone` (the change of the entry `first` was not stored after all) or `change`.
+            `undone` (the change of the entry `first` was not stored after all) or `change`.
         id: The memory; None for turns.
         conversation: The conversation of turns, if it is still there and may be read; else its digest, after a `#`.
         first: The first version or turn index.

@@ -86,6 +86,9 @@ def check(path, ledgers, deeply):
                 continue
             raise AssertionError(f"{memory_id} was forgotten and is there")
         memories.create("the store can still be written", force=True)
+        if deeply:
+            [log] = memories.verify_log()
+            assert (log.problem, log.unlogged, log.forks) == (None, 0, ()), log
     if deeply:
         integrity(path)
 
@@ -96,7 +99,8 @@ def integrity(path):
         assert db.pragma("integrity_check") == "ok"
         for table in ("words", "words_ended"):
             db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('integrity-check', 0)")
-        tables = ("record", "vector", "(SELECT rowid FROM words UNION ALL SELECT rowid FROM words_ended)")
+        records = "(SELECT 1 FROM record WHERE pool NOT IN (SELECT id FROM pool WHERE collection = 'log'))"
+        tables = (records, "vector", "(SELECT rowid FROM words UNION ALL SELECT rowid FROM words_ended)")
         counts = {db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in tables}
         assert len(counts) == 1, counts
         (sealed,) = db.execute("SELECT coalesce(sum(length(bits) / 8), 0) FROM block").fetchall()[0]

@@ -43,12 +43,13 @@ sys.exit(any(ended))
 LOOK = """
 import json, sys, apsw
 db = apsw.Connection(sys.argv[1])
+RECORDS = "(SELECT 1 FROM record WHERE pool NOT IN (SELECT id FROM pool WHERE collection = 'log'))"
 WORDS = "(SELECT rowid FROM words UNION ALL SELECT rowid FROM words_ended)"
 for table in ("words", "words_ended"):
     db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('integrity-check', 0)")
 print(json.dumps([
     db.pragma("integrity_check"),
-    *[db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in ("record", "vector", WORDS)],
+    *[db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in (RECORDS, "vector", WORDS)],
 ]))
 """
 
@@ -106,12 +107,14 @@ with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
         cursor = page.next_cursor
         if cursor is None:
             break
-print(json.dumps(found))
+    [log] = memories.verify_log()
+print(json.dumps([found, log.entries, log.problem, log.forks]))
 """
-    listed = json.loads(run_python(listing, path).stdout)
+    listed, *log = json.loads(run_python(listing, path).stdout)
     assert sorted(listed) == sorted(ids)
     records = 1600 + 16 * 4
     assert look(run_python, path) == ("ok", records, records, records)
+    assert log == [records, None, []]  # one chain, one entry for each transaction, in whatever order they came
 
 
 def test_eight_commands_at_once_all_succeed(

@@ -34,6 +34,7 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
 )
 
 from memories.errors import Conflict, RequestError, StoreBusy, StoreDamaged, StoreError  # noqa: E402
+from memories.models import LogCheck  # noqa: E402
 from memories.service import Memories  # noqa: E402
 from memories.stores.files import connection  # noqa: E402
 from memories.stores.files.schema import file_name, namespace_of  # noqa: E402
@@ -1095,19 +1096,45 @@ def test_a_conflict_whose_markers_are_removed_by_hand(tmp_path: Path, caplog: py
     sides.write(sides.theirs, lambda memories: memories.update(sides.made, "We ship on Thursday"))
     sides.write(sides.mine, lambda memories: memories.update(sides.made, "We ship on Monday"))
     sides.merge(sides.mine, sides.theirs, code=1)
-    file = sides.mine / "notes" / "ann.jsonl"
+    file, log = sides.mine / "notes" / "ann.jsonl", sides.mine / "notes" / "ann~log.jsonl"
     torn = file.read_bytes()
     assert sides.current(sides.mine) == []
     assert "ann.jsonl:2 can't be read" in caplog.text
     with pytest.raises(StoreDamaged, match=r"ann\.jsonl:2 can't be read"):
         sides.write(sides.mine, create("More"))
     assert file.read_bytes() == torn
-    whole = [line for line in torn.splitlines(keepends=True) if not line.startswith((b"<", b"=", b">"))]
+
+    def without_markers(data: bytes) -> list[bytes]:
+        return [line for line in data.splitlines(keepends=True) if not line.startswith((b"<", b"=", b">"))]
+
+    log.write_bytes(b"".join(without_markers(log.read_bytes())))
+    whole = without_markers(torn)
     for order in (whole, whole[::-1], whole[2:] + whole[:2]):
         file.write_bytes(b"".join(order))
         assert sides.current(sides.mine) == ["We ship on Monday"]
     sides.write(sides.mine, lambda memories: memories.update(sides.made, "We ship on Wednesday"))
     assert sides.current(sides.mine) == ["We ship on Wednesday"]
+
+
+def test_the_logs_of_two_branches_are_a_fork_and_no_damage(tmp_path: Path) -> None:
+    def check(memories: Memories) -> LogCheck:
+        [found] = memories.verify_log()
+        return found
+
+    sides = Branches(tmp_path, create("We ship on Friday"))
+    sides.write(sides.theirs, lambda memories: memories.update(sides.made, "We ship on Thursday"))
+    sides.write(sides.mine, lambda memories: memories.update(sides.made, "We ship on Monday"))
+    sides.write(sides.theirs, lambda memories: memories.add_turns("talk", ["one"]))
+    sides.write(sides.mine, create("Lunch is at noon"))
+    heads = [sides.write(side, check).head for side in (sides.mine, sides.theirs)]
+    for folder in sides.merged():
+        found = sides.write(folder, check)
+        assert (found.entries, found.forks, found.problem) == (5, (2, 3), None)
+        sides.write(folder, create("Dinner is at eight"))
+        for head in heads:
+            [found] = sides.write(folder, lambda memories, head=head: memories.verify_log(against=head))
+            assert (found.entries, found.forks, found.problem) == (6, (2, 3), None)
+        assert {line["kind"] for line in lines(folder / "notes", "ann~log.jsonl")} == {"log"}
 
 
 def test_what_was_said_in_two_branches_is_all_kept_in_the_order_of_time(tmp_path: Path) -> None:

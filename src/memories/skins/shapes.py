@@ -270,9 +270,12 @@ def salvaged(done: "Salvaged", file: str) -> dict[str, Any]:
 def migrated(done: "Migrated", source: str, target: str) -> dict[str, Any]:
     """Return what a migration from one store's URL to another's did."""
     from memories.config import without_password
+    from memories.stores.records import SEARCHED
 
     records: dict[str, int] = {}
     for place, contents in done.contents.items():
+        if place.collection not in SEARCHED:
+            continue
         records[str(place.collection)] = records.get(str(place.collection), 0) + contents.records
     return {
         "verified": True,

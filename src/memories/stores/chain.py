@@ -226,8 +226,7 @@ def entries_of(done: Mapping[str, Sequence[str]]) -> list[Changes]:
     return found
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # made once: an entry is written each time
 
 
 def _text(value: object) -> str:

@@ -17,11 +17,12 @@ from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 from memories.times import to_moment
 from memories.transfer.pages import Place, pages
 
-ACTIONS = tuple("create update restore delete supersede reinforce turns forget import migrate undone change".split())
+ACTIONS = tuple("create update restore delete supersede reinforce turns forget import undone change".split())
 _PAGE = 250
 _MOST_CONVERSATIONS = 100_000  # whose names are looked up
 _HASH = re.compile(r"[0-9a-f]{64}")
 _MOST_IN_ITEM = 1_000_000
+_ANY = -1  # stands for all positions
 _WRITING = ("create", "update", "restore", "turns", "import")
 
 
@@ -292,13 +293,17 @@ class _Chain:
         for action, *items in link.changes:
             for item in map(parse_item, items) if action in _WRITING else ():
                 last = min(item.last, item.first + _MOST_IN_ITEM)
+                self._written.add(_address(item.memory, item.digest, _ANY))
                 self._written.update(_address(item.memory, item.digest, each) for each in range(item.first, last + 1))
 
     def compare(self, there: Sequence[tuple[Collection, str, int, datetime]]) -> None:
         """Check that all records that were written since the log began are in it."""
-        for collection, group, position, created_at in there:
+        forked = bool(self._forks())
+        for collection, group, place, created_at in there:
             if self._since is None or created_at < self._since:
                 continue
+            # A merge moves versions that both sides claimed, so there only the memory itself can be looked for.
+            position = _ANY if forked else place
             if collection is Collection.MEMORY:
                 addresses = [_address(group, "", position)]
             else:
@@ -306,9 +311,12 @@ class _Chain:
             if not self._written.intersection(addresses):
                 self._unlogged += 1
                 self.tell(
-                    f"{collection} {group} ({position}) is not in it: its end was cut off, or another program wrote "
+                    f"{collection} {group} ({place}) is not in it: its end was cut off, or another program wrote "
                     "that record"
                 )
+
+    def _forks(self) -> tuple[int, ...]:
+        return tuple(number for number, found in self._hashes.items() if len(found) > 1)
 
     def result(self) -> LogCheck:
         """Return what was found."""
@@ -318,7 +326,7 @@ class _Chain:
             since=self._since,
             until=self._last.created_at if self._last else None,
             head=self._head,
-            forks=tuple(number for number, found in self._hashes.items() if len(found) > 1),
+            forks=self._forks(),
             unlogged=self._unlogged,
             problem=self._problem,
         )

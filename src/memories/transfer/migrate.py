@@ -33,7 +33,7 @@ class Migrated:
     """What a migration did.
 
     Attributes:
-        copied: Records that were copied.
+        copied: Memories and turns that were copied; entries of the log come with them.
         changed: Records that were copied before and changed since.
         removed: Records that were copied and then forgotten in the original.
         without_vector: Records of the copy that only words can find.
@@ -225,7 +225,7 @@ class _Mover:
             kept = self._source.vectors([record.ref for record in texts]) if self._same_space else {}
             self._target.append([*with_vectors(texts, kept, self._embedder), *entries])
             self._copied.update(hash(record.ref) for record in records)
-            self.result.copied += len(records)
+            self.result.copied += len(texts)
 
     def _only_there(self, place: Place) -> Iterator[Ref]:
         """Yield the addresses that only the target has; what is damaged here and was copied before stays there."""

@@ -24,9 +24,9 @@ COMMANDS = {
     "trust": ("trust", "Store and settings", "Let the .env of a folder choose every setting."),
     "backup": ("backup", "Store and settings", "Copy the whole store into a file, and verify the copy."),
     "doctor": ("backup", "Store and settings", "Find out what is wrong with a store, and what to do."),
+    "log": ("log", "Store and settings", "Show who changed what and when; verify it."),
     "export": ("stores", "Store and settings", "Write all memories and turns as JSON lines."),
     "import": ("stores", "Store and settings", "Read an export into the store."),
-    "log": ("log", "Store and settings", "Show who changed what and when; verify it."),
     "migrate": ("stores", "Store and settings", "Copy the whole store into another one and verify it."),
     "reembed": ("stores", "Store and settings", "Recompute all vectors with another embedder."),
 }

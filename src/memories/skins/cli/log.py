@@ -21,7 +21,7 @@ from memories.skins.cli.session import texts
 if TYPE_CHECKING:
     from memories.service import Memories
 
-_ACTIONS = tuple("create update restore delete supersede reinforce turns forget import migrate undone change".split())
+_ACTIONS = tuple("create update restore delete supersede reinforce turns forget import undone change".split())
 
 
 @command(epilog="memory log --since 7d --action forget\nmemory log 01a1fdf1-92cd-72f2\nmemory log --verify")

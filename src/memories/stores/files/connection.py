@@ -9,7 +9,7 @@ import tempfile
 import time
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -200,14 +200,17 @@ class Folder:
         stamp = _read(self.inner / _JOURNAL, whole=False)[0]
         return stamp is not None and stamp.size > 0
 
-    def commit(self, added: Mapping[str, bytes], whole: Mapping[str, int]) -> None:
+    def commit(self, added: Mapping[str, bytes], whole: Mapping[str, int], ahead: Container[str] = ()) -> None:
         """Add lines to several files in one step: all of them or none, also when it is cut short.
 
         Args:
             added: The lines, by the name of their file.
             whole: See `append`.
+            ahead: Files whose lines may be there without the others, and not the others without them.
         """
-        alone = sum(data.count(b"\n") for data in added.values()) == 1  # one line is all or nothing by itself
+        added = dict(sorted(added.items(), key=lambda item: item[0] not in ahead))
+        # One line is all or nothing by itself.
+        alone = sum(data.count(b"\n") for name, data in added.items() if name not in ahead) == 1
         begun: list[str] = []
         try:
             if not alone:

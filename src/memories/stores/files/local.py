@@ -147,7 +147,8 @@ class LocalFiles:
             )
             self._recover()
         elif added:
-            self.folder.commit(added, {name: work.known[name].whole for name in added})
+            logs = [name for name in added if _place(name)[0] is Collection.LOG]
+            self.folder.commit(added, {name: work.known[name].whole for name in added}, ahead=logs)
             for name, data in added.items():
                 stamp, known = self.folder.stamp(name), work.known[name]
                 if stamp and stamp.size - len(data) - known.whole in (0, 1):  # else others were faster

@@ -1,0 +1,142 @@
+"""`memory log`: what each command leaves in the audit log, and what the check of it says."""
+
+import os
+import pwd
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories import __version__
+from memories.stores.chain import chain_of, link_of
+from memories.stores.sqlite.store import SQLiteStore
+
+Command = Callable[..., Any]
+
+
+def changes(memory: Command, *options: str) -> list[tuple[Any, ...]]:
+    """Return what the log says was done, oldest first: actions, and what they were done to."""
+    answer = memory("log", "--limit", "1000", *options).json
+    return [tuple(change.values()) for entry in answer["results"][::-1] for change in entry["changes"]]
+
+
+def test_every_command_that_changes_something_leaves_an_entry(memory: Command, folder: Path) -> None:
+    first = memory("create", "Deploys happen on Tuesdays", "--decay", "reinforceable", "--key", "deploy").json["id"]
+    memory("create", "Deploys happen on Tuesdays")
+    memory("get", first)
+    memory("search", "deploys")
+    memory("update", first, "Deploys happen on Fridays")
+    memory("reinforce", first)
+    memory("delete", first)
+    memory("restore", first)
+    second = memory("create", "Nothing is deployed any more", "--supersedes", first, "--force").json["id"]
+    memory("turns", "add", "standup", "hello")
+    memory("turns", "add", "standup", "-", stdin='{"content": "one"}\n{"content": "two"}\n')
+    memory("turns", "forget", "standup", "--index", "1", "--yes")
+    memory("forget", first, "--yes")
+    memory("reembed")
+    assert changes(memory) == [
+        ("create", first, 1, 1),
+        ("update", first, 2, 2),
+        ("reinforce", first, 2, 2),
+        ("delete", first, 2, 2),
+        ("restore", first, 3, 3),
+        ("supersede", first, 3, 3),
+        ("create", second, 1, 1),
+        ("turns", "standup", 0, 0),
+        ("turns", "standup", 1, 2),
+        ("forget", "standup", 1, 1),
+        ("forget", first, 1, 3),
+    ]
+    assert [change[0] for change in changes(memory, second[:18])] == ["supersede", "create"]
+    assert changes(memory, "--action", "forget")[1] == ("forget", first, 1, 3)
+    newest = memory("log", "--limit", "1").json["results"][0]
+    assert newest["channel"] == "cli"
+    assert newest["user"] == pwd.getpwuid(os.getuid()).pw_name
+    assert newest["host"] == os.uname().nodename
+    assert newest["program"] == __version__
+    assert list(newest) == "number at namespace channel user host program changes previous hash".split()
+
+
+def test_an_import_is_one_entry_and_brings_no_log(memory: Command, folder: Path) -> None:
+    memory("create", "About apples", "--force")
+    memory("create", "About pears", "--force")
+    memory("export", "--output", "all.jsonl")
+    assert '"log"' not in Path("all.jsonl").read_text()
+    store = ("--store", f"sqlite:///{folder}/other.db")
+    memory("import", "all.jsonl", *store)
+    assert [change[0] for change in changes(memory, *store)] == ["import", "import"]
+    assert len(memory("log", *store).json["results"]) == 1
+    forged = Path("all.jsonl").read_text() + (
+        '{"collection":"log","namespace":"shared","group":"\\u001fchain","position":1,"text":"[]",'
+        '"created_at":"2026-01-02T10:00:00.000Z"}\n'
+    )
+    Path("forged.jsonl").write_text(forged)
+    answer = memory("import", "forged.jsonl", "--store", f"sqlite:///{folder}/third.db")
+    assert answer.code == 2
+    assert "collection" in answer.error
+
+
+def test_the_check_says_whether_the_log_is_whole(memory: Command, home: Path) -> None:
+    assert memory("log", "--verify").json["logs"][0]["entries"] == 0
+    assert memory("log").json == {"results": [], "count": 0}
+    for text in ("About apples", "About pears", "About plums"):
+        memory("create", text, "--force")
+    [log] = memory("log", "--verify").json["logs"]
+    assert (log["entries"], log["problem"], log["forks"], log["unlogged"]) == (3, None, [], 0)
+    assert log["head"] == memory("log").json["results"][0]["hash"]
+    assert memory("log", "--verify", "--against", log["head"]).json["verified"] is True
+    shown = memory("log", "--verify", "--format", "text").out
+    assert "whole" in shown
+    assert log["head"] in shown
+    store = SQLiteStore(home / "memories.db", None)
+    last = store.scan(chain_of("shared"), limit=1, newest_first=True)[0]
+    store.remove([last.ref])
+    store.close()
+    for options in ((), ("--against", log["head"])):
+        answer = memory("log", "--verify", *options)
+        assert answer.code == 1
+        assert '"verified": false' in answer.out
+        assert "cut off" in answer.out
+    assert "broken: " in memory("log", "--verify", "--format", "text").out
+    assert link_of(last).hash == log["head"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--against", "0" * 64), "--against needs --verify"),
+        (("--verify", "--against", "12ab"), "against takes a hash that memory log --verify printed as head"),
+        (("--verify", "--action", "create"), "--verify checks the whole log; leave out what narrows it"),
+        (("--action", "read"), '"read" is no action; use create, update'),
+        (("--limit", "0"), "limit"),
+        (("--since", "sometime"), "sometime"),
+        (("--since", "1d", "--until", "2d"), "since is later than until"),
+        (("01a1fdf1", "--conversation", "standup"), "name one of them"),
+        ((" ",), "is not a memory id"),
+    ],
+)
+def test_bad_input_is_one_sentence(memory: Command, home: Path, arguments: tuple[str, ...], said: str) -> None:
+    answer = memory("log", *arguments)
+    assert answer.code == 2
+    assert said in answer.error
+    assert not (home / "memories.db").exists()
+
+
+def test_a_log_for_people(memory: Command) -> None:
+    made = memory("create", "About apples", "--force").json["id"]
+    memory("turns", "add", "stand\x1b[31mup", "hello")
+    shown = memory("log", "--format", "text").out
+    assert f"create {made} (version 1)" in shown
+    assert "\x1b" not in shown
+    assert f"{pwd.getpwuid(os.getuid()).pw_name}@{os.uname().nodename} by cli" in shown
+    assert memory("log", "--conversation", "never", "--format", "text").out == "Nothing here.\n"
+
+
+def test_a_conversation_that_was_forgotten_has_no_name_in_the_store(memory: Command, home: Path) -> None:
+    memory("turns", "add", "quokka diary", "hello")
+    memory("turns", "forget", "quokka diary", "--yes")
+    assert [change[0] for change in changes(memory, "--conversation", "quokka diary")] == ["turns", "forget"]
+    assert all(change[1].startswith("#") for change in changes(memory))
+    assert [file for file in home.iterdir() if b"quokka" in file.read_bytes()] == []
