@@ -20,7 +20,7 @@ from memories.models import Actor
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.times import from_millis, to_millis
 
-CHAIN = "\x1fchain"  # no memory has an id that begins so
+CHAIN = "\x1f"  # no memory has such an id
 MAX_ITEMS = 500  # in one entry; what is more goes into the next one
 _TURNS = "~"  # before the digest of a conversation
 _NAMED = "="  # before the id of a memory that is no UUID

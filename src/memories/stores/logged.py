@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -82,13 +83,13 @@ class _Logged:
 
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
-        with self.transaction():
+        with self._within():
             self._store.append(records)
-            self._note([_Note(_added(record, self._action), record.ref) for record in records])
+            self._note(_Note(_added(record, self._action), record.ref) for record in records)
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
-        with self.transaction():
+        with self._within():
             self._store.patch(patches)
             self._note(map(_changed, patches))
 
@@ -98,6 +99,10 @@ class _Logged:
             with self.transaction():
                 self._note(_Note("forget", ref) for ref in refs)
         return self._store.remove(refs)
+
+    def _within(self) -> AbstractContextManager[None]:
+        """Return the running transaction, or a new one: one inside another costs a server two more requests."""
+        return self.transaction() if getattr(self._local, "notes", None) is None else contextlib.nullcontext()
 
     def _note(self, done: Iterable[_Note]) -> None:
         self._local.notes += [note for note in done if note.ref.collection in SEARCHED]

@@ -69,7 +69,7 @@ def test_an_import_is_one_entry_and_brings_no_log(memory: Command, folder: Path)
     assert [change[0] for change in changes(memory, *store)] == ["import", "import"]
     assert len(memory("log", *store).json["results"]) == 1
     forged = Path("all.jsonl").read_text() + (
-        '{"collection":"log","namespace":"shared","group":"\\u001fchain","position":1,"text":"[]",'
+        '{"collection":"log","namespace":"shared","group":"\\u001f","position":1,"text":"[]",'
         '"created_at":"2026-01-02T10:00:00.000Z"}\n'
     )
     Path("forged.jsonl").write_text(forged)
