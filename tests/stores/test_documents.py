@@ -37,6 +37,7 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     turns,
     unit_vectors,
 )
+from contract.log import check, opened  # noqa: E402
 
 from memories.errors import (  # noqa: E402
     ConfigError,
@@ -527,6 +528,66 @@ def test_who_was_taken_for_dead_before_its_last_step_changes_nothing(
         update(here)
     found = [(entry.text, entry.ended_at) for entry in everything(open_store(SPACE), pool())]
     assert found == [("apple", None), ("theirs", None)]
+
+
+def test_entries_of_two_machines_follow_each_other_in_one_chain(server: Server, open_store: OpenStore) -> None:
+    mine, theirs = opened(open_store(SPACE)), opened(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
+    mine.create("the first statement", force=True)
+    theirs.create("the second statement", force=True)
+    left = [3]
+
+    def before(name: str) -> None:
+        if name == "add" and left[0]:  # somebody else is faster
+            left[0] -= 1
+            live(server)
+            theirs.create(f"statement {left[0]} in between", force=True)
+            server.before = before
+
+    server.before = before
+    mine.create("the last statement", force=True)
+    live(server)
+    found = check(mine)
+    assert (found.entries, found.problem, found.forks, found.unlogged) == (6, None, (), 0)
+
+
+def test_what_another_machine_made_fail_is_told_as_undone(server: Server, open_store: OpenStore) -> None:
+    mine, theirs = opened(open_store(SPACE)), opened(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
+    made = mine.create("Deploys happen on Tuesdays", force=True).memory
+    assert made is not None
+
+    def before(name: str) -> None:
+        if name == "add":
+            live(server)
+            theirs.update(made.id, "Deploys happen on Fridays")
+
+    server.before = before
+    with pytest.raises(Conflict):
+        mine.update(made.id, "Deploys happen on Mondays")
+    live(server)
+    found = check(mine)
+    assert found.problem is None
+    told_of = [[change.action for change in entry.changes] for entry in mine.log(limit=9)]
+    assert sorted(told_of) == [["create"], ["undone"], ["update"], ["update"]]
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_whenever_a_writer_dies_what_is_stored_is_in_the_log(
+    server: Server, open_store: OpenStore, number: int
+) -> None:
+    memories = opened(open_store(SPACE))
+    made = memories.create("Deploys happen on Tuesdays", force=True, key="deploy").memory
+    assert made is not None
+    die_at(server, number)
+    with pytest.raises(Dead):
+        memories.update(made.id, "Deploys happen on Fridays")
+        memories.create("Lunch is at noon", force=True)
+        raise Dead
+    live(server)
+    again = opened(open_store(SPACE))
+    assert check(again).problem is None
+    again.create("Dinner is at eight", force=True)
+    again.update(made.id, "Deploys happen on Mondays")
+    assert check(again).problem is None
 
 
 def test_a_label_stays_that_one_machine_writes_while_another_removes_it(server: Server, open_store: OpenStore) -> None:

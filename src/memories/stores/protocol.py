@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """Keeps records in two collections, `memory` and `history`, each divided into namespaces.
+    """Keeps records in collections, `memory` and `history`, each divided into namespaces.
+
+    A third one, `log`, has the audit log: see `chain`. Its records are read and scanned like others. They have no words
+    and no vectors, and no search, statistic or change of the space concerns them.
 
     Rules for every backend; `tests/stores/contract/` checks them:
 
