@@ -8,7 +8,7 @@ with its turns: see `Item`. No content, no tag, no key and no conversation's nam
 In the groups named after memories lie the times of their reinforcements: see `reinforced`.
 """
 
-import base64
+import binascii  # not base64, whose import takes as long as all else here
 import contextlib
 import json
 import os
@@ -236,11 +236,12 @@ def _text(value: object) -> str:
 
 
 def _packed(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    return binascii.b2a_base64(data, newline=False).decode().rstrip("=").replace("+", "-").replace("/", "_")
 
 
 def _unpacked(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    whole = text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4)
+    return binascii.a2b_base64(whole)
 
 
 def _hyphenated(data: bytes) -> str:
