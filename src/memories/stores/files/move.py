@@ -158,7 +158,9 @@ class Mover:
     def also_in(self, namespace: str, refs: Sequence[Ref]) -> list[str]:
         """Return where else records may still be: the files from before a move, and stores that were gone back from."""
         marker, names = self.marker(namespace), self._folder.names()
-        found = [name for name in names if marker and KEPT in name and name.partition(KEPT)[0] in marker.originals]
+        log = file_name(Collection.LOG, namespace)  # which has nothing of what they say
+        originals = set(marker.originals) - {log} if marker else set()
+        found = [name for name in names if KEPT in name and name.partition(KEPT)[0] in originals]
         left = {name for name in names if _BESIDE.fullmatch(name)}
         backs = [name for name in names if name.startswith(f"{stem(namespace)}{BACK}")]
         left |= {back.store for back in (self._read_marker(name, namespace) for name in backs) if back}
