@@ -147,3 +147,14 @@ class Node:
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             cursor = connection.execute(statement, values)
             return cursor.fetchall() if cursor.description else []
+
+
+def on_disk(server: Node, needle: bytes) -> list[str]:
+    """Return the files of tables, indexes and statistics that hold some bytes, once all is written out."""
+    server.sql("CHECKPOINT")
+    found = []
+    for file in (server.data / "base").rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # a table was dropped
+            if file.is_file() and needle in file.read_bytes():
+                found.append(file.name)
+    return found

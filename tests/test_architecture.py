@@ -33,8 +33,8 @@ ORDER = {
         sqlite postgres documents < chroma qdrant files""",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
         connection query < vectors words < spaces turns backup salvage < check < store""",
-    "memories.stores.postgres": """schema errors driver < transaction < connection query < vectors words <
-        spaces turns < erasure check < store""",
+    "memories.stores.postgres": """schema errors driver address < transaction < connection query < vectors words counts
+        rewrite < spaces turns < erasure check < store""",
     "memories.stores.documents": """driver client < schema < pending < changes < query < spaces check chains <
         search < store""",
     "memories.stores.chroma": "driver < store",

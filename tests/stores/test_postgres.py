@@ -1,6 +1,5 @@
 """The PostgreSQL store passes the contract; and what is its own, against a real server."""
 
-import itertools
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from postgres_node import Node, free_port
+from postgres_node import Node, free_port, on_disk
 
 pytest.register_assert_rewrite("contract")
 
@@ -61,65 +60,10 @@ from memories.stores.postgres.transaction import Transaction  # noqa: E402
 from memories.stores.records import (  # noqa: E402
     Patch,
     Ref,
-    Space,
     TurnQuery,
 )
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[Node]:
-    node = Node()
-    try:
-        yield node.initialise().start()
-    finally:
-        node.stop()
-
-
-@pytest.fixture
-def schema() -> str:
-    return f"store_{next(_numbers)}"
-
-
-@pytest.fixture
-def url(server: Node, schema: str) -> Iterator[str]:
-    """The URL of a store that does not exist yet; of few partitions, which are made sooner."""
-    yield server.url(options=f"schema={schema}&partitions=2")
-    server.sql(f"SET client_min_messages = error; DROP SCHEMA IF EXISTS {schema} CASCADE")
-
-
-@pytest.fixture
-def open_store(url: str) -> Iterator[OpenStore]:
-    opened: list[PostgresStore] = []
-
-    def open_one(space: Space | None) -> PostgresStore:
-        opened.append(PostgresStore(url, space))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
-
-
-@pytest.fixture
-def store(open_store: OpenStore) -> PostgresStore:
-    return open_store(SPACE)  # type: ignore[return-value]
-
-
-@pytest.fixture
-def opened() -> Iterator[Callable[..., PostgresStore]]:
-    """Open stores by their URL, and close them."""
-    stores: list[PostgresStore] = []
-
-    def open_one(url: str, space: Space | None = SPACE) -> PostgresStore:
-        stores.append(PostgresStore(url, space))
-        return stores[-1]
-
-    yield open_one
-    for store in stores:
-        store.close()
 
 
 class TestPostgres(StoreContract):
@@ -876,7 +820,7 @@ def test_an_older_schema_is_brought_up_to_date_once(
             assert later.count(pool()) == 1
         else:
             later.append([record(f"n{number}")])
-    assert later.info(pool()).schema_version == 2
+    assert later.info(pool()).schema_version == len(postgres_schema.MIGRATIONS)
     assert server.sql(f"SELECT x FROM {schema}.added") == [(1,)]
     assert search(later, "apple")["m"].similarity == pytest.approx(1.0, abs=0.01)
 
@@ -905,7 +849,7 @@ def test_a_newer_schema_is_refused_and_left_as_it_is(
         )
         open_store(SPACE).append([record("n")])
     for old in (early, open_store(SPACE)):
-        with pytest.raises(SchemaTooNew, match="schema 2"):
+        with pytest.raises(SchemaTooNew, match="upgrade memories"):
             old.count(pool())
         with pytest.raises(SchemaTooNew):
             old.append([record("o")])
@@ -1135,13 +1079,6 @@ def test_a_load_whose_look_for_the_planner_fails_is_stored(
 # --- removal ---------------------------------------------------------------------------------------------------------
 
 
-def on_disk(server: Node, needle: bytes) -> list[str]:
-    """Return the files of tables, indexes and statistics that hold some bytes, once all is written out."""
-    server.sql("CHECKPOINT")
-    files = (file for file in (server.data / "base").rglob("*") if file.is_file())
-    return [file.name for file in files if needle in file.read_bytes()]
-
-
 def test_no_byte_of_what_is_removed_is_in_the_files_of_tables(server: Node, store: PostgresStore) -> None:
     ref = Ref(MEMORY, "ann", "gone", 1)
     text = "zanzibarian secrecy " + "quixoticness " * 3
@@ -1157,7 +1094,6 @@ def test_no_byte_of_what_is_removed_is_in_the_files_of_tables(server: Node, stor
     staged = embed_other(text).astype("<f2").tobytes()
     assert on_disk(server, staged)
     assert store.remove([ref]) == ()
-    server.sql("VACUUM (FULL) pg_statistic")  # of the labels alone; texts and words are never sampled
     for needle in (*needles, staged):
         assert on_disk(server, needle) == []
     assert on_disk(server, b"quixot")
@@ -1193,7 +1129,7 @@ def test_two_removals_at_once_are_both_erased(
     for thread in threads:
         thread.join(300)
     ((erasing,),) = server.sql(f"SELECT value FROM {schema}.meta WHERE name = 'erasing'")
-    assert erasing.split() == ["label", "record_p0", "record_p1", "vector_a_p0", "vector_a_p1"]
+    assert erasing.split() == ["record_p0", "record_p1", "vector_a_p0", "vector_a_p1"]
 
 
 def test_words_are_never_in_the_statistics(server: Node, store: PostgresStore, schema: str) -> None:
@@ -1202,26 +1138,6 @@ def test_words_are_never_in_the_statistics(server: Node, store: PostgresStore, s
     assert server.sql("SELECT count(*) > 5 FROM pg_stats WHERE schemaname = %s", (schema,)) == [(True,)]
     rows = server.sql("SELECT s::text FROM pg_stats s WHERE schemaname = %s", (schema,))
     assert not [row for row in rows if "zanzibar" in row[0]]
-
-
-def test_while_somebody_can_still_see_what_was_removed_the_erasure_is_not_done(
-    server: Node, store: PostgresStore, schema: str
-) -> None:
-    import psycopg
-
-    store.append([record(f"m{number}") for number in range(5)])
-    with psycopg.connect(server.url()) as reader:
-        reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        reader.execute("SELECT 1 FROM pg_class")
-        with pytest.raises(StoreBusy, match="older transaction"):
-            store.remove([Ref(MEMORY, "ann", "m3", 1)])
-        assert store.count(pool()) == 4
-        assert store.info(pool()).erasing
-        with pytest.raises(StoreBusy):
-            store.remove([])
-    assert store.remove([]) == ()
-    assert not store.info(pool()).erasing
-    store.append([record("m3")])
 
 
 def test_only_the_owner_of_the_tables_can_erase(
@@ -1262,7 +1178,7 @@ assert "psycopg" not in sys.modules
 where = Filter(Collection.MEMORY, ("ann",))
 store.append([Record(Ref(Collection.MEMORY, "ann", "m", 1), "apple", datetime.now(UTC))])
 assert len(store.candidates(where, vector=None, terms=["apple"], k=5)) == 1
-assert store.scan(where, limit=5) and store.info(where).schema_version == 1
+assert store.scan(where, limit=5) and store.info(where).schema_version > 1
 store.close()
 assert "numpy" not in sys.modules
 """

@@ -127,15 +127,48 @@ def import_(config: "Config", file: str, dry_run: bool, all_namespaces: bool, no
     return 1 if done.conflict_count else 0
 
 
-@command(epilog="memory migrate --to postgresql://memories@db.example/memories")
-@option("--to", "target", metavar="URL", required=True, help="Store to copy to: empty, or an unfinished copy.")
+@command(
+    epilog="memory migrate --to postgresql://memories@db.example/memories\n"
+    "memory migrate --partitions 16 --store postgresql://memories@db.example/memories"
+)
+@option("--to", "target", metavar="URL", help="Store to copy to: empty, or an unfinished copy.")
+@option(
+    "--partitions", type=int, metavar="N",
+    help="Instead of copying, divide the PostgreSQL store into N partitions, 1 to 64.",
+)  # fmt: skip
 @_whole_store
-def migrate(config: "Config", target: str) -> None:
+def migrate(config: "Config", target: str | None, partitions: int | None) -> None:
     """Copy the whole store into another one and verify it.
 
     The original stays as it is and can be used meanwhile. An interrupted copy can be continued by running the same
     command again. Afterwards set MEMORY_STORE to the copy.
+
+    With --partitions the store stays where it is. It is divided anew while others use it, as a whole or not at all.
     """
+    if (target is None) == (partitions is None):
+        raise InvalidInput("name either the store to copy to, with --to, or a number of --partitions")
+    if partitions is not None:
+        _repartition(config, partitions)
+    elif target is not None:
+        _copy(config, target)
+
+
+def _repartition(config: "Config", partitions: int) -> None:
+    if not config.store.startswith(("postgresql:", "postgres:")):
+        raise InvalidInput("only a PostgreSQL store has partitions")
+    from memories.stores.postgres.store import PostgresStore
+
+    with contextlib.closing(PostgresStore(config.store, None)) as store:
+        before = store.repartition(partitions)
+    if not before:
+        raise InvalidInput(f"there is no store yet; make one with {partitions} by ?partitions={partitions} in its URL")
+    emit(
+        {"partitions": partitions, "before": before},
+        lambda: f"The store has {partitions} partitions (before: {before}).",
+    )
+
+
+def _copy(config: "Config", target: str) -> None:
     from memories.embedders import open_embedder
     from memories.transfer.migrate import migrate as run
 

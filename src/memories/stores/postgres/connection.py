@@ -7,17 +7,16 @@ import contextlib
 import hashlib
 import importlib.util
 import logging
-import re
 import threading
+import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from typing import TYPE_CHECKING, Any
 
-from memories.config import without_password
 from memories.disk import ForkGuard
 from memories.errors import ConfigError, SchemaTooNew, StoreBusy, StoreError, StoreUnreachable
 from memories.stores.postgres import schema
-from memories.stores.postgres.errors import INSTALL, refusal, translated
+from memories.stores.postgres.address import parse_url
+from memories.stores.postgres.errors import INSTALL, ServerFull, refusal, translated
 from memories.stores.postgres.transaction import READ_META, Meta, Missing, Transaction, last_rows
 
 if TYPE_CHECKING:
@@ -30,25 +29,21 @@ READ_SECONDS = 60.0  # how long the server may send nothing during a read
 WRITE_SECONDS = 120.0
 MAX_CONNECTIONS = 10  # of one process; more threads wait for each other
 OLDEST = 150_000  # PostgreSQL 15
+PARTITIONS = 4  # of a new store
 MANY = 100  # adding this many records in one step may outdate the planner's statistics
-_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_DEFAULTS = {
-    "connect_timeout": "10",
-    "fallback_application_name": "memories",
-    "keepalives_idle": "30",
-    "tcp_user_timeout": "60000",
-}
 _LOOK = """
 SELECT current_setting('server_version_num')::int, current_setting('server_encoding'), current_setting('fsync'),
        current_setting('synchronous_commit'),
+       current_setting('default_transaction_read_only')::boolean AND NOT pg_is_in_recovery(),
        (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector')
 """
+# What each transaction sets for itself: behind a pooler the next one may run in another session of the server.
 # Computing the words of every row, as a scan without their index does, takes longer than the planner thinks. A scan of
 # the vectors' index continues until enough rows match.
 _SETTINGS = """
-SET enable_seqscan = off; SET enable_partitionwise_join = on; SET jit = off;
-SET idle_in_transaction_session_timeout = '300s'; SET default_transaction_read_only = off;
-SET hnsw.ef_search = 300; SET hnsw.iterative_scan = relaxed_order; SET hnsw.max_scan_tuples = 50000
+SET LOCAL enable_seqscan = off; SET LOCAL enable_partitionwise_join = on; SET LOCAL jit = off;
+SET LOCAL idle_in_transaction_session_timeout = '300s';
+SET LOCAL hnsw.ef_search = 300; SET LOCAL hnsw.iterative_scan = relaxed_order; SET LOCAL hnsw.max_scan_tuples = 50000
 """
 # Tables of more than a megabyte that have doubled since they were last analyzed. Autovacuum does it a minute after a
 # load or never, and until then a search may take ten times as long.
@@ -57,49 +52,14 @@ SELECT oid::regclass::text FROM pg_class
 WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' AND pg_has_role(relowner, 'USAGE')
 AND pg_relation_size(oid) / current_setting('block_size')::int > 2 * greatest(relpages, 64)
 """
+_FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0  # seconds between tries to get a connection from a server that has none left
 _log = logging.getLogger(__name__)
 
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"  # a replica would refuse READ WRITE before it is asked to write
-
-
-class StoreURL(NamedTuple):
-    """The parts of a store's URL.
-
-    Attributes:
-        full: The URL for libpq.
-        shown: The URL without its password.
-        schema: The schema that holds the tables.
-        partitions: How many partitions a new store gets.
-    """
-
-    full: str
-    shown: str
-    schema: str
-    partitions: int
-
-
-def parse_url(url: str) -> StoreURL:
-    """Parse a URL of libpq with two options of our own, `schema` and `partitions`.
-
-    Raises:
-        ConfigError: It is not valid.
-    """
-    shown = without_password(url)
-    try:
-        parts = urlsplit(url)
-        given = dict(parse_qsl(parts.query, keep_blank_values=True))
-    except ValueError as exc:
-        raise ConfigError("the URL of the PostgreSQL store is not one; write postgresql://user@host/database") from exc
-    name, partitions = given.pop("schema", "memories"), given.pop("partitions", "4")
-    if not _SCHEMA.fullmatch(name) or name.startswith("pg_"):
-        raise ConfigError(f'schema "{name[:80]}" in {shown} must consist of lower-case letters, digits and _')
-    if not partitions.isdecimal() or not 1 <= int(partitions) <= 64:
-        raise ConfigError(f"partitions={partitions[:20]} in {shown} must be a number from 1 to 64")
-    query = urlencode({name: given.get(name, value) for name, value in {**_DEFAULTS, **given}.items()})
-    if any("password" in option for option in given):
-        shown = urlunsplit(urlsplit(shown)._replace(query=""))
-    return StoreURL(urlunsplit(parts._replace(query=query)), shown, name, int(partitions))
+_BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
+# Before the first snapshot: tables are replaced by copies, in which an older snapshot would see no rows.
+_READ_STORE = f"LOCK TABLE ONLY record IN ACCESS SHARE MODE; {READ_META}"
+_REPLICA_WAIT = "SyncRepWaitForLSN"  # the function of the server that warns of a wait that was ended
 
 
 class Server:
@@ -126,7 +86,7 @@ class Server:
         self._guard = ForkGuard()
         self._local = threading.local()
         self._idle: list[Connection] = []
-        self._idle_lock = threading.Lock()
+        self._given_back = threading.Condition()
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._closed = False
         self._exists = False
@@ -147,7 +107,7 @@ class Server:
                 current.lock(namespaces, whole=whole)
                 yield current
                 return
-            with self._begun(_BEGIN_READ, known=self._exists) as transaction:
+            with self._begun(_READ_STORE if self._exists else "") as transaction:
                 yield self._found(transaction)
 
     @contextlib.contextmanager
@@ -179,15 +139,15 @@ class Server:
                     yield current
                 return
             if not self._exists:  # checking costs less than the lock for creating it
-                with self._begun(_BEGIN_READ) as transaction:
+                with self._begun("") as transaction:
                     self._found(transaction)
             if not self._exists:
                 self._create()
             waiting = "" if wait_seconds is None else f"SET LOCAL lock_timeout = '{wait_seconds * 1000:.0f}ms'; "
             commit = "" if durable else "SET LOCAL synchronous_commit = off; "
             kind = "" if whole else "_shared"
-            begin = f"{_BEGIN_WRITE}; {waiting}{commit}SELECT pg_advisory_xact_lock{kind}({self._lock_key()})"
-            with self._begun(begin, known=True, to_write=True) as transaction:
+            first = f"{waiting}{commit}SELECT pg_advisory_xact_lock{kind}({self._lock_key()}); {READ_META}"
+            with self._begun(first, to_write=True) as transaction:
                 self._check_schema(transaction.meta)
                 transaction.lock(namespaces)
                 self._local.transaction = transaction
@@ -197,22 +157,29 @@ class Server:
                     self._local.transaction = None
             if transaction.added >= MANY:
                 self._analyze_grown()
+            for action in transaction.afterwards:
+                action()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[Transaction]:
+        """Yield a transaction that holds no lock of ours and has no deadline; commit at the end."""
+        with translated(self.shown), self._begun(READ_META, to_write=True) as transaction:
+            self._check_schema(transaction.meta)
+            transaction.connection.patience = None
+            yield transaction
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator["Connection"]:
+        """Yield a connection outside of any transaction and without a deadline; name tables with their schema."""
+        with translated(self.shown), self._begun("") as transaction:
+            transaction.run("ROLLBACK")
+            transaction.connection.patience = None
+            yield transaction.connection
 
     @property
     def in_write(self) -> bool:
         """Whether this thread is inside `write`."""
         return self._current() is not None
-
-    @contextlib.contextmanager
-    def maintenance(self) -> Iterator["Connection"]:
-        """Yield a connection outside of any transaction, with all writers excluded."""
-        first = f"SELECT pg_advisory_lock({self._lock_key()})"
-        with translated(self.shown), self._borrowed(first, WRITE_SECONDS) as (connection, _):
-            try:
-                yield connection
-            finally:
-                if not connection.closed:
-                    connection.execute("SELECT pg_advisory_unlock(%s)", (self._lock_key(),))
 
     def close(self) -> None:
         """Close the connections of this process; those that are in use when they are given back."""
@@ -222,7 +189,7 @@ class Server:
         self._close_idle()
 
     def _close_idle(self) -> None:
-        with self._idle_lock:
+        with self._given_back:
             for connection in self._idle:
                 connection.close()
             self._idle.clear()
@@ -240,21 +207,20 @@ class Server:
     # --- transactions ----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _begun(self, begin: str, *, known: bool = False, to_write: bool = False) -> Iterator[Transaction]:
+    def _begun(self, first: str, *, to_write: bool = False) -> Iterator[Transaction]:
         """Begin a transaction, yield it, and end it; one that only reads is rolled back.
 
         Args:
-            begin: The statement that begins it.
-            known: Whether the store is known to exist; what it remembers is then read in the same step.
+            first: What is run first, in the same step; `READ_META` at its end saves reading that later.
             to_write: Whether to commit.
         """
         import psycopg
 
-        first, patience = f"{begin}; {READ_META}" if known else begin, WRITE_SECONDS if to_write else READ_SECONDS
-        with self._borrowed(first, patience) as (connection, answer):
+        with self._borrowed(first, to_write=to_write) as (connection, answer):
             try:
                 if to_write and self._unsafe:
                     raise StoreError(f"{self.shown}: {self._unsafe}")
+                known = first.endswith(READ_META)
                 yield Transaction(connection, self._lock_key, last_rows(answer) if known else None)
             except BaseException:
                 with contextlib.suppress(psycopg.Error):  # a connection that is lost is closed when it is given back
@@ -271,7 +237,8 @@ class Server:
         warnings: list[str] = []
 
         def note(notice: psycopg.errors.Diagnostic) -> None:
-            warnings.append(notice.message_primary or "")  # it can be read now and never again
+            if notice.source_function == _REPLICA_WAIT:  # its text is in the server's language
+                warnings.append(notice.message_primary or "")  # it can be read now and never again
 
         connection.add_notice_handler(note)
         try:
@@ -293,8 +260,8 @@ class Server:
             )
 
     @contextlib.contextmanager
-    def _borrowed(self, first: str, patience: float) -> Iterator[tuple["Connection", "psycopg.Cursor"]]:
-        """Yield a connection of the pool with this deadline, and the answer to the first statement on it."""
+    def _borrowed(self, first: str, *, to_write: bool) -> Iterator[tuple["Connection", "psycopg.Cursor"]]:
+        """Yield a connection of the pool on which a transaction has begun, and the answer to the first statement."""
         from psycopg.pq import TransactionStatus
 
         self._forget_if_forked()
@@ -303,47 +270,67 @@ class Server:
                 f"all {MAX_CONNECTIONS} connections to {self.shown} are in use; nothing was done; try again"
             )
         try:
-            connection, answer = self._ready(first, patience)
+            connection, answer = self._ready(first, to_write=to_write)
             try:
                 yield connection, answer
             finally:
-                if self._closed or connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
-                    connection.close()
-                else:
-                    with self._idle_lock:
+                idle = not connection.closed and connection.info.transaction_status == TransactionStatus.IDLE
+                with self._given_back:
+                    if self._closed or not idle:
+                        connection.close()
+                    else:
                         self._idle.append(connection)
+                    self._given_back.notify()  # of one that is closed, too: the server has room for another
         finally:
             self._free.release()
 
-    def _ready(self, first: str, patience: float) -> tuple["Connection", "psycopg.Cursor"]:
-        """Return a connection and the answer to a first statement.
+    def _ready(self, first: str, *, to_write: bool) -> tuple["Connection", "psycopg.Cursor"]:
+        """Return a connection on which a transaction has begun, and the answer to the first statement.
 
-        The server may have closed an idle one. Nothing has happened then, and a new one is opened.
+        The server may have closed an idle one. Nothing has happened then, and a new one is opened. If the server has no
+        room for a new one, one that is given back is waited for.
         """
+        until, pause = time.monotonic() + BUSY_SECONDS, _FIRST_PAUSE
+        while True:
+            started = self._on_idle(first, to_write=to_write)
+            if started is not None:
+                return started
+            try:
+                connection = self._connect()
+            except ServerFull:
+                if time.monotonic() > until:
+                    raise
+                with self._given_back:
+                    if not self._idle:
+                        self._given_back.wait(pause)
+                pause = min(2 * pause, _LAST_PAUSE)
+                continue
+            try:
+                return connection, _begin(connection, first, to_write=to_write)
+            except BaseException:
+                connection.close()
+                raise
+
+    def _on_idle(self, first: str, *, to_write: bool) -> tuple["Connection", "psycopg.Cursor"] | None:
+        """Begin a transaction on an idle connection, if there is one that still works."""
         import psycopg
 
-        with self._idle_lock:
+        with self._given_back:
             connection = self._idle.pop() if self._idle else None
-        if connection is not None:
-            connection.patience = patience
-            try:
-                return connection, connection.execute(first)
-            except StoreUnreachable:
-                self._close_idle()  # the others may be stopped as well
-                raise
-            except psycopg.Error as exc:
-                lost = connection.broken and isinstance(exc, psycopg.OperationalError)
-                connection.close()
-                if not lost:
-                    raise
-                self._close_idle()  # the others are as old
-        connection = self._connect()
-        connection.patience = patience
+        if connection is None:
+            return None
         try:
-            return connection, connection.execute(first)
-        except BaseException:
-            connection.close()
+            return connection, _begin(connection, first, to_write=to_write)
+        except StoreUnreachable:
+            self._close_idle()  # the others may be stopped as well
             raise
+        except BaseException as exc:
+            lost = connection.broken and isinstance(exc, psycopg.OperationalError)
+            connection.close()
+            if not lost:
+                raise
+            self._close_idle()  # the others are as old
+            return None
 
     def _forget_if_forked(self) -> None:
         if self._guard.forked:
@@ -356,13 +343,14 @@ class Server:
         from memories.stores.postgres.driver import Connection
 
         try:
-            connection = Connection.connect(self.url.full, autocommit=True, client_encoding="utf8")
+            # Statements are not prepared on the server: behind a pooler the next one may reach another session.
+            connection = Connection.connect(
+                self.url.full, autocommit=True, client_encoding="utf8", prepare_threshold=None
+            )
         except psycopg.ProgrammingError as exc:  # its message may hold the password
             raise ConfigError(f"{self.shown} is not a URL that PostgreSQL knows; check its parts and options") from exc
         except psycopg.Error as exc:
-            parts = urlsplit(self.url.full)
-            password = dict(parse_qsl(parts.query)).get("password") or unquote(parts.password or "")
-            raise refusal(exc, self.shown, password) from exc
+            raise refusal(exc, self.shown, self.url.password) from exc
         connection.shown = self.shown
         try:
             self._prepare(connection)
@@ -373,7 +361,7 @@ class Server:
 
     def _prepare(self, connection: "Connection") -> None:
         """Check the server, and make the settings that a connection needs."""
-        version, encoding, fsync, commit, extension = connection.execute(_LOOK).fetchall()[0]
+        version, encoding, fsync, commit, reads_only, extension = connection.execute(_LOOK).fetchall()[0]
         if version < OLDEST:
             raise StoreError(
                 f"{self.shown} is PostgreSQL {version // 10_000}; this needs {OLDEST // 10_000} or newer: upgrade it"
@@ -381,15 +369,19 @@ class Server:
         if encoding != "UTF8":
             raise StoreError(f"the database of {self.shown} has the encoding {encoding}; use one with UTF8")
         self._unsafe = None if fsync == "on" else "fsync is off there, so a power cut loses writes; set fsync = on"
-        if commit not in ("on", "remote_apply"):
-            connection.execute("SET synchronous_commit = on")
         path = ", ".join(f'"{name}"' for name in dict.fromkeys((self.url.schema, "public", extension)) if name)
-        connection.execute(f"SET search_path = {path}; SET lock_timeout = '{BUSY_SECONDS * 1000:.0f}ms'; {_SETTINGS}")
+        kept = commit if commit in ("on", "remote_apply") else "on"
+        connection.settings = (
+            f"SET LOCAL search_path = {path}; SET LOCAL lock_timeout = '{BUSY_SECONDS * 1000:.0f}ms'; "
+            f"SET LOCAL synchronous_commit = {kept}; {_SETTINGS}"
+        )
+        # A replica would refuse READ WRITE before it is asked to write.
+        connection.access = " READ WRITE" if reads_only else ""
 
     def _analyze_grown(self) -> None:
         """Analyze tables that have grown; the records are stored already, so a failure is only logged."""
         try:
-            with translated(self.shown), self._begun(_BEGIN_WRITE, to_write=True) as transaction:
+            with translated(self.shown), self._begun("", to_write=True) as transaction:
                 for (table,) in transaction.rows(_GROWN):
                     transaction.run(f"ANALYZE (SKIP_LOCKED) {table}")
         except StoreError as exc:
@@ -399,16 +391,28 @@ class Server:
 
     def _found(self, transaction: Transaction) -> Transaction:
         """Return the transaction if the store exists, after migrating an older one; else an empty one."""
-        name = f"{self.url.schema}.meta"
-        if not self._exists and transaction.value("SELECT to_regclass(%s)", (name,)) is None:
-            return Missing(transaction.connection, self._lock_key)
+        connection, name = transaction.connection, f"{self.url.schema}.meta"
+        if not self._exists:
+            if transaction.value("SELECT to_regclass(%s)", (name,)) is None:
+                return Missing(connection, self._lock_key)
+            transaction = self._begun_again(connection)
         if self._check_schema(transaction.meta) < len(schema.MIGRATIONS):
-            transaction.run("ROLLBACK")
+            connection.execute("ROLLBACK")
             self._create()
-            transaction.run(_BEGIN_READ)
-            transaction = Transaction(transaction.connection, self._lock_key)
+            transaction = self._begun_again(connection)
+        there, asked = transaction.meta.partitions, self.url.partitions or 0
+        if not self._exists and asked > there:
+            _log.warning(
+                "%s has %d partitions, and its URL asks for %d; to divide it anew run: memory migrate --partitions %d",
+                *(self.shown, there, asked, asked),
+            )
         self._exists = True
         return transaction
+
+    def _begun_again(self, connection: "Connection") -> Transaction:
+        connection.execute("ROLLBACK")
+        answer = _begin(connection, _READ_STORE, to_write=False)
+        return Transaction(connection, self._lock_key, last_rows(answer))
 
     def _check_schema(self, meta: Meta) -> int:
         """Return the schema's version; checked in every transaction, since a newer program may migrate at any time."""
@@ -422,17 +426,22 @@ class Server:
 
     def _create(self) -> None:
         """Create the tables, or migrate older ones step by step; others wait meanwhile."""
-        with self._begun(
-            f"{_BEGIN_WRITE}; SELECT pg_advisory_xact_lock({self._lock_key()})", to_write=True
-        ) as transaction:
+        with self._begun(f"SELECT pg_advisory_xact_lock({self._lock_key()})", to_write=True) as transaction:
             transaction.connection.patience = None
             if transaction.value("SELECT to_regnamespace(%s)", (self.url.schema,)) is None:
                 transaction.run(f'CREATE SCHEMA "{self.url.schema}"')
             if transaction.value("SELECT to_regclass(%s)", (f"{self.url.schema}.meta",)) is None:
                 transaction.run(schema.META)
             meta = transaction.meta
-            partitions = meta.partitions or self.url.partitions
+            partitions = meta.partitions or self.url.partitions or PARTITIONS
             for number in range(self._check_schema(meta) + 1, len(schema.MIGRATIONS) + 1):
                 transaction.run(schema.MIGRATIONS[number - 1](partitions))
                 transaction.remember({"schema": number, "partitions": partitions})
         self._exists = True
+
+
+def _begin(connection: "Connection", first: str, *, to_write: bool) -> "psycopg.Cursor":
+    """Begin a transaction with all that it sets, and run a first statement, in one step; return its answer."""
+    connection.patience = WRITE_SECONDS if to_write else READ_SECONDS
+    begin = f"{_BEGIN_WRITE}{connection.access}" if to_write else _BEGIN_READ
+    return connection.execute(f"{begin}; {connection.settings}; {first}")

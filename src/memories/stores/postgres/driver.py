@@ -19,10 +19,14 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     Attributes:
         shown: The URL without its password.
         patience: How many seconds the server may send nothing; None for no limit.
+        settings: What each transaction on it sets for itself.
+        access: How one that writes begins, as far as this differs from what the server does by itself.
     """
 
     shown = "the server"
     patience: float | None = 30.0
+    settings = ""
+    access = ""
 
     def wait(self, gen: Generator[Any, Any, _R], *args: Any, **kwargs: Any) -> _R:
         """Wait as the driver does.

@@ -1,108 +1,104 @@
-"""Removal for good in the PostgreSQL store: rows are deleted, then the files that held them are rewritten."""
+"""Removal for good in the PostgreSQL store: rows are deleted, then the tables that held them are replaced by copies.
 
-import re
+Deleting alone leaves the bytes: the server marks the space of a row as free and overwrites it some day.
+"""
+
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from memories.errors import StoreBusy, StoreError
+from memories.errors import StoreError
+from memories.stores.postgres import counts
 from memories.stores.postgres.connection import Server
+from memories.stores.postgres.counts import Counted
 from memories.stores.postgres.query import at_refs, by_namespace
+from memories.stores.postgres.rewrite import Copy, Leaf, leaves, replace, rewriting, watch, watched
 from memories.stores.postgres.spaces import tables
 from memories.stores.postgres.transaction import ERASING, Transaction
 from memories.stores.records import Ref
 
-if TYPE_CHECKING:
-    import psycopg
-
-    from memories.stores.postgres.driver import Connection
-
-_FORGET_LABELS = """
-DELETE FROM label l WHERE l.namespace = %s AND l.collection = %s AND NOT EXISTS (
-  SELECT 1 FROM record r WHERE r.namespace = l.namespace AND r.collection = l.collection
-  AND r.labels @> jsonb_build_object(l.key, l.value)
-)
-"""
-_UNCOUNT = """
-UPDATE corpus SET documents = documents - %s, tokens = tokens - %s
-WHERE namespace = %s AND collection = %s AND ended = %s
-"""
-_KIND = "SELECT relkind, pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(%s)"
-_NUMBER = re.compile(r"\d+")
+_COLUMNS = "r.seq, r.grp, r.position, r.ended_at IS NOT NULL, r.ended_by, r.length, r.labels"
+_PARENT = "SELECT 1 FROM pg_inherits WHERE inhrelid = %s::regclass"
 
 
 def remove(db: Transaction, refs: Sequence[Ref]) -> None:
-    """Delete records with all that belongs to them, and remember which tables must be rewritten."""
+    """Delete records with all that belongs to them, and remember which tables still hold their bytes."""
     touched: set[str] = set()
     for (collection, namespace), among in by_namespace(refs).items():
-        found = at_refs(db, "SELECT r.seq, r.ended_at IS NOT NULL, r.length FROM record r", among)
-        seqs = [seq for seq, _, _ in found]
+        found = at_refs(db, f"SELECT {_COLUMNS} FROM record r", among)
+        seqs = [row[0] for row in found]
         if not seqs:
             continue
+        embedded: set[int] = set()
         for table in ("record", "access", *tables(db)):
             rows = db.rows(
                 f"DELETE FROM {table} WHERE namespace = %s AND seq = ANY(%s::bigint[]) "
-                "RETURNING tableoid::regclass::text",
+                "RETURNING tableoid::regclass::text, seq",
                 (namespace, seqs),
             )
-            touched |= {part for (part,) in rows}
-        for state in (False, True):
-            lengths = [length for _, ended, length in found if ended is state]
-            if lengths:
-                db.run(_UNCOUNT, (len(lengths), sum(lengths), namespace, collection, state))
-        db.run(_FORGET_LABELS, (namespace, collection))
-        touched.add("label")
+            touched |= {part for part, _ in rows if table != "access"}
+            if db.meta.used is not None and table == db.meta.used.table:
+                embedded = {seq for _, seq in rows}
+        gone = [
+            Counted(Ref(collection, namespace, group, position), ended, ended_by, length, labels, seq in embedded)
+            for seq, group, position, ended, ended_by, length, labels in found
+        ]
+        counts.change(db, gone=gone)
+        if counts.forget_labels(db, gone):
+            touched.add("label")
     db.lock((ERASING,))
     db.remember({"erasing": " ".join(sorted(touched.union(db.meta.erasing))) or None})
 
 
 def erase(server: Server) -> tuple[str, ...]:
-    """Rewrite the tables from which rows were deleted, so that none of their bytes is left in the files.
+    """Replace the tables from which rows were deleted by copies, so that none of their bytes is left in the files.
+
+    Others read and write meanwhile.
 
     Returns:
-        Partitions on other nodes, which can't be rewritten from here.
+        Partitions on other nodes, which can't be replaced from here.
 
     Raises:
-        StoreBusy: Somebody still reads the deleted rows.
+        StoreBusy: Another transaction kept using the tables.
     """
-    elsewhere: list[str] = []
-    with server.maintenance() as connection:
-        erasing = connection.execute("SELECT value FROM meta WHERE name = 'erasing'").fetchone()
-        for table in erasing[0].split() if erasing else ():
-            found = connection.execute(_KIND, (table,)).fetchone()
-            if found is None:
-                continue  # dropped meanwhile by a switch of the space, and its file with it
-            kind, own = found
-            if kind == "f":
-                elsewhere.append(f"{table} on another node, until VACUUM FULL is run there")
-            elif own:
-                _rewrite(connection, server, table)
-            else:
+    elsewhere: dict[str, None] = {}
+    while True:
+        with server.read() as db:
+            table = next((name for name in db.meta.erasing if name not in elsewhere), None)
+            found = leaves(db, table) if table else []
+        if table is None:
+            break
+        for leaf in found:
+            if not leaf.local:
+                elsewhere[table] = None
+            elif not leaf.owned:
                 raise StoreError(
-                    f"the records are removed, but their bytes are not yet erased: only the owner of {table} may run "
-                    "VACUUM FULL; forget again as that user"
+                    f"the records are removed, but their bytes are not yet erased: only the owner of {table} may "
+                    "replace it; forget again as that user"
                 )
-        connection.execute("DELETE FROM meta WHERE name = 'erasing'")
-    return tuple(elsewhere)
+        if table not in elsewhere:
+            _erase(server, table, found)
+    if elsewhere:
+        with server.alone() as db:
+            db.lock((ERASING,))
+            _erased(db, set(elsewhere))
+    return tuple(f"{table} on another node, until VACUUM FULL is run there" for table in elsewhere)
 
 
-def _rewrite(connection: "Connection", server: Server, table: str) -> None:
-    """Copy what is left of a table into new files and remove the old ones, however long it takes."""
-    details: list[str] = []
+def _erase(server: Server, table: str, found: Sequence[Leaf]) -> None:
+    """Replace one table, unless somebody else has done it meanwhile."""
+    watch(server, [leaf.name for leaf in found])
+    with rewriting(server) as db:
+        if table not in db.meta.erasing:
+            return
+        if not leaves(db, table):  # dropped by a switch of the space, or divided anew, and its files with it
+            db.lock((ERASING,))
+            _erased(db, {table})
+        elif watched(db, [table]):
+            part = db.value(_PARENT, (table,)) is not None
+            removed = replace(server, db, [Copy(table, [table], f"{table}_new", 0 if part else 1)])
+            db.lock((ERASING,))
+            if table not in removed:
+                _erased(db, {table})
 
-    def note(notice: "psycopg.errors.Diagnostic") -> None:
-        details.append((notice.message_detail or "").partition("\n")[0])  # it can be read now and never again
 
-    connection.add_notice_handler(note)
-    patience, connection.patience = connection.patience, None
-    try:
-        connection.execute(f"VACUUM (FULL, VERBOSE) {table}")
-    finally:
-        connection.patience = patience
-        connection.remove_notice_handler(note)
-    # The only number in the detail, in any language: how many rows an older transaction may still see.
-    if any(int(number) for detail in details for number in _NUMBER.findall(detail)):
-        raise StoreBusy(
-            f"an older transaction on {server.shown} can still see what was removed, so its bytes are still there; "
-            "forget it again when that transaction has ended"
-        )
-    connection.execute(f"ANALYZE {table}")
+def _erased(db: Transaction, done: set[str]) -> None:
+    db.remember({"erasing": " ".join(sorted(set(db.meta.erasing) - done)) or None})

@@ -19,23 +19,53 @@ _REFUSED = (
     ("no pg_hba.conf entry", "the server lets no one in from here; ask its administrator for an entry in pg_hba.conf"),
     ("does not support ssl", "it does not speak TLS, which the URL demands; change sslmode"),
     ("certificate", "its certificate can't be trusted; check sslmode and sslrootcert"),
-    ("session is read-only", "it is a read-only replica and the URL demands one that can be written"),
-    ("server is in hot standby", "it is a read-only replica and the URL demands one that can be written"),
+    (
+        "unsupported startup parameter",
+        "a connection pooler stands before it and refuses an option; leave it out of the URL ({detail})",
+    ),
 )
-_UNREACHABLE = (  # trying again may help
-    ("connection refused", "nothing listens at that address; start the server, or check host and port"),
-    ("no such file or directory", "nothing listens at that address; start the server, or check host and port"),
+_FULL = (  # a connection that somebody gives back helps
     ("too many clients", "it has no connection left; try again, or raise max_connections"),
     ("remaining connection slots", "it has no connection left; try again, or raise max_connections"),
+    ("no more connections allowed", "its connection pooler has no connection left; try again, or raise its limit"),
+    ("too many connections for", "the user or the database has no connection left; try again, or raise its limit"),
+    ("too many connections", "it has no connection left; try again, or raise its limit"),
+)
+_UNREACHABLE = (  # trying again may help
+    ("temporary failure in name resolution", "no name server answered; try again"),
+    ("connection refused", "nothing listens at that address; start the server, or check host and port"),
+    ("no such file or directory", "nothing listens at that address; start the server, or check host and port"),
     ("starting up", "it is just starting; try again"),
+    ("recovery mode", "it recovers from a crash; try again"),
+    ("accepting connections", "it is just starting; try again"),  # not yet
+    ("accepting commands", "it is just starting; try again"),  # not
     ("shutting down", "it is shutting down; try again when it is back"),
     ("timeout expired", "it does not answer; check host, port and firewall"),
+    ("timed out", "it does not answer; check host, port and firewall"),
+    ("timeout", "it does not answer in time; try again"),
+    ("unreachable", "there is no way to it; check host and network"),
+    ("no route to host", "there is no way to it; check host and network"),
+    ("closed the connection", "the server closed the connection; it may be restarting: try again"),
+    ("connection reset", "the server closed the connection; it may be restarting: try again"),
+    ("broken pipe", "the server closed the connection; it may be restarting: try again"),
+    ("eof detected", "the server closed the connection; it may be restarting: try again"),
+    ("terminating connection", "the server closed the connection; it may be restarting: try again"),
+    ("server login", "its connection pooler can't reach the server; try again when it is back"),
+    ("cannot connect to server", "its connection pooler can't reach the server; try again when it is back"),
+)
+_STANDBY = (  # of several hosts; where one could not be reached at all, trying again may help
+    ("session is read-only", "it is a read-only replica and the URL demands one that can be written"),
+    ("server is in hot standby", "it is a read-only replica and the URL demands one that can be written"),
 )
 INSTALL = "run: pip install 'psycopg[binary]'"
 _MISSING = (
     ("database", "has no such database; create it, or check its name in the URL"),
     ("role", "has no such user; create it, or check its name in the URL"),
 )
+
+
+class ServerFull(StoreUnreachable):
+    """The server, or the user, may have no more connections; one that is given back helps."""
 
 
 class Interrupted(StoreUnreachable):
@@ -108,29 +138,35 @@ def translation(exc: "psycopg.Error", shown: str) -> StoreError | Conflict:
     for names, kind, message in _TRANSLATIONS:
         if isinstance(exc, tuple(getattr(errors, name) for name in names.split())):
             return kind(message.format(shown=shown, detail=detail))
-    if isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError) and exc.sqlstate in _LOST:
+    lost = isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError) and exc.sqlstate is None
+    if lost or str(exc.sqlstate).startswith(_LOST):
         return Interrupted(f"the connection to {shown} was lost; nothing was written; try again")
     return StoreError(f"{shown} could not do it ({detail}); nothing was written")
 
 
-# None: the socket broke. The others: an administrator ended the session, the server crashed or is starting.
-_LOST = (None, "57P01", "57P02", "57P03", "08000", "08003", "08006")
+# Besides a broken socket, which has no code: the server crashed, is starting or stopping, or an administrator ended the
+# session; it waited too long; a connection could not be made, or a pooler lost it; no connection is left.
+_LOST = ("57P", "25P03", "25P04", "08", "53300")
 
 
-def refusal(exc: "psycopg.Error", shown: str, password: str | None) -> StoreError:
+def refusal(exc: "psycopg.Error", shown: str, password: str) -> StoreError:
     """Return our error for a connection that could not be made."""
-    lower = str(exc).lower()
-    for kind, table in ((StoreError, _REFUSED), (StoreUnreachable, _UNREACHABLE)):
+    lower, detail = str(exc).lower(), _first_line(exc)
+    if password:
+        detail = detail.replace(password, "***")
+    for kind, table in (
+        (StoreError, _REFUSED),
+        (ServerFull, _FULL),
+        (StoreUnreachable, _UNREACHABLE),
+        (StoreError, _STANDBY),
+    ):
         for sign, meaning in table:
             if sign in lower:
-                return kind(f"cannot connect to {shown}: {meaning}")
+                return kind(f"cannot connect to {shown}: {meaning.format(detail=detail)}")
     if "does not exist" in lower:
         for what, meaning in _MISSING:
             if f'{what} "' in lower:
                 return StoreError(f"cannot connect: the server of {shown} {meaning}")
-    detail = _first_line(exc)
-    if password:
-        detail = detail.replace(password, "***")
     return StoreError(f"cannot connect to {shown} ({detail}); check the URL and the server")
 
 

@@ -27,6 +27,7 @@ class Selection(NamedTuple):
         namespaces: The namespaces, each once.
         collection: Memories or turns.
         states: Whether live records (False) and ended ones (True) may match.
+        whole: Whether all records in these states match.
         broad: Whether all live records of the namespaces match.
     """
 
@@ -35,6 +36,7 @@ class Selection(NamedTuple):
     namespaces: tuple[str, ...]
     collection: Collection
     states: tuple[bool, ...]
+    whole: bool
     broad: bool
 
 
@@ -50,13 +52,15 @@ def selection(where: Filter, namespace: str | None = None) -> Selection:
     # The collection is part of the text, so that the planner knows which indexes hold it.
     conditions = [among, f"r.collection = '{where.collection}'", *(sql.replace("?", "%s") for sql, _ in plain)]
     states = {"live": (False,), "ended": (True,), "any": (False, True)}[where.state]
+    whole = len(plain) == 1 and where.as_of is None
     return Selection(
         sql=" AND ".join(conditions),
         values=(*named, *(value for _, given in plain for value in given)),
         namespaces=namespaces,
         collection=where.collection,
         states=states if where.as_of is None else (False, True),
-        broad=len(plain) == 1 and where.as_of is None and where.state == "live",
+        whole=whole,
+        broad=whole and where.state == "live",
     )
 
 

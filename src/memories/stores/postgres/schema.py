@@ -115,11 +115,12 @@ CREATE UNIQUE INDEX {part}_seq ON {part} (namespace, seq, win);
 """
 _STORAGE_PLAIN = "ALTER TABLE {part} ALTER COLUMN embedding SET STORAGE PLAIN;"
 _HNSW = """
-CREATE INDEX {part}_{collection} ON {part} USING hnsw (embedding halfvec_cosine_ops)
-  WITH (m = 16, ef_construction = 128) WHERE live AND collection = '{collection}';
+CREATE INDEX CONCURRENTLY IF NOT EXISTS {part}_{collection} ON {schema}.{part}
+  USING hnsw (embedding {vector}.halfvec_cosine_ops)
+  WITH (m = 16, ef_construction = 128) WHERE live AND collection = '{collection}'
 """
 _PLAIN_DIMENSIONS = 3_500  # of two bytes each: with more, a row would not fit into a page
-_HNSW_DIMENSIONS = 4_000  # pgvector indexes no more; such vectors are scored one by one
+HNSW_DIMENSIONS = 4_000  # pgvector indexes no more; such vectors are scored one by one
 
 
 def _tables(script: str, table: str, partitions: int, part_script: str) -> str:
@@ -139,20 +140,82 @@ def _first(partitions: int) -> str:
 
 
 def vector_script(table: str, dimension: int, partitions: int) -> str:
-    """Return the script that makes the tables for the vectors of a space."""
+    """Return the script that makes the tables for the vectors of a space; see `hnsw_script` for their last indexes."""
     part = _VECTOR_PART
     if dimension <= _PLAIN_DIMENSIONS:
         part += _STORAGE_PLAIN
-    if dimension <= _HNSW_DIMENSIONS:
-        part += "".join(_HNSW.replace("{collection}", known) for known in SEARCHED)
     script = _VECTOR.replace("{table}", table).replace("{dimension}", str(dimension))
     return _tables(script, table, partitions, part)
+
+
+def hnsw_script(schema: str, part: str, collection: Collection, extension: str) -> str:
+    """Return the statement that makes the index by which many vectors are searched, while others read and write.
+
+    Args:
+        schema: Where the tables are.
+        part: The table, or one of its partitions.
+        collection: Memories or turns.
+        extension: The schema of pgvector.
+    """
+    return _HNSW.format(schema=f'"{schema}"', part=part, collection=collection, vector=f'"{extension}"')
+
+
+_SECOND = """
+-- How many records have a label, so that listing them does not read the records.
+ALTER TABLE label ADD COLUMN live bigint NOT NULL DEFAULT 0, ADD COLUMN ended bigint NOT NULL DEFAULT 0;
+ALTER TABLE label ALTER COLUMN key SET STATISTICS 0, ALTER COLUMN value SET STATISTICS 0;
+UPDATE label l SET live = n.live, ended = n.ended FROM (
+  SELECT r.namespace, r.collection, g.key COLLATE "C" AS key, g.value COLLATE "C" AS value,
+    count(*) FILTER (WHERE r.ended_at IS NULL) AS live, count(*) FILTER (WHERE r.ended_at IS NOT NULL) AS ended
+  FROM record r CROSS JOIN jsonb_each_text(r.labels) g GROUP BY 1, 2, 3, 4
+) n WHERE (l.namespace, l.collection, l.key, l.value) = (n.namespace, n.collection, n.key, n.value);
+
+-- How many of the documents have vectors that are searched, and how many of the ended ones were deleted.
+ALTER TABLE corpus ADD COLUMN embedded bigint NOT NULL DEFAULT 0, ADD COLUMN deleted bigint NOT NULL DEFAULT 0;
+UPDATE corpus c SET deleted = n.number FROM (
+  SELECT namespace, collection, count(*) AS number FROM record WHERE ended_at IS NOT NULL AND ended_by = 'delete'
+  GROUP BY 1, 2
+) n WHERE c.ended AND (c.namespace, c.collection) = (n.namespace, n.collection);
+DO $$
+DECLARE used text := (SELECT split_part(value, ' ', 1) FROM meta WHERE name = 'vectors');
+BEGIN
+  IF used IS NOT NULL THEN
+    EXECUTE format('UPDATE corpus c SET embedded = n.number FROM ('
+      'SELECT r.namespace, r.collection, r.ended_at IS NOT NULL AS ended, count(*) AS number FROM record r '
+      'WHERE EXISTS (SELECT 1 FROM %I v WHERE v.namespace = r.namespace AND v.seq = r.seq) GROUP BY 1, 2, 3'
+      ') n WHERE (c.namespace, c.collection, c.ended) = (n.namespace, n.collection, n.ended)', used);
+  END IF;
+END $$;
+
+-- Rows that changed while a table is being replaced by a copy; see `rewrite`. Of a label only the namespace is noted.
+CREATE TABLE change (part text COLLATE "C" NOT NULL, namespace text COLLATE "C" NOT NULL, seq bigint);
+CREATE FUNCTION note_change() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+  IF TG_TABLE_NAME = 'label' THEN
+    INSERT INTO change VALUES (TG_TABLE_NAME, CASE TG_OP WHEN 'DELETE' THEN OLD.namespace ELSE NEW.namespace END, NULL);
+  ELSIF TG_OP = 'DELETE' THEN
+    INSERT INTO change VALUES (TG_TABLE_NAME, OLD.namespace, OLD.seq);
+  ELSE
+    INSERT INTO change VALUES (TG_TABLE_NAME, NEW.namespace, NEW.seq);
+  END IF;
+  RETURN NULL;
+END $$;
+"""
+# Nor would a removal reach samples of labels, fields, keys and names.
+_UNSAMPLED_TOO = "ALTER TABLE {part} " + ", ".join(
+    f"ALTER COLUMN {column} SET STATISTICS 0" for column in ("labels", "fields", "key", "grp")
+)
+
+
+def _second(partitions: int) -> str:
+    parts = ["record", *(f"record_p{number}" for number in range(partitions if partitions > 1 else 0))]
+    return "\n".join((_SECOND, *(f"{_UNSAMPLED_TOO.format(part=part)};" for part in parts)))
 
 
 # What the store remembers about itself: schema, partitions, model, dimension, vectors, and so on; see Meta.
 META = "CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL)"
 
-MIGRATIONS: tuple[Callable[[int], str], ...] = (_first,)
+MIGRATIONS: tuple[Callable[[int], str], ...] = (_first, _second)
 
 # --- a record as a row -----------------------------------------------------------------------------------------------
 

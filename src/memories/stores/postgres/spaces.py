@@ -1,10 +1,13 @@
 """The spaces of vectors in the PostgreSQL store: which one is in use, which is staged, and the switch between them."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from memories.errors import Conflict, StoreError
+from memories.stores.postgres import counts
+from memories.stores.postgres.connection import Server
 from memories.stores.postgres.query import RECORDS, seqs_of
-from memories.stores.postgres.schema import record_of, vector_script
+from memories.stores.postgres.schema import HNSW_DIMENSIONS, hnsw_script, record_of, vector_script
 from memories.stores.postgres.transaction import SPACES, Transaction, Vectors
 from memories.stores.protocol import other_space
 from memories.stores.records import SEARCHED, Collection, Record, Ref, Space
@@ -18,6 +21,24 @@ if TYPE_CHECKING:
 _OLDEST = (0, 8)  # of pgvector: the first that continues a scan until enough rows match a filter
 _TABLES = ("vector_a", "vector_b")  # one is in use, the other is staged; a switch swaps them
 _EXTENSION = "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
+_GAINED = """
+UPDATE corpus SET embedded = embedded + %s WHERE namespace = %s AND collection = %s AND ended = %s
+"""
+_LARGE = """
+SELECT DISTINCT part, collection FROM corpus CROSS JOIN generate_series(0, %s - 1) part
+WHERE NOT ended AND embedded >= %s
+AND CASE %s WHEN 1 THEN true ELSE satisfies_hash_partition(%s::regclass, %s, part, namespace) END
+"""
+# Whether the index is whole or just being made, NULL if there is none; and whether we may make it.
+_INDEX_STATE = """
+SELECT (
+  SELECT i.indisvalid OR EXISTS (SELECT 1 FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid)
+  FROM pg_index i WHERE i.indexrelid = to_regclass(%s)
+), c.relkind = 'r' AND pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = %s::regclass
+"""
+_EXTENSION_SCHEMA = """
+SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'
+"""
 _ABROAD = """
 SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'f'
 """
@@ -75,12 +96,22 @@ def stage(db: Transaction, space: Space, vectors: "Mapping[Ref, NDArray[np.float
     if target is None:
         target = _make_staged(db, space)
     namespaces, numbers = sorted({ref.namespace for ref in seqs}), list(seqs.values())
-    db.run(f"DELETE FROM {target.table} WHERE namespace = ANY(%s::text[]) AND seq = ANY(%s)", (namespaces, numbers))
+    rows = db.rows(
+        f"DELETE FROM {target.table} WHERE namespace = ANY(%s::text[]) AND seq = ANY(%s) RETURNING seq",
+        (namespaces, numbers),
+    )
+    had = {seq for (seq,) in rows}
     rows = db.rows(
         "SELECT seq FROM record WHERE namespace = ANY(%s::text[]) AND seq = ANY(%s) AND ended_at IS NULL",
         (namespaces, numbers),
     )
     live = {seq for (seq,) in rows}
+    if target == db.meta.used:
+        gained = Counter(
+            (ref.namespace, str(ref.collection), seq not in live) for ref, seq in seqs.items() if seq not in had
+        )
+        for corpus, number in sorted(gained.items()):
+            db.run(_GAINED, (number, *corpus))
     insert(
         db,
         target,
@@ -102,7 +133,37 @@ def switch(db: Transaction, space: Space) -> None:
     target = _of(db, space) or _make_staged(db, space)
     if used is not None:
         db.run(f"DROP TABLE {used.table}")
+    db.run("UPDATE corpus SET embedded = documents")
     db.remember({"vectors": target, "staged": None})
+
+
+def without_index(db: Transaction) -> list[tuple[str, Collection, bool]]:
+    """Return the tables whose vectors are so many that they need an index, and have none that is whole.
+
+    Returns:
+        Each with the collection, and whether a part of an index is left over from a process that was killed.
+    """
+    used = db.meta.used
+    if used is None or used.dimension > HNSW_DIMENSIONS:
+        return []
+    found: list[tuple[str, Collection, bool]] = []
+    parts = db.meta.partitions
+    for number, collection in db.rows(_LARGE, (parts, counts.MANY_VECTORS, parts, used.table, parts)):
+        part = used.table if parts == 1 else f"{used.table}_p{number}"
+        whole, owned = db.rows(_INDEX_STATE, (f"{part}_{collection}", part))[0]
+        if owned and whole is not True:
+            found.append((part, Collection(collection), whole is False))
+    return found
+
+
+def make_index(server: Server, part: str, collection: Collection, *, left_over: bool) -> None:
+    """Make the index of a table of vectors while others read and write."""
+    schema = server.url.schema
+    with server.outside() as connection:
+        extension = connection.execute(_EXTENSION_SCHEMA).fetchall()[0][0]
+        if left_over:
+            connection.execute(f'DROP INDEX CONCURRENTLY IF EXISTS "{schema}".{part}_{collection}')
+        connection.execute(hnsw_script(schema, part, collection, extension))
 
 
 def tables(db: Transaction) -> list[str]:

@@ -2,15 +2,18 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from memories.errors import StoreDamaged, StoreError
 from memories.stores.damage import Damaged
-from memories.stores.postgres import erasure, spaces
-from memories.stores.postgres.connection import Server
+from memories.stores.postgres import counts, erasure, rewrite, spaces
+from memories.stores.postgres.address import checked_partitions
+from memories.stores.postgres.connection import MANY, Server
+from memories.stores.postgres.counts import Counted, Place
 from memories.stores.postgres.errors import Interrupted
-from memories.stores.postgres.query import RECORDS, at_refs, extent, one_of, selection, seqs_of
+from memories.stores.postgres.query import RECORDS, Selection, at_refs, extent, one_of, selection, seqs_of
 from memories.stores.postgres.schema import ROW, ROW_TYPES, jsonb, record_of, row_of
 from memories.stores.postgres.transaction import Transaction, Vectors
 from memories.stores.postgres.words import best as best_by_words
@@ -29,16 +32,7 @@ _COUNT_ACCESS = """
 INSERT INTO access (namespace, seq, count) SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[])
 ON CONFLICT (namespace, seq) DO UPDATE SET count = access.count + excluded.count
 """
-_COUNT_DOCUMENTS = """
-INSERT INTO corpus (namespace, collection, ended, documents, tokens) VALUES (%s, %s, %s, %s, %s)
-ON CONFLICT (namespace, collection, ended)
-DO UPDATE SET documents = corpus.documents + excluded.documents, tokens = corpus.tokens + excluded.tokens
-"""
-_KNOW_LABELS = """
-INSERT INTO label (namespace, collection, key, value)
-SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[])
-ON CONFLICT DO NOTHING
-"""
+_log = logging.getLogger(__name__)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -75,8 +69,9 @@ class PostgresStore:
       error says that the write may or may not be stored. A server that sends nothing for a minute during a read, or
       two during a write, counts as unreachable, and nothing is repeated; erasing and migrating have no limit.
     - *Word scores* leave out words that very many of more than 4,000 records have, if there is a rarer one.
-    - *Removal* rewrites the partitions that held the records (VACUUM FULL), and locks them meanwhile. It can't reach
-      the server's write-ahead log until it is recycled, its archives and backups, and a log of statements.
+    - *Removal* replaces the partitions that held the records by copies, which takes a while; others read and write
+      meanwhile, and wait for a moment at its end. It can't reach the server's write-ahead log until it is recycled, its
+      archives and backups, and a log of statements.
     - *Partitions on other nodes* (foreign tables of postgres_fdw): such nodes commit one after the other, so a crash
       between two can leave `corpus` and `label`, which provide counts and speakers, without a record that was never
       acknowledged. What was removed there stays in that node's files until VACUUM FULL is run there.
@@ -97,6 +92,8 @@ class PostgresStore:
         self._server = Server(url)
         self._space = space
         self.damaged = Damaged()  # the server's checksums refuse a whole page, so nothing comes here
+        self._loaded = False  # many records since the indexes of vectors were last looked at
+        self._looked_at: set[Place] = set()
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -114,30 +111,33 @@ class PostgresStore:
             vectors = None
             if any(record.vectors is not None for record in records):
                 vectors = spaces.claim(db, required(self._space))
-            _append(db, records, vectors)
+            large = _append(db, records, vectors)
+            self._index_later(db, large, loading=len(records) >= MANY)
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
         with self._server.write({patch.ref.namespace for patch in patches}) as db:
-            columns = "r.collection, r.namespace, r.grp, r.position, r.seq, r.ended_at IS NOT NULL, r.length"
+            columns = (
+                "r.collection, r.namespace, r.grp, r.position, r.seq, r.ended_at IS NOT NULL, r.ended_by, r.length, "
+                "r.labels"
+            )
             rows = at_refs(db, f"SELECT {columns} FROM record r", {patch.ref for patch in patches})
             known = {Ref(Collection(row[0]), *row[1:4]): row[4:] for row in rows}
-            counted: list[_Counted] = []
+            gone: list[Counted] = []
+            new: list[Counted] = []
             for patch in patches:
                 if patch.ref not in known:
                     continue
-                seq, ended, length = known[patch.ref]
+                seq, ended, ended_by, length, labels = known[patch.ref]
                 _change(db, seq, patch)
-                if ended != (patch.ended_at is not None):
-                    counted += [
-                        _Counted(patch.ref, not ended, 1, length),
-                        _Counted(patch.ref, ended, -1, -length),
-                    ]
-                    for table in spaces.tables(db):
-                        sql = f"UPDATE {table} SET live = %s WHERE namespace = %s AND seq = %s"
-                        db.run(sql, (ended, patch.ref.namespace, seq))
-                    known[patch.ref] = seq, not ended, length
-            _count(db, counted)
+                ends = patch.ended_at is not None
+                if (ended, ended_by) == (ends, patch.ended_by):
+                    continue
+                embedded = ended != ends and _set_live(db, patch.ref.namespace, seq, live=not ends)
+                gone.append(Counted(patch.ref, ended, ended_by, length, labels, embedded))
+                new.append(Counted(patch.ref, ends, patch.ended_by, length, labels, embedded))
+                known[patch.ref] = seq, ends, patch.ended_by, length, labels
+            counts.change(db, gone=gone, new=new)
 
     def touch(self, refs: Sequence[Ref]) -> None:
         """See `Store.touch`."""
@@ -152,7 +152,7 @@ class PostgresStore:
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
         if self._server.in_write:
-            raise StoreError("removing for good rewrites tables and can't be part of a transaction")
+            raise StoreError("removing for good replaces tables and can't be part of a transaction")
         with self._server.read() as db:
             if not db.meta.schema:
                 return ()
@@ -198,7 +198,9 @@ class PostgresStore:
         selected = selection(where)
         sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {selected.sql} LIMIT %s) found"
         with self._server.read(where.namespaces) as db:
-            return int(db.value(sql, (*selected.values, at_most)) or 0)
+            known = counts.known(db, selected, where)
+            found = int(db.value(sql, (*selected.values, at_most)) or 0) if known is None else known
+        return found if at_most is None else min(found, at_most)
 
     @_repeated
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
@@ -206,6 +208,8 @@ class PostgresStore:
         selected = selection(where)
         column, wanted, values = ("key", "true", []) if key is None else ("value", "l.key = %s", [key])
         with self._server.read(where.namespaces) as db:
+            if selected.whole:
+                return counts.labels(db, selected, key)
             rows = db.rows(
                 f'SELECT l.{column} COLLATE "C", count(*) FROM record r CROSS JOIN jsonb_each_text(r.labels) l '
                 f"WHERE {selected.sql} AND {wanted} GROUP BY 1 ORDER BY 1",
@@ -287,11 +291,13 @@ class PostgresStore:
         """See `Store.stage`."""
         with self._server.write({ref.namespace for ref in vectors}) as db:
             spaces.stage(db, space, vectors)
+        self._loaded = True
 
     def switch(self, space: Space) -> None:
         """See `Store.switch`."""
         with self._server.write(whole=True) as db:
             spaces.switch(db, space)
+        self._loaded = True
 
     @_repeated
     def info(self, where: Filter) -> StoreInfo:
@@ -299,13 +305,7 @@ class PostgresStore:
         selected = selection(where)
         with self._server.read(where.namespaces) as db:
             meta = db.meta
-            lacking = ""
-            if meta.used is not None:
-                lacking = (
-                    f"AND NOT EXISTS (SELECT 1 FROM {meta.used.table} v "
-                    "WHERE v.namespace = r.namespace AND v.seq = r.seq)"
-                )
-            without = db.value(f"SELECT count(*) FROM record r WHERE {selected.sql} {lacking}", selected.values)
+            without = self._without_vectors(db, selected)
             size = db.value(
                 "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class "
                 "WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'"
@@ -315,7 +315,7 @@ class PostgresStore:
             schema_version=meta.schema or None,
             model=meta.used.model if meta.used else None,
             size_bytes=int(size or 0),
-            without_vector_count=int(without or 0),
+            without_vector_count=without,
             erasing=bool(meta.erasing),
         )
 
@@ -342,9 +342,54 @@ class PostgresStore:
         with self._server.write(whole=True) as db:
             return repair(db)
 
+    def repartition(self, partitions: int) -> int:
+        """Divide the store into another number of partitions while others read and write; return how many there were.
+
+        Raises:
+            ConfigError: It is no number of partitions.
+            StoreError: Parts of the store are on other nodes, or are not ours.
+            StoreBusy: Another transaction kept using the tables.
+        """
+        return rewrite.repartition(self._server, checked_partitions(partitions))
+
     def close(self) -> None:
         """See `Store.close`."""
+        if self._loaded:
+            self._make_indexes()
         self._server.close()
+
+    def _index_later(self, db: Transaction, large: Sequence[Place], *, loading: bool) -> None:
+        """See to the indexes of vectors: after this write or, if it belongs to a load, when the store is closed.
+
+        A load is several times as fast without them. Until they are there, searches score every vector.
+        """
+        if not {*large} <= self._looked_at:
+            if loading:
+                self._loaded = True
+            else:
+                self._looked_at.update(large)
+                db.afterwards.append(self._make_indexes)
+
+    def _make_indexes(self) -> None:
+        """Make the indexes of vectors that are missing; what was written is stored, so a failure is only logged."""
+        try:
+            with self._server.read() as db:
+                missing = spaces.without_index(db)
+            for part, collection, left_over in missing:
+                spaces.make_index(self._server, part, collection, left_over=left_over)
+            self._loaded = False
+        except StoreError as exc:
+            _log.warning("an index of vectors could not be made, and searches are slower without it: %s", exc)
+
+    def _without_vectors(self, db: Transaction, selected: Selection) -> int:
+        """Return how many of the selected records have no vectors that are searched."""
+        used = db.meta.used
+        if selected.whole:
+            return counts.total(db, selected, "documents - embedded")
+        lacking = ""
+        if used is not None:
+            lacking = f"AND NOT EXISTS (SELECT 1 FROM {used.table} v WHERE v.namespace = r.namespace AND v.seq = r.seq)"
+        return int(db.value(f"SELECT count(*) FROM record r WHERE {selected.sql} {lacking}", selected.values) or 0)
 
     def _searched(self, db: Transaction) -> Vectors | None:
         """Return the vectors to search, if there are any; raise if they are of another space."""
@@ -355,31 +400,22 @@ class PostgresStore:
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-class _Counted(NamedTuple):
-    """How many documents and tokens the live or the ended records of a ref's namespace have gained."""
-
-    ref: Ref
-    ended: bool
-    documents: int
-    tokens: int
-
-
-def _append(db: Transaction, records: Sequence[Record], vectors: Vectors | None) -> None:
-    """Add records with their words, labels and vectors, and count them."""
+def _append(db: Transaction, records: Sequence[Record], vectors: Vectors | None) -> list[Place]:
+    """Add records with their words, labels and vectors, and count them; return which places are large now."""
     numbers = db.rows("SELECT nextval('record_order') FROM generate_series(1, %s)", (len(records),))
     numbered = [(record, int(seq)) for record, (seq,) in zip(records, numbers, strict=True)]
-    counted: list[_Counted] = []
+    counted: list[Counted] = []
     rows: list[tuple[Any, ...]] = []
     for record, seq in numbered:
         length, tokens = indexed_tokens(record)
-        counted.append(_Counted(record.ref, record.ended_at is not None, 1, length))
+        embedded = vectors is not None and record.vectors is not None
+        counted.append(
+            Counted(record.ref, record.ended_at is not None, record.ended_by, length, record.labels, embedded)
+        )
         rows.append(row_of(record, seq, length, tokens))
     db.copy(f"record ({ROW})", ROW_TYPES, rows)
     db.added += len(records)
-    _count(db, counted)
-    labels = {(r.ref.namespace, str(r.ref.collection), *pair) for r in records for pair in r.labels.items()}
-    if labels:
-        db.run(_KNOW_LABELS, [list(column) for column in zip(*sorted(labels), strict=True)])
+    large = counts.change(db, new=counted)
     _count_accesses(db, [(record.ref.namespace, seq, record.accesses) for record, seq in numbered if record.accesses])
     if vectors is not None:
         from memories.stores.postgres.vectors import insert
@@ -393,6 +429,7 @@ def _append(db: Transaction, records: Sequence[Record], vectors: Vectors | None)
                 if record.vectors is not None
             ),
         )
+    return large
 
 
 def _change(db: Transaction, seq: int, patch: Patch) -> None:
@@ -410,13 +447,11 @@ def _change(db: Transaction, seq: int, patch: Patch) -> None:
     )
 
 
-def _count(db: Transaction, counted: Iterable[_Counted]) -> None:
-    """Add to the numbers of documents and tokens of each corpus."""
-    sums: dict[tuple[str, str, bool], tuple[int, int]] = {}
-    for ref, ended, documents, tokens in counted:
-        before = sums.get((ref.namespace, ref.collection, ended), (0, 0))
-        sums[ref.namespace, ref.collection, ended] = before[0] + documents, before[1] + tokens
-    db.run_many(_COUNT_DOCUMENTS, [(*corpus, *numbers) for corpus, numbers in sorted(sums.items())])
+def _set_live(db: Transaction, namespace: str, seq: int, *, live: bool) -> bool:
+    """Repeat in the tables of vectors whether a record is live; return whether it has vectors that are searched."""
+    sql = "UPDATE {table} SET live = %s WHERE namespace = %s AND seq = %s RETURNING 1"
+    found = {table: db.rows(sql.format(table=table), (live, namespace, seq)) for table in spaces.tables(db)}
+    return db.meta.used is not None and bool(found[db.meta.used.table])
 
 
 def _count_accesses(db: Transaction, counted: Sequence[tuple[str, int, int]]) -> None:

@@ -67,6 +67,7 @@ class Transaction:
         self._locked: frozenset[str] = frozenset()
         self._depth = 0
         self.added = 0  # records, in this transaction
+        self.afterwards: list[Callable[[], None]] = []  # done once it is committed
         self._meta = None if remembered is None else _meta(remembered)
 
     # --- statements ------------------------------------------------------------------------------------------------
@@ -83,12 +84,6 @@ class Transaction:
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
         """Run a statement, or without values several."""
         self.connection.execute(sql, values or None)
-
-    def run_many(self, sql: str, values: Sequence[Sequence[Any]]) -> None:
-        """Run a statement once for each of the values."""
-        if values:
-            with self.connection.cursor() as cursor:
-                cursor.executemany(sql, values)
 
     def copy(self, into: str, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Add rows to a table, named with its columns by `into`, by the fastest way there is."""

@@ -1,0 +1,70 @@
+"""A PostgreSQL server for the tests of its store, and stores on it."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from postgres_node import Node
+
+pytest.register_assert_rewrite("contract")
+
+from contract import SPACE, OpenStore  # noqa: E402 - after its assertions are made to explain themselves
+
+from memories.stores.postgres.store import PostgresStore  # noqa: E402
+from memories.stores.records import Space  # noqa: E402
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Node]:
+    node = Node()
+    try:
+        yield node.initialise().start()
+    finally:
+        node.stop()
+
+
+@pytest.fixture
+def schema() -> str:
+    return f"store_{next(_numbers)}"
+
+
+@pytest.fixture
+def url(server: Node, schema: str) -> Iterator[str]:
+    """The URL of a store that does not exist yet; of few partitions, which are made sooner."""
+    yield server.url(options=f"schema={schema}&partitions=2")
+    server.sql(f"SET client_min_messages = error; DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+@pytest.fixture
+def open_store(url: str) -> Iterator[OpenStore]:
+    opened: list[PostgresStore] = []
+
+    def open_one(space: Space | None) -> PostgresStore:
+        opened.append(PostgresStore(url, space))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> PostgresStore:
+    return open_store(SPACE)  # type: ignore[return-value]
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., PostgresStore]]:
+    """Open stores by their URL, and close them."""
+    stores: list[PostgresStore] = []
+
+    def open_one(url: str, space: Space | None = SPACE) -> PostgresStore:
+        stores.append(PostgresStore(url, space))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        store.close()
