@@ -227,3 +227,4 @@ class Status(NamedTuple):
     log_bytes: int | None = None
     missing_commits: int = 0
     damage: tuple[str, ...] = ()
+    read_only: bool = False

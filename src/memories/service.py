@@ -442,6 +442,7 @@ class Memories:
             log_bytes=info.log_bytes,
             missing_commits=info.missing_commits,
             damage=tuple(self._damage()),
+            read_only=info.read_only,
         )
 
     def _damage(self) -> Iterator[str]:

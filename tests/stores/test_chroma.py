@@ -35,7 +35,7 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     unit_vectors,
 )
 
-from memories.errors import ConfigError, MemoriesError, StoreError  # noqa: E402
+from memories.errors import ConfigError, MemoriesError, StoreError, StoreUnreachable  # noqa: E402
 from memories.stores.chroma.store import ChromaStore  # noqa: E402
 from memories.stores.documents.driver import Kind, Part  # noqa: E402
 from memories.stores.records import (  # noqa: E402
@@ -244,6 +244,9 @@ class Impostor(http.server.BaseHTTPRequestHandler):
         (410, '{"error": "Unimplemented", "message": "The v1 API is deprecated"}', False, "does not speak the API"),
         (500, '{"error": "InternalError", "message": "disk full"}', False, "disk full"),
         (401, "no", False, "refused the key"),
+        (503, "starting", False, "not ready|did not finish"),
+        (429, '{"error": "RateLimited"}', False, "not ready"),
+        (502, "bad gateway", False, "not ready|did not finish"),
         (200, "", True, "broke off"),
     ],
 )
@@ -257,6 +260,7 @@ def test_what_is_no_chroma_server_is_one_sentence(status: int, text: str, drop: 
             with pytest.raises(StoreError, match=said) as caught:
                 do()
             assert f"127.0.0.1:{server.server_port}" in str(caught.value)
+            assert isinstance(caught.value, StoreUnreachable) is (drop or status in (429, 502, 503))
             assert "s3cret" not in str(caught.value)
             assert "\n" not in str(caught.value)
         store.close()

@@ -696,8 +696,13 @@ def test_a_server_that_is_not_there_is_said_to_be_so() -> None:
         (200, b"<html>welcome</html>", StoreError, "is not Qdrant; check the address"),
         (200, b"[]", StoreError, "is not Qdrant; check the address"),
         (500, b'{"status":{"error":"Service internal error: disk"}}', StoreError, "status 500: Service internal error"),
-        (429, b'{"status":{"error":"Too many"}}', StoreBusy, "too much to do (status 429): Too many; try again later"),
-        (503, b"", StoreBusy, "too much to do (status 503); try again later"),
+        (
+            429,
+            b'{"status":{"error":"Too many"}}',
+            StoreUnreachable,
+            "not ready (status 429): Too many; try again later",
+        ),
+        (503, b"", StoreUnreachable, "not ready (status 503): no reason given; try again later"),
         (307, b"", StoreError, "is not Qdrant"),
     ],
 )

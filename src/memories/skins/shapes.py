@@ -311,6 +311,7 @@ def status(found: "Status", problem: str | None = None) -> dict[str, Any]:
         "unfinished_erasure": found.erasing or None,
         "log_bytes": large_log(found),
         "missing_commits": found.missing_commits,
+        "read_only": found.read_only or None,
         "chromadb_host": chroma_host(found.store),
     }
     return shape | {name: value for name, value in {**optional, "error": problem}.items() if value}

@@ -208,6 +208,7 @@ class StoreInfo(NamedTuple):
         log_bytes: How much of it is in a log that is not yet moved into its file; None if it has none.
         missing_commits: How many commits were acknowledged and are gone, because a log was cut or removed, or an older
             copy was put in its place.
+        read_only: It can be read and not written by who asks.
     """
 
     url: str
@@ -219,6 +220,7 @@ class StoreInfo(NamedTuple):
     collection: str | None = None
     log_bytes: int | None = None
     missing_commits: int = 0
+    read_only: bool = False
 
 
 class Finding(NamedTuple):

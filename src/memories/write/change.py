@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories import validate, versions
 from memories.embedders.protocol import embed_to_store
-from memories.errors import InvalidInput, NotReinforceable, RequestError
+from memories.errors import Conflict, InvalidInput, NotReinforceable, RequestError
 from memories.lookup import Lookup
 from memories.models import DecayPolicy
 from memories.stores.chain import reinforced
@@ -44,7 +44,25 @@ def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: U
             return latest
         fresh = content != latest.text
         new = versions.next_version(latest, "update", now, fresh=fresh, text=content, labels=validate.tags(labels))
+        _refuse_taken_key(lookup, latest, new)
         return _append(lookup.store, latest, new, vectors if content == expected else _embed(embedder, content))
+
+
+def _refuse_taken_key(lookup: Lookup, latest: Record, new: Record) -> None:
+    """Refuse a change of the project to one in which another memory has the key.
+
+    Raises:
+        Conflict: Another memory has it.
+    """
+    other = lookup.by_key(new.key) if new.key is not None and new.key != latest.key else None
+    if other is None:
+        return
+    project = new.labels.get("project")
+    place = "outside of projects" if project is None else f'in project "{project}"'
+    raise Conflict(
+        f'the key "{versions.plain_key(new.key)}" belongs to another memory {place}, {other.ref.group}; delete or '
+        "update that one; nothing was changed"
+    )
 
 
 def reinforce(lookup: Lookup, memory_id: str, now: datetime) -> Record:

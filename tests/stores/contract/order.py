@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from contract.samples import MEMORY, SPACE, Opened, OpenStore, at, by_words, everything, pages, pool, record, search
+from memories import Memories
 from memories.errors import Conflict
 from memories.ids import new_id
 from memories.stores import Store
@@ -151,3 +152,22 @@ class Order(Opened):
         assert store.labels(pool(state="any"), None) == {}
         assert by_words(store, ["gamma"]) == {}
         assert set(search(store, "beta gamma", k=50)) <= kept
+
+    # --- keys of projects ------------------------------------------------------------------------------------------
+
+    def test_a_memory_leaves_its_project_only_if_no_other_has_its_key_there(self, store: Store) -> None:
+        with Memories(store, embedder="fake") as memories:
+            kept = memories.create("tabs", key="indent").memory
+            moved = memories.create("spaces", key="indent", tags={"project": "shop"}).memory
+            assert kept is not None
+            assert moved is not None
+            before = everything(store, pool("shared", state="any"))
+            with pytest.raises(Conflict, match='the key "indent" belongs to another memory') as caught:
+                memories.update(moved.id, remove_tags=["project"])
+            assert kept.id in str(caught.value)
+            assert everything(store, pool("shared", state="any")) == before
+            assert memories.update(moved.id, tags={"project": "other"}).key == "indent"
+            with pytest.raises(Conflict, match='in project "other"'):
+                memories.update(kept.id, tags={"project": "other"})
+            memories.delete(kept.id)
+            assert memories.update(moved.id, remove_tags=["project"]).tags == {}

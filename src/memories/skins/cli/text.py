@@ -266,6 +266,7 @@ def status(found: Status, problem: str) -> str:
         ("embedder", found.embedder),
         ("size", "" if found.size_bytes is None else f"{found.size_bytes / 1e6:.1f} MB"),
         ("log", f"{log / 1e6:.1f} MB; it grows while some process reads without end: end that one" if log else ""),
+        ("access", "read only" if found.read_only else ""),
         ("erasing", "a forgotten memory still has bytes on disk; forget it again" if found.erasing else ""),
     ]
     return _table((name, value) for name, value in rows if value)

@@ -13,6 +13,7 @@ _ANSWER_SECONDS = 10  # to connect, and to begin the answer to a question
 _WRITE_SECONDS = 120  # a large write on a busy server
 _SILENT_SECONDS = 10  # a server that did not answer is not asked again for this long
 _MAYBE_DONE = (408, 502, 504)  # whoever says so does not know what became of the request
+_LATER = (408, 425, 429, 502, 503, 504)  # it, or a proxy before it, is starting or has too much to do
 _UNSURE = "what was written may be stored or not: read it before you write it again"
 _SWITCH: Mapping[str, bool] = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
@@ -66,7 +67,18 @@ class StoreClient:
         """
         said = answer.value if isinstance(answer.value, str) else json.dumps(answer.value, ensure_ascii=False)
         because = self.address.quoted(said) or "no reason given"
+        if self.is_not_now(answer):
+            return self.not_now(answer, because)
         return StoreError(f"{self.address} refused {doing} with status {answer.status}: {because}")
+
+    def not_now(self, answer: Answer, because: str) -> StoreUnreachable:
+        """Return the error for an answer that only asks to try again later."""
+        return StoreUnreachable(f"{self.address} is not ready (status {answer.status}): {because}; try again later")
+
+    @staticmethod
+    def is_not_now(answer: Answer) -> bool:
+        """Return whether an answer only asks to try again later."""
+        return answer.status in _LATER
 
     def close(self) -> None:
         """Close the connections; one that is in use is closed after its answer."""

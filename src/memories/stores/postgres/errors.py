@@ -32,7 +32,6 @@ _FULL = (  # a connection that somebody gives back helps
     ("too many connections", "it has no connection left; try again, or raise its limit"),
 )
 _UNREACHABLE = (  # trying again may help
-    ("temporary failure in name resolution", "no name server answered; try again"),
     ("connection refused", "nothing listens at that address; start the server, or check host and port"),
     ("no such file or directory", "nothing listens at that address; start the server, or check host and port"),
     ("starting up", "it is just starting; try again"),
@@ -57,6 +56,7 @@ _STANDBY = (  # of several hosts; where one could not be reached at all, trying 
     ("session is read-only", "it is a read-only replica and the URL demands one that can be written"),
     ("server is in hot standby", "it is a read-only replica and the URL demands one that can be written"),
 )
+_NAMELESS = (("temporary failure in name resolution", "its host is not known for now: no name server answered"),)
 INSTALL = "run: pip install 'psycopg[binary]'"
 _MISSING = (
     ("database", "has no such database; create it, or check its name in the URL"),
@@ -155,6 +155,7 @@ def refusal(exc: "psycopg.Error", shown: str, password: str) -> StoreError:
     if password:
         detail = detail.replace(password, "***")
     for kind, table in (
+        (StoreUnreachable, _NAMELESS),
         (StoreError, _REFUSED),
         (ServerFull, _FULL),
         (StoreUnreachable, _UNREACHABLE),

@@ -1,0 +1,293 @@
+"""How a PostgreSQL server is reached, and what is said when it can't be."""
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+from contract import SPACE, pool, record
+from psycopg import conninfo
+
+from memories.agent.gateway import MemoryGateway
+from memories.errors import ConfigError, MemoriesError, StoreError, StoreUnreachable
+from memories.stores.postgres import connection as postgres_server
+from memories.stores.postgres import errors as postgres_errors
+from memories.stores.postgres.address import parse_url
+from memories.stores.postgres.store import PostgresStore
+from postgres_node import Node
+
+Opened = Callable[..., PostgresStore]
+
+# --- URLs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql:///db?host=/var/run/postgresql", {"dbname": "db", "host": "/var/run/postgresql"}),
+        ("postgres:///db?host=/tmp&schema=team", {"dbname": "db", "host": "/tmp"}),
+        ("postgresql://me@/db?host=%2Ftmp&partitions=2", {"user": "me", "dbname": "db", "host": "/tmp"}),
+        ("postgresql://me@%2Fvar%2Frun%2Fpostgresql/db", {"user": "me", "host": "/var/run/postgresql", "dbname": "db"}),
+        ("postgresql://", {}),
+        ("postgresql:///", {}),
+        ("postgresql:///db", {"dbname": "db"}),
+        ("postgresql://?dbname=db&user=me", {"dbname": "db", "user": "me"}),
+        ("postgresql://h1:1,h2:2/db?target_session_attrs=any", {"host": "h1,h2", "port": "1,2", "dbname": "db"}),
+        ("postgresql://[::1]:5433/db", {"host": "::1", "port": "5433"}),
+        ("postgresql://h1,[::1]:5/db", {"host": "h1,::1"}),
+        ("postgresql://me:a%2Fb%3Fc@h/db", {"password": "a/b?c", "host": "h"}),
+        ("postgresql://me:a?b@h/db", {"password": "a?b", "host": "h"}),
+        ("postgresql://h/db?password=a+b%2Bc%20d", {"password": "a+b+c d"}),
+        ("postgresql://h/db?options=-c%20work_mem%3D1MB", {"options": "-c work_mem=1MB"}),
+        ("postgresql://h/db?connect_timeout=3&sslmode=verify-full", {"connect_timeout": "3", "sslmode": "verify-full"}),
+    ],
+)
+def test_every_form_of_a_url_reaches_the_driver_as_it_was_meant(url: str, expected: dict[str, str]) -> None:
+    given = conninfo.conninfo_to_dict(parse_url(url).full)
+    assert {name: given.get(name) for name in expected} == expected
+    assert given["fallback_application_name"] == "memories"
+    assert {"schema", "partitions"}.isdisjoint(given)
+
+
+def test_a_password_is_known_wherever_it_stands() -> None:
+    assert parse_url("postgresql://me:a%2Fb@h/db").password == "a/b"
+    assert parse_url("postgresql:///db?password=a%20b").password == "a b"
+    for url in ("postgresql://me:secret@h/db", "postgresql:///db?host=/tmp&password=secret"):
+        assert "secret" not in parse_url(url).shown
+
+
+@pytest.mark.parametrize("options", ["partitions=-1", "partitions=1.5", "partitions=%C2%B2", "schema=a%20b", "schema="])
+def test_options_of_ours_are_checked(options: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_url(f"postgresql://h/db?{options}")
+
+
+def test_a_store_is_reached_by_a_socket(opened: Opened) -> None:
+    node = Node()
+    node.settings["unix_socket_directories"] = str(node.folder)
+    try:
+        node.initialise().start()
+        store = opened(f"postgresql:///postgres?host={node.folder}&port={node.port}&user=postgres")
+        store.append([record("m")])
+        other = opened(f"postgresql://postgres@{str(node.folder).replace('/', '%2F')}:{node.port}/postgres")
+        assert other.count(pool()) == 1
+        assert store.info(pool()).url.startswith("postgresql:///postgres?host=/")
+        store.close()
+        other.close()
+    finally:
+        node.stop()
+
+
+# --- what the server says --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "FATAL:  the database system is starting up",
+        "FATAL:  the database system is in recovery mode",
+        "FATAL:  the database system is not yet accepting connections\nDETAIL:  Consistent recovery state has not been",
+        "FATAL:  the database system is not accepting connections",
+        "FATAL:  the database system is shutting down",
+        "server closed the connection unexpectedly\n\tThis probably means the server terminated abnormally",
+        "FATAL:  too many connections for role \"me\"",
+        "FATAL:  too many connections for database \"db\"",
+        "FATAL:  sorry, too many clients already",
+        "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute",
+        "FATAL:  remaining connection slots are reserved for non-replication superuser connections",
+        "FATAL:  no more connections allowed (max_client_conn)",
+        "FATAL:  terminating connection due to administrator command",
+        "could not receive data from server: Connection reset by peer",
+        "SSL SYSCALL error: EOF detected",
+        "Connection refused\n\tIs the server running on that host and accepting TCP/IP connections?",
+        "No route to host",
+        "Network is unreachable",
+        "Connection timed out",
+        "connection timeout expired",
+        "could not translate host name \"db\" to address: Temporary failure in name resolution",
+        "FATAL:  query_wait_timeout",
+        "FATAL:  server login has been failing, try again later (server_login_retry)",
+        "connection to h1 failed: Connection refused\nconnection to h2 failed: session is read-only",
+    ],
+)  # fmt: skip
+def test_a_server_that_may_be_back_soon_is_unreachable(said: str) -> None:
+    error = postgres_errors.refusal(psycopg.OperationalError(f"connection failed: {said}"), "postgresql://h/d", "")
+    assert isinstance(error, StoreUnreachable)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'FATAL:  password authentication failed for user "me"',
+        'FATAL:  database "d" does not exist',
+        'FATAL:  no pg_hba.conf entry for host "1.2.3.4"',
+        "session is read-only",
+        "FATAL:  unsupported startup parameter: options",
+        "SSL error: certificate verify failed",
+    ],
+)
+def test_what_waiting_does_not_help_is_another_error(said: str) -> None:
+    error = postgres_errors.refusal(psycopg.OperationalError(f"connection failed: {said}"), "postgresql://h/d", "")
+    assert type(error) is StoreError
+
+
+@pytest.mark.parametrize("code", ["57P01", "57P02", "57P03", "57P05", "08006", "08P01", "08001", "53300", "25P03"])
+def test_a_session_that_was_ended_is_unreachable(code: str) -> None:
+    made = psycopg.errors.lookup(code)("it was ended")
+    assert isinstance(postgres_errors.translation(made, "postgresql://h/d"), StoreUnreachable)
+
+
+@pytest.fixture
+def limited(server: Node) -> Iterator[str]:
+    """The URL of a role that may have two connections."""
+    server.sql("CREATE ROLE limited LOGIN SUPERUSER")
+    server.sql("ALTER ROLE limited NOSUPERUSER CONNECTION LIMIT 2")
+    server.sql("CREATE SCHEMA limited AUTHORIZATION limited")
+    yield server.url(user="limited", options="schema=limited&partitions=1")
+    server.sql("SET client_min_messages = error; DROP SCHEMA limited CASCADE")
+    server.sql("DROP ROLE limited")
+
+
+def test_more_threads_than_the_role_may_have_connections_wait_for_each_other(limited: str, opened: Opened) -> None:
+    store = opened(limited, None)
+    store.append([record("first", vectors=None)])
+    failures: list[MemoriesError] = []
+
+    def write(number: int) -> None:
+        try:
+            for part in range(5):
+                store.append([record(f"m{number}-{part}", namespace=f"n{number}", vectors=None)])
+        except MemoriesError as exc:
+            failures.append(exc)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(300)
+    assert failures == []
+    assert store.count(pool(*(f"n{number}" for number in range(8)))) == 40
+    store.close()
+
+
+def test_a_server_that_stays_full_is_waited_for_no_longer_than_the_deadline(
+    limited: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_server, "BUSY_SECONDS", 0.3)
+    plain = limited.partition("?")[0]
+    with psycopg.connect(plain), psycopg.connect(plain), pytest.raises(StoreUnreachable, match="no connection left"):
+        opened(limited, None).count(pool())
+
+
+def test_a_warning_of_the_server_does_not_mean_that_a_replica_lacks_it(server: Node, opened: Opened, url: str) -> None:
+    """Only the wait for a replica, ended by an administrator, does."""
+    store = opened(url)
+    store.append([record("m")])
+    schema = url.partition("schema=")[2].partition("&")[0]
+    server.sql(
+        f"CREATE FUNCTION {schema}.warn() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE WARNING 'anything'; RETURN NULL; END $$"
+    )
+    server.sql(
+        f"CREATE CONSTRAINT TRIGGER warn AFTER INSERT ON {schema}.corpus DEFERRABLE INITIALLY DEFERRED "
+        f"FOR EACH ROW EXECUTE FUNCTION {schema}.warn()"
+    )
+    store.append([record("n", namespace="bob")])
+    assert store.count(pool("ann", "bob")) == 2
+
+
+def test_a_session_that_ends_in_the_middle_leaves_nothing_on_stderr(
+    server: Node, opened: Opened, url: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(url)
+    store.append([record("m")])
+    ending = threading.Event()
+
+    def end() -> None:
+        while not ending.is_set():
+            server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'memories'")
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    failed = 0
+    deadline = time.monotonic() + 300
+    while failed < 20 and time.monotonic() < deadline:
+        try:
+            store.append([record(f"n{time.monotonic_ns()}")])
+        except StoreError:
+            failed += 1
+    ending.set()
+    thread.join(300)
+    assert failed == 20
+    assert "psycopg" not in caplog.text
+    assert capfd.readouterr().err == ""
+
+
+# --- a gateway queues what a server can't take now -------------------------------------------------------------------
+
+
+def test_turns_wait_in_the_queue_until_the_server_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDDER", "none")
+    node = Node()
+    try:
+        node.initialise().start()
+        with MemoryGateway(node.url()) as gateway:
+            say = functools.partial(gateway.append_history, "talk", "user", ts="2026-01-02T10:00:00Z")
+            say("hello", turn_index=0)
+            node.kill()
+            for number in (1, 2):
+                with pytest.raises(ConnectionError) as caught:
+                    say(f"again {number}", turn_index=number)
+                assert caught.value.queued  # type: ignore[attr-defined]
+            node.start()
+            say("back", turn_index=3)
+            assert [turn["text"] for turn in gateway.tail_history("talk", 9)] == ["hello", "again 1", "again 2", "back"]
+            assert not gateway.queue
+    finally:
+        node.stop()
+
+
+@pytest.mark.parametrize("said", ["the database system is in recovery mode", "too many connections for role"])
+def test_a_turn_that_the_server_refuses_for_now_is_queued(
+    server: Node, url: str, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv("EMBEDDER", "none")
+    monkeypatch.setattr(postgres_server, "BUSY_SECONDS", 0.1)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise psycopg.OperationalError(f"connection failed: FATAL:  {said}")
+
+    with MemoryGateway(url) as gateway:
+        with monkeypatch.context() as down:
+            down.setattr("memories.stores.postgres.driver.Connection.connect", refuse)
+            with pytest.raises(ConnectionError) as caught:
+                gateway.append_history("talk", "user", "hello", 0, "2026-01-02T10:00:00Z")
+            assert caught.value.queued  # type: ignore[attr-defined]
+        assert gateway.drain() == 1
+        assert [turn["text"] for turn in gateway.tail_history("talk", 9)] == ["hello"]
+
+
+# --- rights ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_role_that_may_only_read_searches_and_status_says_so(server: Node, opened: Opened, url: str) -> None:
+    schema = url.partition("schema=")[2].partition("&")[0]
+    owner = opened(url)
+    owner.append([record("m", text="apple")])
+    server.sql("CREATE ROLE reader LOGIN")
+    server.sql(f"GRANT USAGE ON SCHEMA {schema} TO reader")
+    server.sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO reader")
+    try:
+        reader = opened(server.url(user="reader", options=f"schema={schema}"), SPACE)
+        assert [entry.text for entry in reader.scan(pool(), limit=5)] == ["apple"]
+        assert reader.info(pool()).read_only
+        assert not owner.info(pool()).read_only
+        with pytest.raises(StoreError, match="may not do this"):
+            reader.append([record("n")])
+        reader.close()
+    finally:
+        server.sql("DROP OWNED BY reader")
+        server.sql("DROP ROLE reader")
