@@ -49,6 +49,7 @@ from memories.errors import (  # noqa: E402
 )
 from memories.stores import words as store_words  # noqa: E402
 from memories.stores.postgres import connection as postgres_server  # noqa: E402
+from memories.stores.postgres import counts as postgres_counts  # noqa: E402
 from memories.stores.postgres import erasure as postgres_erasure  # noqa: E402
 from memories.stores.postgres import errors as postgres_errors  # noqa: E402
 from memories.stores.postgres import schema as postgres_schema  # noqa: E402
@@ -78,6 +79,7 @@ class TestPostgresByIndex(StoreContract):
 
     @pytest.fixture
     def open_store(self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> OpenStore:
+        monkeypatch.setattr(postgres_counts, "MANY_VECTORS", 1)
         monkeypatch.setattr(postgres_vectors, "EXACT_ROWS", 0)
         monkeypatch.setattr(postgres_words, "_RANK_ALL", 0)
         return open_store

@@ -189,7 +189,7 @@ END $$;
 
 -- Rows that changed while a table is being replaced by a copy; see `rewrite`. Of a label only the namespace is noted.
 CREATE TABLE change (part text COLLATE "C" NOT NULL, namespace text COLLATE "C" NOT NULL, seq bigint);
-CREATE FUNCTION note_change() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+CREATE FUNCTION note_change() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
   IF TG_TABLE_NAME = 'label' THEN
     INSERT INTO change VALUES (TG_TABLE_NAME, CASE TG_OP WHEN 'DELETE' THEN OLD.namespace ELSE NEW.namespace END, NULL);
@@ -200,6 +200,7 @@ BEGIN
   END IF;
   RETURN NULL;
 END $$;
+DO $$ BEGIN EXECUTE format('ALTER FUNCTION note_change() SET search_path = %I, pg_temp', current_schema()); END $$;
 """
 # Nor would a removal reach samples of labels, fields, keys and names.
 _UNSAMPLED_TOO = "ALTER TABLE {part} " + ", ".join(

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -358,7 +359,7 @@ class PostgresStore:
 
     def close(self) -> None:
         """See `Store.close`."""
-        if self._loaded:
+        if self._loaded and sys.exc_info()[0] is None:  # who is interrupted does not want to wait for an index
             self._make_indexes()
         self._server.close()
 
