@@ -127,10 +127,7 @@ def import_(config: "Config", file: str, dry_run: bool, all_namespaces: bool, no
     return 1 if done.conflict_count else 0
 
 
-@command(
-    epilog="memory migrate --to postgresql://memories@db.example/memories\n"
-    "memory migrate --partitions 16 --store postgresql://memories@db.example/memories"
-)
+@command(epilog="memory migrate --to postgresql://memories@db.example/memories\nmemory migrate --partitions 16")
 @option("--to", "target", metavar="URL", help="Store to copy to: empty, or an unfinished copy.")
 @option(
     "--partitions", type=int, metavar="N",
