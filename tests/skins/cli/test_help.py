@@ -157,7 +157,7 @@ def test_every_option_with_a_default_says_it() -> None:
             if (found := re.search(r"\[default: (.+)\]$", option.help or ""))}  # fmt: skip
     without = {
         "tag", "agent", "personality", "project", "type", "conversation", "since", "until", "as_of", "cursor", "key",
-        "supersedes", "remove_tag", "speaker", "message_id", "target", "salvage", "action", "against",
+        "supersedes", "remove_tag", "speaker", "message_id", "target", "salvage", "action", "against", "partitions",
     }  # fmt: skip
     for name, option in options():
         if not option.is_flag:

@@ -142,12 +142,14 @@ def migrate(config: "Config", target: str | None, partitions: int | None) -> Non
 
     With --partitions the store stays where it is. It is divided anew while others use it, as a whole or not at all.
     """
-    if (target is None) == (partitions is None):
-        raise InvalidInput("name either the store to copy to, with --to, or a number of --partitions")
+    if target is not None and partitions is not None:
+        raise InvalidInput("--to and --partitions do not go together; name one of them")
     if partitions is not None:
         _repartition(config, partitions)
     elif target is not None:
         _copy(config, target)
+    else:
+        raise InvalidInput("Missing option '--to'; see memory migrate --help")
 
 
 def _repartition(config: "Config", partitions: int) -> None:
