@@ -1,11 +1,14 @@
 """What several test folders share."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,3 +67,72 @@ def run_python(tmp_path: Path, clean_environment: Mapping[str, str]) -> RunPytho
         return done
 
     return run
+
+
+# --- campaigns: `make torture` runs them at full size, the default suite at a small one ------------------------------
+
+FULL = os.environ.get("TORTURE")  # the share of the full size; unset outside of `make torture`
+_ENDED, _BEGINS = pytest.StashKey[str](), pytest.StashKey[int]()
+
+
+@pytest.fixture
+def size() -> Callable[[int, int], int]:
+    """Choose how large a campaign is: `size(small, full)`."""
+    return lambda small, full: small if FULL is None else max(small, round(full * float(FULL)))
+
+
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """What a campaign counts: kept in a file under `make torture`, also if it fails or is interrupted."""
+    begun = time.monotonic()
+    counted: dict[str, Any] = {}
+    yield counted
+    if FULL is not None:
+        head = {
+            "campaign": request.node.nodeid.removeprefix("tests/"),
+            "ended": request.node.stash.get(_ENDED, "interrupted"),
+            "seconds": round(time.monotonic() - begun),
+        }
+        report = _report(request.config)
+        report.parent.mkdir(exist_ok=True)
+        with report.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(head | counted) + "\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let a campaign that is told to end print its figures, and remember where those of this run begin."""
+    if FULL is not None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        config.stash[_BEGINS] = _report(config).stat().st_size if _report(config).exists() else 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the campaigns on the default store, which matter most if there is no time for all."""
+    if FULL is not None:
+        items.sort(key=lambda item: not item.nodeid.startswith("tests/torture/"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    report = yield
+    if call.when == "call":
+        item.stash[_ENDED] = report.outcome
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print the figures of this run as a table."""
+    if FULL is None or not _report(config).exists():
+        return
+    terminalreporter.section(f"figures at {FULL} of the full size (also in {_report(config)})")
+    with _report(config).open(encoding="utf-8") as file:
+        file.seek(config.stash[_BEGINS])
+        for line in file:
+            told = json.loads(line)
+            name, ended, seconds = (told.pop(key) for key in ("campaign", "ended", "seconds"))
+            counts = ", ".join(f"{key} {value}" for key, value in told.items())
+            terminalreporter.write_line(f"{ended:12}{seconds:6} s  {name}: {counts}")
+
+
+def _report(config: pytest.Config) -> Path:
+    return config.rootpath / ".torture" / "figures.jsonl"

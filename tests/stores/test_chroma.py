@@ -129,6 +129,8 @@ def open_store(server: ChromaServer) -> Iterator[OpenStore]:
 
 @pytest.mark.slow
 class TestChromaStore(StoreContract):
+    sequences = 15
+
     @pytest.fixture
     def open_store(self, open_store: OpenStore) -> OpenStore:
         return open_store

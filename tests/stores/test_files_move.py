@@ -101,6 +101,8 @@ def open_with(folder: Path) -> Iterator[OpenWith]:
 class TestTieredStore(StoreContract):
     """Most namespaces move sooner or later, some of them in the middle of a test."""
 
+    sequences = 50
+
     @pytest.fixture(params=[2, pytest.param(1_000_000, marks=pytest.mark.thorough)])
     def open_store(self, open_with: OpenWith, request: pytest.FixtureRequest) -> OpenStore:
         return lambda space: open_with(request.param, space=space)

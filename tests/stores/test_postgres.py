@@ -77,6 +77,8 @@ class TestPostgres(StoreContract):
 class TestPostgresByIndex(StoreContract):
     """The same through the ways that are taken where there are many records: HNSW, and only the rarest words."""
 
+    sequences = 50
+
     @pytest.fixture
     def open_store(self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> OpenStore:
         monkeypatch.setattr(postgres_counts, "MANY_VECTORS", 1)

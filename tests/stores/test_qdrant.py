@@ -321,6 +321,8 @@ class TestQdrantFolder(StoreContract):
 class TestQdrantRest(StoreContract):
     """Over REST; filters are those of the client, which looks at every point. What is quick of it stands below."""
 
+    sequences = 15
+
     @pytest.fixture
     def open_store(self, server: ApiServer) -> Iterator[OpenStore]:
         yield from opening(f"{server.url}/contract")

@@ -16,6 +16,7 @@ from contract.durability import Durability
 from contract.health import Health
 from contract.isolation import Isolation
 from contract.log import Log
+from contract.model import AsTheModelSays
 from contract.moving import Moving
 from contract.order import Order
 from contract.search import Search
@@ -77,5 +78,5 @@ __all__ = [
 ]
 
 
-class StoreContract(Durability, Isolation, Order, Search, Moving, Health, Log):
+class StoreContract(Durability, Isolation, Order, Search, Moving, Health, Log, AsTheModelSays):
     """What holds for every store."""

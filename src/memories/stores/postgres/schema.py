@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memories.errors import StoreError
-from memories.stores.records import SEARCHED, Collection, Record, Ref
+from memories.stores.records import Collection, Record, Ref
 from memories.times import from_millis, to_millis
 
 if TYPE_CHECKING:
