@@ -197,11 +197,3 @@ def test_a_kill_while_the_store_is_made_leaves_none_or_a_whole_one(kill: Callabl
 @pytest.mark.parametrize(("mode", "rounds"), [("create", 100), ("forget", 30), ("first", 50)])
 def test_many_kills_lose_nothing(kill: Callable[..., dict[str, Any]], mode: str, rounds: int) -> None:
     assert kill(mode, rounds, seed=5)["rounds"] == rounds
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["create", "forget", "first"])
-def test_a_thousand_kills_lose_nothing(kill: Callable[..., dict[str, Any]], mode: str) -> None:
-    totals = kill(mode, 1000, seed=4)
-    assert totals["rounds"] == 1000
-    assert totals["acknowledged"] > (200 if mode == "first" else 1000)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -282,10 +283,16 @@ def test_what_was_killed_goes_on_and_comes_to_the_same(
 
 
 @pytest.mark.slow
+@pytest.mark.torture
 @pytest.mark.parametrize("mode", ["migrate", "busy", "reembed", "import"])
 def test_what_was_killed_very_often_comes_to_the_same(
-    tmp_path: Path, clean_environment: dict[str, str], mode: str
+    tmp_path: Path,
+    clean_environment: dict[str, str],
+    mode: str,
+    size: Callable[[int, int], int],
+    figures: dict[str, Any],
 ) -> None:
-    totals = killed(tmp_path, clean_environment, mode, 60, least=11)
-    assert totals["rounds"] >= 60
-    assert totals["in_the_middle"] > 10
+    rounds = size(20, 60)
+    figures |= killed(tmp_path, clean_environment, mode, rounds, least=size(3, 11))
+    assert figures["rounds"] >= rounds
+    assert figures["in_the_middle"] > 0

@@ -208,6 +208,8 @@ def open_spread(nodes: tuple[Node, Node], schema: str) -> Iterator[OpenStore]:
 class TestSpread(StoreContract):
     """A store on two nodes keeps the contract, but for what its docstring says."""
 
+    sequences = 15
+
     @pytest.fixture
     def open_store(self, open_spread: OpenStore) -> OpenStore:
         return open_spread

@@ -1,0 +1,42 @@
+"""Processes make a store, or migrate one, at one moment. `start_race.py FOLDER PROCESSES ROUNDS`."""
+
+import os
+import sys
+from pathlib import Path
+
+import forks
+import work
+
+from memories import Memories
+
+
+def main(folder: Path, processes: int, rounds: int) -> None:
+    """Race so many times."""
+    forks.die_with_parent()
+    forks.warm()
+    for number in range(rounds):
+        path = folder / f"round{number}" / "memories.db"
+        ready, start = os.pipe()
+        children = [forks.fork(_first, path, ready, start, each) for each in range(processes)]
+        os.close(start)
+        os.close(ready)
+        forks.wait(children)
+        forks.wait([forks.fork(_look, path, processes)])
+        forks.wait([forks.fork(work.in_step, path)])
+        forks.tell(processes=processes, rounds=number + 1, errors=0)
+
+
+def _first(path: Path, ready: int, start: int, number: int) -> None:
+    os.close(start)
+    os.read(ready, 1)
+    with Memories(f"sqlite:///{path}", embedder="fake") as memories:
+        assert memories.create(f"the first of {number}", force=True).stored
+
+
+def _look(path: Path, processes: int) -> None:
+    with Memories(f"sqlite:///{path}", embedder="fake") as memories:
+        assert memories.status().memory_count == processes
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

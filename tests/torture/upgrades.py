@@ -1,0 +1,91 @@
+"""An upgrade is killed at each of its statements: every record stays as it was. `upgrades.py FOLDER FIXTURE EVERY`."""
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import apsw
+import forks
+import work
+
+from memories.stores.sqlite import schema
+from memories.stores.sqlite.store import SQLiteStore
+from memories.transfer.export import export
+
+COLUMNS = "seq, pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, text"
+
+
+def main(folder: Path, fixture: Path, every: int) -> None:
+    """Upgrade a file once, then with a kill at each statement and a second start after it."""
+    forks.die_with_parent()
+    forks.warm()
+    whole = folder / "whole" / "memories.db"
+    _copy(fixture, whole)
+    forks.wait([forks.fork(_write_rows, whole, folder / "before")])
+    forks.wait([forks.fork(_upgrade, whole, 0, folder / "count")])
+    statements = int((folder / "count").read_text())
+    forks.wait([forks.fork(_check, whole, folder, True)])
+    for kills, number in enumerate(range(1, statements + 1, every), 1):
+        path = folder / f"kill{number}" / "memories.db"
+        _copy(fixture, path)
+        forks.wait([forks.fork(_upgrade, path, number, folder / "unused")], -signal.SIGKILL)
+        forks.wait([forks.fork(_check, path, folder, False)])
+        shutil.rmtree(path.parent)
+        forks.tell(statements=statements, kills=kills, rows_changed=0)
+
+
+def _copy(fixture: Path, path: Path) -> None:
+    path.parent.mkdir(mode=0o700)
+    shutil.copy(fixture, path)
+    path.chmod(0o600)
+
+
+def _upgrade(path: Path, kill_at: int, count: Path) -> None:
+    """Open a store for writing, and die before a statement of that number; 0 is none."""
+    done = [0]
+
+    def traced(*_: object) -> bool:
+        done[0] += 1
+        if done[0] == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+    apsw.connection_hooks.append(lambda connection: setattr(connection, "exec_trace", traced))
+    store = SQLiteStore(path, None)
+    with store._file.write():
+        pass
+    count.write_text(str(done[0]))
+    store.close()
+
+
+def _rows(db: apsw.Connection) -> str:
+    return repr(db.execute(f"SELECT {COLUMNS} FROM record ORDER BY seq").fetchall())
+
+
+def _write_rows(path: Path, file: Path) -> None:
+    db = apsw.Connection(str(path))
+    file.write_text(_rows(db))
+    db.close()
+
+
+def _check(path: Path, folder: Path, first: bool) -> None:
+    """Check that a store has the rows of the fixture, in the newest schema, and exports what the whole upgrade does."""
+    store = SQLiteStore(path, None)
+    lines: list[Any] = []
+    export(store, lines.append, namespaces=None, progress=lambda what, done, whole: None)
+    exported = folder / "exported"
+    if first:
+        exported.write_text("".join(lines))
+    assert "".join(lines) == exported.read_text()
+    with store._file.write() as db:
+        assert _rows(db) == (folder / "before").read_text()
+        assert db.pragma("user_version") == len(schema.MIGRATIONS)
+    store.close()
+    work.in_step(path)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
