@@ -4,7 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 TOGETHER := -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-slow check lint types architecture bench clean
+SIZE ?= 1
+ONLY ?= test
+MINUTES ?= 60
+
+.PHONY: help demo test test-slow torture soak check lint types architecture bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -18,8 +22,14 @@ test: $(VENV)/.dev  ## run the tests, several at once (a few minutes on two idle
 test-slow: $(VENV)/.dev  ## run the tests that take minutes
 	$(BIN)/pytest -m slow
 
+torture: $(VENV)/.dev  ## try to lose a memory (an hour on two idle cores; SIZE=0.1 a tenth, ONLY=kill some)
+	TORTURE=$(SIZE) $(BIN)/pytest -m torture -k "$(ONLY)"
+
+soak: $(VENV)/.dev  ## mixed work with a kill every minute, watched for leaks (MINUTES=60)
+	TORTURE=1 SOAK_MINUTES=$(MINUTES) $(BIN)/pytest -m soak
+
 check: lint types  ## all that CI runs: linter, types, and the tests, thorough ones too
-	$(BIN)/pytest $(TOGETHER) -m "not slow"
+	$(BIN)/pytest $(TOGETHER) -m "not slow and not soak"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -35,7 +45,7 @@ bench: $(VENV)/.installed  ## measure speed, ratios in one run (bench/README.md)
 	$(BIN)/python -m bench
 
 clean:  ## remove everything that was built
-	rm -rf $(VENV) .demo .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .demo .torture .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
