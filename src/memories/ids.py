@@ -20,7 +20,8 @@ _REMEMBERED = 10_000  # milliseconds whose last id is known, for imports that ca
 class _Counter:
     """The 74 bits of the ids of one process that follow the milliseconds: random, but rising within each of them.
 
-    This is method 2 of RFC 9562, section 6.2. Ids of other processes in the same millisecond fall anywhere between.
+    The first 12 of them count, so that ids of a bulk differ in the beginning that people write; see RFC 9562, section
+    6.2. Ids of other processes in the same millisecond fall anywhere between.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,10 @@ class _Counter:
                 if len(self._last) >= _REMEMBERED:  # the first to be forgotten is the one that was used first
                     del self._last[next(iter(self._last))]
                 last = int.from_bytes(os.urandom(10)) % _FIRST_BELOW
-            self._last[millis] = bits = last + 1 + int.from_bytes(os.urandom(4))
+            bits = (((last >> 62) + 1) << 62) | int.from_bytes(os.urandom(8)) >> 2
+            if bits >= _FIRST_BELOW:
+                bits = last + 1 + int.from_bytes(os.urandom(4))
+            self._last[millis] = bits
         return bits
 
 

@@ -234,7 +234,7 @@ DERIVED = [
     "DELETE FROM record_label WHERE seq = 15",
     "INSERT INTO record_label VALUES (1, 5)",
     "DELETE FROM label_pool",
-    "INSERT INTO label_pool VALUES (1, 77)",
+    "INSERT INTO label_pool (label, pool) VALUES (1, 77)",
     "INSERT INTO access VALUES (900, 4)",
     "UPDATE vector SET codes = zeroblob(length(codes)) WHERE seq = 15",
     "UPDATE turn_vector SET codes = x'0102' WHERE seq = 16",

@@ -1,6 +1,5 @@
 """Commands that write memories: create, update, reinforce, delete, restore, forget."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,10 +135,16 @@ def _is_file(wanted: str) -> bool:
     try:
         parse_id(wanted)
     except InvalidInput:
-        return (
-            "/" in wanted or os.sep in wanted or wanted.endswith((".db", ".jsonl", ".backup")) or Path(wanted).exists()
-        )
+        # Other programs give ids with a slash in them, so a path has to be there, or to look like nothing else.
+        return wanted.startswith((".", "/", "~")) or wanted.endswith((".db", ".jsonl", ".backup")) or _exists(wanted)
     return False
+
+
+def _exists(wanted: str) -> bool:
+    try:
+        return Path(wanted).exists()
+    except (OSError, ValueError):  # too long for a path, or with a NUL
+        return False
 
 
 @command(epilog="memory forget 01a1fdf1-92cd-72f2\nmemory forget 01a1fdf1-92cd-72f2 --yes")

@@ -14,6 +14,7 @@ import apsw
 from memories.disk import flush_folder, put_in_place
 from memories.errors import RequestError, SchemaTooNew, StoreDamaged, StoreError
 from memories.ids import digest
+from memories.stores.records import Collection
 from memories.stores.sqlite import schema, sidefile
 from memories.stores.sqlite.connection import BUSY_SECONDS, SQLiteFile
 from memories.stores.sqlite.engine import opened_apart
@@ -22,6 +23,7 @@ from memories.stores.sqlite.query import READ, fetch, fetch_value, labels_of
 
 MARK = "backup"  # in `meta`
 _PAGE = 500
+_COUNT = f"SELECT count(*) FROM record r JOIN pool p ON p.id = r.pool WHERE p.collection <> '{Collection.LOG}'"
 _SETTLING_SECONDS = 2.0  # that a restore waits for readers before it goes on without them
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
@@ -61,7 +63,7 @@ def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
             if mark is not None:
                 _set_mark(db, mark)
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            copied = int(fetch_value(db, "SELECT count(*) FROM record"))
+            copied = int(fetch_value(db, _COUNT))
             last = fetch_value(db, "SELECT seq FROM sqlite_sequence WHERE name = 'record'")
         _flush(target)
     if mark is None:
@@ -79,7 +81,7 @@ def copy_out(path: Path, target: Path, mark: Mark | None) -> int:
 
 
 def records_in(path: Path) -> int:
-    """Read a copy from its first to its last record and check everything in it; return how many records it has.
+    """Read a copy from its first to its last record and check everything; return how many memories and turns it has.
 
     Raises:
         StoreDamaged: It is not a store, or not a sound one.
@@ -99,7 +101,7 @@ def records_in(path: Path) -> int:
             count, last = count + len(rows), rows[-1][0]
         if count != fetch_value(db, "SELECT count(*) FROM record"):
             raise StoreDamaged(f"{path} is damaged: some records belong to no namespace")
-        return count
+        return int(fetch_value(db, _COUNT))
 
 
 def is_database(path: Path) -> bool:
@@ -197,7 +199,7 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
         _drop_side_files(path)
         sidefile.erase(side)  # it tells of the file before
         with opened_apart(path) as db:
-            there = fetch_value(db, "SELECT count(*) FROM record")
+            there = fetch_value(db, _COUNT)
         if there != records:
             raise StoreError(f"{path} has {there} records and the backup {records}; restore another one")
 

@@ -36,7 +36,12 @@ _LABELS = "json_each(iif(json_valid('[' || {row}.labels || ']'), '[' || {row}.la
 _KEYS = "{labels} JOIN label l ON l.id = j.value"
 _LIVE = "({row}.ended_at IS NULL)"
 _DELETED = "({row}.ended_at IS NOT NULL AND {row}.ended_by IS 'delete')"
-_NO_VECTOR = " AND ".join(f"NOT EXISTS (SELECT 1 FROM {table} WHERE seq = {{row}}.seq)" for table in _VECTORS)
+_NO_VECTOR = " AND ".join(  # what the log keeps never has one
+    (
+        *(f"NOT EXISTS (SELECT 1 FROM {table} WHERE seq = {{row}}.seq)" for table in _VECTORS),
+        "(SELECT collection FROM pool WHERE id = {row}.pool) <> 'log'",
+    )
+)
 
 
 def _of(row: str, *templates: str) -> tuple[str, ...]:
@@ -165,11 +170,12 @@ def _total(db: apsw.Connection, pools: Sequence[int], column: str) -> int:
 
 
 @contextlib.contextmanager
-def all_embedded(db: apsw.Connection) -> Iterator[None]:
-    """Stop counting while tables of vectors are exchanged, after which every record has one; in a transaction."""
+def exchanging(db: apsw.Connection) -> Iterator[None]:
+    """Stop counting while tables of vectors are exchanged, then count anew; in a transaction."""
     db.execute(_DROP)
     yield
-    db.execute(f"{_CREATE} UPDATE pool SET without_vector = 0")
+    missing = f"SELECT count(*) FROM record r WHERE r.pool = pool.id AND {_LIVE} AND {_NO_VECTOR}".format(row="r")
+    db.execute(f"{_CREATE} UPDATE pool SET without_vector = ({missing})")
 
 
 def wrong(db: apsw.Connection) -> list[Finding]:

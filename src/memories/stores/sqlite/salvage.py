@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from memories.errors import StoreDamaged
-from memories.stores.records import Collection, Record, Ref
+from memories.stores.records import SEARCHED, Collection, Record, Ref
 from memories.stores.sqlite import pages, schema
 from memories.stores.sqlite.engine import opened_apart
 from memories.stores.sqlite.errors import translated
@@ -41,7 +41,7 @@ class Lost(NamedTuple):
 
 
 def salvage(path: Path) -> Iterator[Record | Lost]:
-    """Yield every record of a store, sound ones as they are.
+    """Yield every memory and turn of a store, sound ones as they are; its log is of no use in another store.
 
     Args:
         path: The store; nobody may use it meanwhile. Its log counts, too, as far as SQLite can read it.
@@ -49,6 +49,12 @@ def salvage(path: Path) -> Iterator[Record | Lost]:
     Raises:
         StoreDamaged: Not a single record can be found.
     """
+    for found in _everything(path):
+        if found.ref is None or found.ref.collection in SEARCHED:
+            yield found
+
+
+def _everything(path: Path) -> Iterator[Record | Lost]:
     saved: set[int] = set()
     lost: dict[int, Lost] = {}
     with translated(path):
@@ -92,9 +98,9 @@ def _in_pages(path: Path) -> Iterator[tuple[int, Record]]:
     labels: dict[str, tuple[str, str]] = {}
     accesses: dict[int, int] = {}
     for number, values in pages.rows(path):
-        if len(values) == 3 and values[0] is None and all(isinstance(value, str) for value in values[1:]):
-            if values[1] in _KINDS:
-                pools.setdefault(number, values[1:])
+        if len(values) > 2 and values[0] is None and all(isinstance(value, str) for value in values[1:3]):
+            if values[1] in _KINDS and len(values) in (3, 6):  # counts were added to it
+                pools.setdefault(number, values[1:3])
             else:
                 labels.setdefault(str(number), (values[1], values[2]))
         elif len(values) == 2 and values[0] is None and isinstance(values[1], int):

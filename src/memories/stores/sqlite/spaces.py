@@ -10,7 +10,7 @@ from memories.errors import Conflict
 from memories.stores.damage import Damaged
 from memories.stores.protocol import other_space
 from memories.stores.records import SEARCHED, Collection, Record, Space
-from memories.stores.sqlite.counts import all_embedded
+from memories.stores.sqlite.counts import exchanging
 from memories.stores.sqlite.query import READ, damage_noticed, fetch, records_of
 from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS
 
@@ -105,7 +105,7 @@ def switch(db: apsw.Connection, space: Space, damaged: Damaged) -> None:
         return
     if _named(db, "staged_") != (space.model, space.dimension):
         drop_staged(db)  # of a third space, in a store without records
-    with all_embedded(db):
+    with exchanging(db):
         for collection in SEARCHED:
             used, staged = VECTORS[collection], STAGED[collection]
             # Renamed, not copied: other writers wait meanwhile.
