@@ -185,8 +185,9 @@ def intact(path):
         assert db.pragma("integrity_check") == "ok"
         for table in ("words", "turn_words", "words_ended"):
             db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('integrity-check', 0)")
+        records = "(SELECT 1 FROM record WHERE pool NOT IN (SELECT id FROM pool WHERE collection = 'log'))"
         vectors = "(SELECT seq FROM vector UNION ALL SELECT seq FROM turn_vector)"
-        counts = {db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in ("record", vectors)}
+        counts = {db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in (records, vectors)}
         assert len(counts) == 1, counts
         assert db.execute("SELECT count(*) FROM staged_vector").fetchall() == [(0,)]
     store.close()

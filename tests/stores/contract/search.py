@@ -72,7 +72,7 @@ def _matches(store: Store, where: Filter, vector: Any, terms: list[str]) -> list
 def _told(store: Store, *, vector: bool) -> list[Any]:
     """Return everything that searches of `ann` tell."""
     told: list[Any] = []
-    for collection in Collection:
+    for collection in SEARCHED:
         for names in (("ann",), ("ann", "shared")):
             own = pool(*names, collection=collection)
             for where in (
@@ -373,16 +373,16 @@ class Search(Opened):
     def test_what_others_write_changes_no_score_and_hides_nothing(self, own: Store, vector: bool) -> None:
         before = _told(own, vector=vector)
         for batch in range(3):  # more and more of the same words, and nearer vectors
-            for collection in Collection:
+            for collection in SEARCHED:
                 own.append(_mixtures("bob", collection, 60, 50 + batch, first=60 * batch))
                 for query in _QUERIES:
                     texts = [record(f"{query} {n}", batch, namespace="eve", collection=collection) for n in range(5)]
                     own.append([one._replace(text=query, vectors=embed(query)) for one in texts])
             assert _told(own, vector=vector) == before
-        some = [Ref(collection, "bob", f"g{n:03}", n) for collection in Collection for n in range(5, 60, 5)]
+        some = [Ref(collection, "bob", f"g{n:03}", n) for collection in SEARCHED for n in range(5, 60, 5)]
         own.patch([Patch(ref, at(300), "delete", {}) for ref in some])
         assert _told(own, vector=vector) == before
-        own.remove([Ref(collection, "bob", f"g{n:03}", n) for collection in Collection for n in range(60, 180)])
+        own.remove([Ref(collection, "bob", f"g{n:03}", n) for collection in SEARCHED for n in range(60, 180)])
         assert _told(own, vector=vector) == before
 
     def test_how_common_a_word_is_elsewhere_cannot_be_told(self, own: Store) -> None:
@@ -409,10 +409,10 @@ class Search(Opened):
         """BM25 of `memories.stores.words`, from the counts of the namespaces that are read: the same in every store."""
         terms = ["apple", "grape hazel", "iris", "fi*", "zanzibar"]
         for seed, namespace in enumerate(("ann", "shared", "bob")):
-            for collection in Collection:
+            for collection in SEARCHED:
                 entries = _mixtures(namespace, collection, 45, seed)
                 store.append([entry._replace(ended_at=None, ended_by=None) for entry in entries])
-        for collection in Collection:
+        for collection in SEARCHED:
             for where in (pool("ann", collection=collection), pool("ann", "shared", collection=collection)):
                 entries = everything(store, where)
                 scores = score([tokens_of(entry) for entry in entries], terms).scores.tolist()
