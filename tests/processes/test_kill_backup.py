@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +301,20 @@ def test_a_kill_leaves_the_old_or_the_new(tmp_path: Path, clean_environment: dic
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "rounds"), [("load", 60), ("backup", 1), ("restore", 1)])
-def test_many_drills(tmp_path: Path, clean_environment: dict[str, str], mode: str, rounds: int) -> None:
-    totals = drilled(tmp_path, clean_environment, mode, rounds)
-    assert totals["rounds"] >= 60
+@pytest.mark.torture
+def test_many_drills(
+    tmp_path: Path, clean_environment: dict[str, str], size: Callable[[int, int], int], figures: dict[str, Any]
+) -> None:
+    rounds = size(60, 200)
+    figures |= drilled(tmp_path, clean_environment, "load", rounds)
+    assert figures["rounds"] == rounds
+
+
+@pytest.mark.slow
+@pytest.mark.torture
+@pytest.mark.parametrize("mode", ["backup", "restore"])
+def test_kills_before_every_step(
+    tmp_path: Path, clean_environment: dict[str, str], mode: str, figures: dict[str, Any]
+) -> None:
+    figures |= drilled(tmp_path, clean_environment, mode, 1)
+    assert figures["rounds"] >= 60

@@ -475,11 +475,13 @@ def test_damage_is_told_or_harmless(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_much_damage_is_told_or_harmless(path: Path) -> None:
+@pytest.mark.torture
+def test_much_damage_is_told_or_harmless(path: Path, size: Callable[[int, int], int], figures: dict[str, Any]) -> None:
     """What it can't find: counts of reads have no checksum, nor has a page that is replaced by an older one of its own.
 
     A log that is cut or flipped ends at the damage, as SQLite defines it; the number of the last record is all that a
     store could compare with.
     """
-    results = campaign(path, flips=200, cuts=50, zeroed=25)
+    results = campaign(path, flips=size(60, 200), cuts=size(15, 50), zeroed=size(8, 25))
+    figures |= results
     assert set(results) <= {"harmless", "told", "checked"}, results
