@@ -29,6 +29,7 @@ _ALL_TERMS = 2_000  # records; among more, words that very many of them have are
 _COMMON = 0.2
 _RANKED = 80  # at least this many records are ranked by their words
 _RANKED_MATCHES = 600
+_CHECKED = 200  # up to this many records are read to count those that have a phrase
 _AMONG = 500  # up to this many matching records have all their vectors scored
 _SURPLUS = 4  # this many times more is requested if a filter has left too few
 _STEPS = [step for step in range(-BESIDE, BESIDE + 1) if step]
@@ -165,6 +166,11 @@ class Search:
             for term, found in parsed.items()
             if term not in common
         }
+        for term, places in holders.items():  # of a phrase the server knows only who has all of its words
+            if len(parsed[term].tokens) > 1 and len(places) <= _CHECKED:
+                having = self._view.stored(ref_at(self._where, place) for place in places)
+                fits = (stored.record.ref for stored in having if occurrences(self._tokens(stored), parsed[term]))
+                holders[term] = set(map(place_of, fits))
         for stored in self._load(self._overlay):
             for term, places in holders.items():
                 if occurrences(self._tokens(stored), parsed[term]):
