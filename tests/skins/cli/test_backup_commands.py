@@ -468,6 +468,12 @@ def said(exported: str) -> set[str]:
     return {line for line in exported.splitlines() if line.startswith('{"collection"')}
 
 
+def test_forgetting_names_the_backups_that_still_have_it(memory: Command, ids: list[str], home: Path) -> None:
+    backup = memory("backup").json["backup"]
+    assert Path(backup).parent == home / "backups"
+    assert backup in memory("forget", ids[0], "--yes").json["also_in"]
+
+
 def test_every_sound_record_is_saved_and_the_others_are_named(
     memory: Command, many: str, store: Path, folder: Path, run_python: RunPython
 ) -> None:

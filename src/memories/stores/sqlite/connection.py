@@ -239,9 +239,9 @@ class SQLiteFile:
         return _size(self._parts[1])
 
     def snapshots(self) -> tuple[str, ...]:
-        """Return the copies that migrations, restores and repairs left beside the file."""
-        beside = (self.path.parent.glob(f"{self.path.name}.{kind}") for kind in COPIES)
-        return tuple(sorted(str(found) for each in beside for found in each))
+        """Return the copies that migrations, restores and repairs left beside the file, and backups in their folder."""
+        names = (*(f"{self.path.name}.{kind}" for kind in COPIES), f"backups/{self.path.stem}-*.db")
+        return tuple(sorted(str(found) for name in names for found in self.path.parent.glob(name)))
 
     # --- connections -----------------------------------------------------------------------------------------------
 
