@@ -355,12 +355,13 @@ class SQLiteFile:
         return connection
 
     def _tell_missing(self, connection: apsw.Connection) -> None:
-        """Log that commits are missing; reads go on, and the next write is refused."""
+        """Log, once in a process, that commits are missing; reads go on, and the next write is refused."""
         noted = sidefile.read(self._lock_file)[1]  # before the file: others may commit meanwhile
         missing = _missing(connection, noted)
-        if missing:
+        if missing and (self.path, missing) not in _told:
             import logging  # 5 ms that only the bad case pays
 
+            _told.add((self.path, missing))
             logging.getLogger(__name__).warning("%s", loss(self.path, missing))
 
     def _set_up(self, connection: apsw.Connection) -> apsw.Connection:
@@ -512,4 +513,5 @@ def _size(path: str) -> int:
         return 0
 
 
+_told: set[tuple[Path, int]] = set()
 _FILES: "weakref.WeakSet[SQLiteFile]" = weakref.WeakSet()
