@@ -27,6 +27,7 @@ MIN_READ = 24  # of these are read, at least
 PRECISE_DAYS = 62  # a span of up to two months is a date to search by; a "year" may be any number
 YEARS_BACK = 4  # a date without a year is looked for in this year and in the years before
 _JUST_BEFORE, _JUST_AFTER = timedelta(days=1), timedelta(days=3)  # as far as closeness is about ON_DATE
+_SAME_LENGTH = 8  # characters by which two spellings of one text may differ
 _SAMPLE = 200  # characters that show which script a text is in
 _TOLD = 2_000  # characters that are read for the days that a text speaks of
 _LETTERS = 6  # in a word, with its space
@@ -131,8 +132,10 @@ def with_surroundings(store: Store, where: Filter, query: Query, limit: int) -> 
 def _features(record: Record, query: Query, evidence: Evidence, near: float) -> Features:
     """Return the features of a record that is `near` a precise date of the question."""
     readable, on_date = query.readable(record.text), near >= ON_DATE
+    same_length = abs(len(record.text) - len(query.text)) <= _SAME_LENGTH
+    verbatim = same_length and normal_form(record.text) == normal_form(query.text)
     if record.ref.collection is Collection.HISTORY:
-        return Features(evidence, readable=readable, on_date=on_date)
+        return Features(evidence, readable=readable, on_date=on_date, verbatim=verbatim)
     return Features(
         evidence,
         confidence=versions.confidence(record, query.judged_at, query.half_life_hours),
@@ -141,6 +144,7 @@ def _features(record: Record, query: Query, evidence: Evidence, near: float) -> 
         accesses=record.accesses,
         readable=readable,
         on_date=on_date,
+        verbatim=verbatim,
     )
 
 

@@ -119,6 +119,7 @@ class Features(NamedTuple):
         accesses: How often it was read.
         readable: Whether the embedder knows its language, so that its similarity alone can make it a hit.
         on_date: Whether it is from a day or month that the query names: then it needs no word in common.
+        verbatim: Whether it says the very words of the query: then nothing goes before it.
     """
 
     evidence: Evidence
@@ -128,6 +129,7 @@ class Features(NamedTuple):
     accesses: int = 0
     readable: bool = True
     on_date: bool = False
+    verbatim: bool = False
 
 
 class Rules(NamedTuple):
@@ -222,7 +224,9 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     nearest = best - rules.near_best
     best_words = max((candidate.evidence.words for candidate in candidates), default=0.0)
     scored = [_score(index, candidate, best_words, rules) for index, candidate in enumerate(candidates)]
-    scored.sort(key=lambda ranked: -ranked.score)
+    most = max((ranked.score for ranked in scored), default=0.0)
+    scored = [each._replace(score=most) if candidates[each.row].verbatim else each for each in scored]
+    scored.sort(key=lambda ranked: (-ranked.score, not candidates[ranked.row].verbatim))
     ordered: list[Ranked] = []
     hits = 0
     for ranked in scored:
