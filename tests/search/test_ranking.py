@@ -375,3 +375,12 @@ def test_the_middle_is_as_likely_as_not() -> None:
 @pytest.mark.parametrize(("share", "cosine"), [(0.0, -1.0), (-0.5, -1.0), (1.0, 2.0), (1.5, 2.0)])
 def test_a_threshold_of_0_keeps_all_and_of_1_none(share: float, cosine: float) -> None:
     assert uncalibrated(share, 10.0, 0.5) == cosine
+
+
+def test_nothing_goes_before_the_very_words() -> None:
+    better = Features(Evidence.standalone(9.0, 0.99, 0.0))
+    verbatim = Features(Evidence.standalone(5.0, 0.95, 0.0), verbatim=True)
+    assert order(better, verbatim, better) == [1, 0, 2]
+    assert order(better, verbatim._replace(verbatim=False), better) == [0, 2, 1]
+    scores = [place.score for place in rank([better, verbatim], rules())]
+    assert scores == sorted(scores, reverse=True)
