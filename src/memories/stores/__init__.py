@@ -12,7 +12,7 @@ from memories.errors import ConfigError
 from memories.stores.protocol import Store
 from memories.stores.records import Space
 
-__all__ = ["Store", "open_store"]
+__all__ = ["Store", "local_path", "open_store"]
 
 # What opens the store of each scheme: a class or function, imported only when it is asked for.
 _STORES = {
@@ -39,7 +39,7 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
         ConfigError: There is no store of that kind, the URL is not valid, or a package is not installed.
     """
     scheme, separator, rest = url.partition("://")
-    path = Path(rest[1:]).expanduser().absolute() if rest.startswith("/") and len(rest) > 1 else None
+    path = local_path(url)
     complete = {"sqlite": path, "files": path, "chroma": rest, "qdrant": rest}.get(scheme, separator)
     if scheme not in _STORES or not complete:
         raise ConfigError(
@@ -53,3 +53,11 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
     if scheme in ("chroma", "qdrant"):
         return cast("Store", found(url, space, config.collection_name if config else None))
     return cast("Store", found(path if scheme == "sqlite" else url, space))
+
+
+def local_path(url: str) -> Path | None:
+    """Return the file or the folder of a store on this machine; None for one on a server."""
+    scheme, _, rest = url.partition("://")
+    if scheme not in ("sqlite", "files", "qdrant") or not rest.startswith("/") or rest == "/":
+        return None
+    return Path(rest[1:]).expanduser().absolute()

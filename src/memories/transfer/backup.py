@@ -18,7 +18,7 @@ from memories.disk import make_folder, put_in_place, tried
 from memories.embedders.protocol import Embedder
 from memories.errors import InvalidInput, RequestError, StoreDamaged, StoreError
 from memories.ids import digest
-from memories.stores import open_store
+from memories.stores import local_path, open_store
 from memories.times import to_iso
 from memories.transfer.export import export
 from memories.transfer.importing import check, import_
@@ -75,8 +75,7 @@ class Restored(NamedTuple):
 
 def sqlite_file(url: str) -> Path | None:
     """Return the file of a SQLite store; None for other stores."""
-    kind, _, rest = url.partition("://")
-    return Path(rest[1:]).expanduser().absolute() if kind == "sqlite" and len(rest) > 1 else None
+    return local_path(url) if url.startswith("sqlite:") else None
 
 
 # --- backup ----------------------------------------------------------------------------------------------------------
@@ -298,10 +297,13 @@ def restore(
         raise InvalidInput(f"{source} is not a file; name a backup or an export")
     path = sqlite_file(config.store)
     if path is None:
-        return _import_whole(config, source, embedder, replace=replace, progress=progress)
+        done = _import_whole(config, source, embedder, replace=replace, progress=progress)
+        marked = mark_in(source)
+        return done._replace(made_at=marked.at if marked else None)
     if path.exists() and source.samefile(path):
         raise InvalidInput(f"{source} is the store itself; name a backup of it")
     refuse_store(path, replace=replace)
+    marked = mark_in(source)
     aside = path.with_name(f"{path.name}.replaced-{now:%Y%m%dT%H%M%S}Z-{os.urandom(2).hex()}") if replace else None
     try:
         make_folder(path.parent)
@@ -310,12 +312,12 @@ def restore(
             done = _build(config, source, scratch, embedder, progress)
             from memories.stores.sqlite.backup import put_back
 
-            mark = mark_in(source) or _mark(config.store, now)
-            put_back(scratch, path, aside, records=done.records, mark=mark)
+            put_back(scratch, path, aside, records=done.records, mark=marked or _mark(config.store, now))
     except OSError as exc:
         raise not_written(path, exc) from exc
     kept = () if aside is None else (aside, Path(f"{aside}-wal"))  # of a lost store only the log may be there
-    return done._replace(kept=next((file for file in kept if os.path.lexists(file)), None))
+    found = next((file for file in kept if os.path.lexists(file)), None)
+    return done._replace(made_at=marked.at if marked else None, kept=found)
 
 
 def refuse_store(path: Path, *, replace: bool) -> None:
@@ -324,20 +326,19 @@ def refuse_store(path: Path, *, replace: bool) -> None:
     Raises:
         RequestError: One is there.
     """
-    if replace or not any(os.path.lexists(f"{path}{suffix}") for suffix in ("", "-wal")):
-        return
-    raise RequestError(f"there is a store at {path}; to put it aside and restore this one in its place, add --replace")
+    from memories.stores.sqlite.backup import occupied
+
+    if not replace and any(os.path.lexists(f"{path}{suffix}") for suffix in ("", "-wal")):
+        raise occupied(path)
 
 
 def _build(config: Config, source: Path, scratch: Path, embedder: Embedder | None, progress: Progress) -> Restored:
     """Make a checked store file of a backup, at `scratch`."""
     from memories.stores.sqlite.backup import copy_in, is_database, records_in
 
-    mark = mark_in(source)
-    made_at = mark.at if mark else None
     if is_database(source):
         try:
-            return Restored(copy_in(source, scratch), made_at, None)
+            return Restored(copy_in(source, scratch), None, None)
         except StoreDamaged as exc:
             reason = exc.__cause__ or exc
             raise StoreDamaged(f"{source} is no sound backup ({reason}); nothing was changed; use another one") from exc
@@ -349,7 +350,7 @@ def _build(config: Config, source: Path, scratch: Path, embedder: Embedder | Non
     built.replace(scratch)
     if records_in(scratch) != done.records:
         raise StoreError(f"{source} could not be read into {scratch.parent} as a whole; nothing was changed")
-    return done._replace(made_at=made_at)
+    return done
 
 
 def _import_whole(
@@ -391,5 +392,4 @@ def _import_whole(
         done = import_(store, lines(), embedder, namespaces=None)
         if done.imported != records or total(store, places(store)) != records:
             raise StoreError(f"{source} has {records} records and {done.imported} were stored in {where}; run it again")
-        mark = mark_in(source)
-        return Restored(records, mark.at if mark else None, None, done.without_vector, done.unchecked)
+        return Restored(records, None, None, done.without_vector, done.unchecked)

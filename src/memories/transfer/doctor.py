@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from memories.config import Config, without_password
 from memories.disk import put_in_place
 from memories.errors import InvalidInput, MemoriesError, StoreDamaged
-from memories.stores import open_store
+from memories.stores import local_path, open_store
 from memories.stores.records import Finding, Ref
 from memories.transfer.backup import back_up, not_written, scratch_beside, sqlite_file
 from memories.transfer.export import Lines
@@ -74,7 +74,7 @@ def examine(config: Config, *, deep: bool) -> Examined:
     path = sqlite_file(config.store)
     if path is not None:
         _look_at_engine(done)
-    place = path or _place_of(config.store)
+    place = local_path(config.store)
     if place is not None:
         _look_at_place(place, done)
         _look_at_owners(place, done)
@@ -128,12 +128,6 @@ def _look_at_engine(done: Examined) -> None:
                 f"SQLite {version} can lose acknowledged writes (the WAL-reset bug)", "install apsw 3.51.3 or newer"
             )
         )
-
-
-def _place_of(url: str) -> Path | None:
-    """Return the folder of a store that is a folder on this machine; None of others."""
-    kind, separator, rest = url.partition(":///")
-    return Path(rest).expanduser().absolute() if separator and rest and kind in ("files", "qdrant") else None
 
 
 def _look_at_place(place: Path, done: Examined) -> None:

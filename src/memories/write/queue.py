@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from memories.config import Config
 from memories.disk import CREATING, flush_folder, locked, replacing, tried, write_all
 from memories.errors import SystemFault
+from memories.stores import local_path
 
 MAX_BYTES = 256 * 1_048_576
 MAX_FAILED = 3  # groups; if so many fail, it is not for what is in them
@@ -46,9 +47,8 @@ def files_of(config: Config, namespace: str) -> tuple[Path, str]:
     It is the folder of the store if that is one file, else the home. A server is told apart by its address and by the
     database or collection; the user and the password may change while something waits.
     """
-    kind, _, rest = config.store.partition("://")
-    if kind == "sqlite":
-        file = Path(rest[1:]).expanduser().absolute()
+    kind, file = config.store.partition("://")[0], local_path(config.store)
+    if kind == "sqlite" and file is not None:
         return file.parent, f"{file.name}.{namespace}"
     parts = urlsplit(config.store)
     schema = parse_qs(parts.query).get("schema", [""])[-1]

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memories.errors import SystemFault
@@ -47,11 +46,13 @@ def _why_not_creatable(store: str) -> str:
 
     Only trying tells: root may write everywhere, and yet not in /proc.
     """
-    kind, _, path = store.partition(":///")
-    if kind not in ("sqlite", "files", "qdrant") or os.path.lexists(path):
+    from memories.stores import local_path
+
+    path = local_path(store)
+    if path is None or os.path.lexists(path):
         return ""
     try:
-        folder = next(folder for folder in Path(path).parents if folder.exists())
+        folder = next(folder for folder in path.parents if folder.exists())
         probe = folder / f".memories-{os.getpid()}"
         probe.mkdir()
         probe.rmdir()

@@ -330,10 +330,10 @@ def _setting(url: str, otherwise: str) -> str:
 
 def _absolute(url: str) -> str:
     """Return a store's URL as it means the same in every folder."""
-    kind, separator, path = url.partition(":///")
-    if not separator or not path or kind not in ("sqlite", "files", "qdrant"):
-        return url
-    return f"{kind}:///{Path(path).expanduser().absolute()}"
+    from memories.stores import local_path
+
+    path = local_path(url)
+    return url if path is None else f"{url.partition(':')[0]}:///{path}"
 
 
 COMMANDS = (export, import_, migrate, reembed)
