@@ -103,9 +103,19 @@ def home_in_doubt(home: Path) -> str:
     return ""
 
 
-def _open_to_others(path: Path, found: os.stat_result) -> str:
+def open_to_everybody(path: Path, found: os.stat_result) -> str:
+    """Return that everybody may put something else in the place of a file, a part of a sentence; else nothing.
+
+    In a sticky folder nobody can replace the files of others.
+    """
     if found.st_mode & stat.S_IWOTH and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
         return f"can be written by everybody; run: chmod o-w {path}"
+    return ""
+
+
+def _open_to_others(path: Path, found: os.stat_result) -> str:
+    if doubt := open_to_everybody(path, found):
+        return doubt
     if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid):
         return f"can be written by others of its group; run: chmod g-w {path}"
     return ""

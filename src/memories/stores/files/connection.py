@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from memories.disk import flush_folder, tried, write_all
 from memories.errors import StoreBusy, StoreError
+from memories.trust import open_to_everybody
 
 BUSY_SECONDS = 30.0
 INNER = ".memories"  # for the index and what is in the making; git leaves it out
@@ -77,9 +78,8 @@ class Folder:
     def _make(self) -> None:
         if self.inner.is_dir():
             for folder in (self.path, self.inner):
-                mode = folder.stat().st_mode
-                if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:  # anyone could put other files in place of ours
-                    raise StoreError(f"{folder} can be written by everybody; run: chmod o-w {folder}")
+                if doubt := open_to_everybody(folder, folder.stat()):
+                    raise StoreError(f"{folder} {doubt}")
             return
         for folder in (*reversed(self.path.parents), self.path, self.inner):
             if not folder.exists():

@@ -96,7 +96,7 @@ def records_in(path: Path) -> int:
             for row in rows:
                 try:
                     schema.record_of(row, names)
-                except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as exc:
+                except schema.NEVER_WRITTEN as exc:
                     raise StoreDamaged(f"{path} is damaged: record {row[0]} can't be read ({exc})") from exc
             count, last = count + len(rows), rows[-1][0]
         if count != fetch_value(db, "SELECT count(*) FROM record"):
@@ -163,6 +163,11 @@ def copy_in(source: Path, target: Path) -> int:
     return records_in(target)
 
 
+def occupied(path: Path) -> RequestError:
+    """Return the error for a restore where a store is already."""
+    return RequestError(f"there is a store at {path}; to put it aside and restore this one in its place, add --replace")
+
+
 def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mark: Mark) -> None:
     """Put a checked file in the place of a store, in steps that each leave the old store or the new one.
 
@@ -187,9 +192,7 @@ def put_back(scratch: Path, path: Path, aside: Path | None, *, records: int, mar
     with file._exclusive(BUSY_SECONDS) as side, translated(path):
         old = [Path(f"{path}{suffix}") for suffix in ("", "-wal") if _has_content(Path(f"{path}{suffix}"))]
         if old and aside is None:
-            raise RequestError(
-                f"there is a store at {path}; to put it aside and restore this one in its place, add --replace"
-            )
+            raise occupied(path)
         settled = not old or _settle(file)
         if aside is not None:
             _keep(path, aside)
@@ -266,18 +269,10 @@ def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
     version, newest = int(db.pragma("user_version")), len(schema.MIGRATIONS)
     if not 1 <= version <= newest:
         raise SchemaTooNew(f"{path} has schema {version} and this program knows {newest} at most; upgrade memories")
-    ours = set(_objects(_empty()))
+    ours = set(_objects(schema.build(apsw.Connection(":memory:"))))
     foreign = [f"{kind} {name}" for kind, name in _objects(db) if (kind, name) not in ours]
     if foreign:
         raise RequestError(f"{path} has a {foreign[0]}, which Memories never made; it was not restored")
-
-
-def _empty() -> apsw.Connection:
-    """Return a store in memory, with this program's schema."""
-    made = apsw.Connection(":memory:")
-    for version in range(1, len(schema.MIGRATIONS) + 1):
-        schema.migrate(made, version)
-    return made
 
 
 def _objects(db: apsw.Connection) -> list[Any]:

@@ -31,8 +31,7 @@ def create(path: Path) -> None:
             connection.pragma("synchronous", "FULL")
             connection.pragma("secure_delete", 1)
             connection.execute("BEGIN IMMEDIATE")
-            for version in range(1, len(schema.MIGRATIONS) + 1):
-                schema.migrate(connection, version)
+            schema.build(connection)
             connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version={len(schema.MIGRATIONS)}")
             connection.execute("COMMIT")

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from memories.errors import StoreError
+from memories.trust import open_to_everybody
 
 # Several machines see them, but not each other's locks and shared memory, which SQLite's log needs. Folders that a
 # virtual machine shares with its host are such file systems too: their locks end at the machine's border.
@@ -48,8 +49,8 @@ def refuse_unsafe(path: Path) -> None:
         if not part.exists():
             continue
         found = part.stat()
-        if found.st_mode & 0o002 and not found.st_mode & 0o1000:  # in a sticky one nobody can replace our files
-            raise StoreError(f"{part} can be written by everybody; run: chmod o-w {part}")
+        if doubt := open_to_everybody(part, found):
+            raise StoreError(f"{part} {doubt}")
         if found.st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
             raise StoreError(f"{part} belongs to another user; set MEMORY_HOME to a folder of your own")
 

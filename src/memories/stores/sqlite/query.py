@@ -15,7 +15,7 @@ from memories.errors import StoreDamaged
 from memories.stores.damage import UNKNOWN, Damaged, damaged_record
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.stores.sql import plain_conditions
-from memories.stores.sqlite.schema import decode_group, encode_group, record_of
+from memories.stores.sqlite.schema import NEVER_WRITTEN, decode_group, encode_group, record_of, why
 
 _COLUMNS = """
 SELECT r.seq, p.collection, p.namespace, r.grp, r.position, r.created_at, r.ended_at, r.ended_by, r.key, r.labels,
@@ -89,7 +89,7 @@ def damage_noticed(file: str = "the store") -> Iterator[None]:
     """Report values that can't have been written as damage; to be put around nothing but their decoding."""
     try:
         yield
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as exc:
+    except NEVER_WRITTEN as exc:
         raise _damaged(file, exc) from exc
 
 
@@ -126,9 +126,8 @@ def records_of(db: apsw.Connection, rows: Sequence[tuple[Any, ...]], damaged: Da
     for row in rows:
         try:
             found[row[0]] = record_of(row, names)
-        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as exc:
-            ref, why = ref_of(db, row), str(exc) if type(exc) is ValueError else "it holds what was never written"
-            damaged.note(damaged_record(ref, why))
+        except NEVER_WRITTEN as exc:
+            damaged.note(damaged_record(ref_of(db, row), why(exc)))
     return found
 
 

@@ -113,7 +113,7 @@ def _in_pages(path: Path) -> Iterator[tuple[int, Record]]:
         row = dict(zip(names, values, strict=False)) | {"seq": number}
         try:
             record = _record(row, pools, labels, accesses)
-        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+        except schema.NEVER_WRITTEN:
             continue
         if number not in states or (record.ended_at is not None and not states[number]):
             states[number] = record.ended_at is not None
@@ -122,9 +122,7 @@ def _in_pages(path: Path) -> Iterator[tuple[int, Record]]:
 
 def _columns() -> list[str]:
     """Return the columns of the table of records in this program's schema, in order."""
-    made = apsw.Connection(":memory:")
-    for version in range(1, len(schema.MIGRATIONS) + 1):
-        schema.migrate(made, version)
+    made = schema.build(apsw.Connection(":memory:"))
     return [row[1] for row in made.execute("PRAGMA table_info(record)")]
 
 
@@ -170,10 +168,9 @@ class _Tables:
                     if isinstance(values.get(name), bytes):
                         values[name] = values[name].decode()
                 yield values["seq"], _record(values, self._pools, self._labels, self._accesses)
-            except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as exc:
-                why = str(exc) if type(exc) is ValueError else "it holds what was never written"
+            except schema.NEVER_WRITTEN as exc:
                 ref = self._ref(values["pool"], values["grp"], values["position"])
-                yield values["seq"], Lost(values["seq"], ref, why)
+                yield values["seq"], Lost(values["seq"], ref, schema.why(exc))
 
     def _ref(self, pool: Any, group: Any, position: Any) -> Ref | None:
         collection, namespace = self._pools.get(pool, (None, None))

@@ -19,6 +19,8 @@ from memories.stores.sqlite.sidefile import Marker
 from memories.times import from_millis, to_millis
 
 _MISMATCH = "it does not match its checksum"
+# What decoding raises where a row holds what was never written; `why` says it for people.
+NEVER_WRITTEN = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
 
 _FIRST = """
@@ -239,6 +241,13 @@ def migrate(db: apsw.Connection, version: int) -> None:
         migration(db)
 
 
+def build(db: apsw.Connection) -> apsw.Connection:
+    """Make all tables of the newest schema in an empty database; return it."""
+    for version in range(1, len(MIGRATIONS) + 1):
+        migrate(db, version)
+    return db
+
+
 def state(db: apsw.Connection) -> tuple[Marker, bool]:
     """Return the store's id and how many commits it has had, and whether it is a backup without writes of its own."""
     sql = "SELECT id, commits, EXISTS (SELECT 1 FROM meta WHERE name = 'backup') FROM store"
@@ -319,6 +328,11 @@ def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Reco
     if _crc(record) != crc:
         raise ValueError(_MISMATCH)
     return record
+
+
+def why(error: Exception) -> str:
+    """Return why a record can't be read, given what decoding it raised."""
+    return str(error) if type(error) is ValueError else "it holds what was never written"
 
 
 def fields_json(fields: Mapping[str, Any]) -> str | None:

@@ -131,14 +131,8 @@ def _count(db: apsw.Connection, pool: int, documents: int, tokens: int, *, ended
 
 @functools.lru_cache(4096)
 def _length(size: bytes) -> int:
-    """Return how many tokens a row has, given its size in FTS5's table of sizes.
-
-    It is a number of seven bits a byte, the highest first, the eighth bit set in all bytes but the last.
-    """
-    length = 0
-    for byte in size:
-        length = length << 7 | byte & 0x7F
-    return length
+    """Return how many tokens a row has, given its size in FTS5's table of sizes."""
+    return next(_numbers(size), 0)
 
 
 # --- searching -------------------------------------------------------------------------------------------------------
