@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from memories import validate
 from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
 from memories.ids import ID_LENGTH, parse_id, storable
-from memories.stores.chain import reinforced
 from memories.stores.damage import refusal
 from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import Collection, Filter, Record
@@ -188,6 +187,8 @@ def _known_at(store: Store, record: Record, moment: datetime) -> Record:
     at = record.fields.get("reinforced_at")
     if at is None or at <= to_millis(moment):
         return record
+    from memories.stores.chain import reinforced  # which only looks at the past take
+
     times = reinforced((record.ref.namespace,), record.ref.group)._replace(until=moment)
     if "aging_from" not in record.fields:  # it was stated anew, and what was before counts no more
         times = times._replace(since=record.created_at)

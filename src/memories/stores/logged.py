@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from memories.errors import StoreDamaged
 from memories.models import Actor
-from memories.stores import chain
-from memories.stores.chain import CHAIN, Link
 from memories.stores.records import SEARCHED, Collection, Patch, Record, Ref
 
 if TYPE_CHECKING:
+    from memories.stores.chain import Link
     from memories.stores.protocol import Store
 
 # What ends a version so is told by the version that follows it.
@@ -122,6 +121,8 @@ class _Logged:
             self._store.append(records)
 
     def _entries(self, namespace: str, notes: Sequence[_Note]) -> list[Record]:
+        from memories.stores import chain  # here and below, since reading does without it
+
         position, head = self._head(namespace)
         salt = chain.new_salt() if head is None else ""
         if head is not None and any(note.ref.collection is Collection.HISTORY for note in notes):
@@ -140,14 +141,16 @@ class _Logged:
         found: list[Record] = []
         for changes in chain.entries_of(done):
             began = salt if head is None else ""
-            head = chain.follow(Link(0, namespace, self._clock(), actor(self._channel), changes, began, ""), head)
+            head = chain.follow(chain.Link(0, namespace, self._clock(), actor(self._channel), changes, began, ""), head)
             position += 1
             found.append(chain.record_of(head, position))
             self._heads[namespace] = found[-1], head
         return found
 
-    def _head(self, namespace: str) -> tuple[int, Link | None]:
+    def _head(self, namespace: str) -> "tuple[int, Link | None]":
         """Return the position of the last entry of a chain, and the entry."""
+        from memories.stores import chain
+
         where = chain.chain_of(namespace)
         try:
             if namespace in self._heads:  # two look-ups by address cost a third of a search for the end
@@ -160,14 +163,16 @@ class _Logged:
         except (StoreDamaged, ValueError):
             # It can't be followed, which `memory log --verify` tells; what people write must not wait for its repair.
             count = self._store.count(where)
-            return count, Link(count, namespace, self._clock(), actor(self._channel), (), "", "")
+            return count, chain.Link(count, namespace, self._clock(), actor(self._channel), (), "", "")
 
     def _salt(self, namespace: str) -> str:
         """Return the salt of a chain; of one whose beginning can't be read, none."""
+        from memories.stores import chain
+
         if namespace not in self._salts:
             salt = ""
             with contextlib.suppress(StoreDamaged, ValueError):
-                for record in self._store.read([Ref(Collection.LOG, namespace, CHAIN, 1)]):
+                for record in self._store.read([Ref(Collection.LOG, namespace, chain.CHAIN, 1)]):
                     salt = chain.link_of(record).salt
             self._salts[namespace] = salt
         return self._salts[namespace]

@@ -16,7 +16,7 @@ import apsw
 
 from memories.disk import ForkGuard, tried
 from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError
-from memories.stores.sqlite import creation, log, place, schema, sidefile
+from memories.stores.sqlite import place, schema, sidefile
 from memories.stores.sqlite.engine import connect, connect_frozen, engine_is_safe
 from memories.stores.sqlite.errors import CommitsMissing, filesystem_errors, loss, translated
 from memories.stores.sqlite.place import Identity, identity
@@ -138,6 +138,8 @@ class SQLiteFile:
         connection.execute("RELEASE inner")
 
     def _undo(self, connection: apsw.Connection, statement: str) -> None:
+        from memories.stores.sqlite import creation
+
         creation.undo(connection, statement)
         if connection.in_transaction and not self.in_write:  # not even that worked: the next use opens another
             self._local.connection = None
@@ -260,6 +262,8 @@ class SQLiteFile:
         return connection
 
     def _for_writing(self) -> apsw.Connection:
+        from memories.stores.sqlite import creation  # which reading does without
+
         if self._seen[0] is None and identity(self._parts[0]) is None:
             self._refuse_orphaned_log()
             with filesystem_errors(self.path):
@@ -324,9 +328,7 @@ class SQLiteFile:
         """Return an empty store in memory, in place of one that does not exist yet."""
         connection: apsw.Connection | None = getattr(self._local, "empty", None)
         if connection is None:
-            connection = self._local.empty = apsw.Connection(":memory:")
-            for version in range(1, len(schema.MIGRATIONS) + 1):
-                schema.migrate(connection, version)
+            connection = self._local.empty = schema.build(apsw.Connection(":memory:"))
             schema.prepare(connection)
         return connection
 
@@ -401,6 +403,8 @@ class SQLiteFile:
 
     def _refuse_foreign_log(self) -> None:
         """Refuse a log that is not of this file. A commit under way may look so: look again under the lock."""
+        from memories.stores.sqlite import log
+
         try:
             log.refuse_foreign_log(self.path, sidefile.read(self._lock_file)[1])
         except (StoreDamaged, OSError, apsw.Error):
@@ -492,7 +496,7 @@ class SQLiteFile:
         with contextlib.suppress(OSError, apsw.Error):  # the commit is done, and stays so
             found = self.path.stat()
             own = os.fstat(side).st_ino
-            salt = log.salt_of(Path(f"{self.path}-wal"))
+            salt = sidefile.salt_of(Path(self._parts[1]))
             sidefile.note(side, Noted(after, salt, found.st_ino, found.st_mtime_ns, own, sidefile.boot()))
 
 

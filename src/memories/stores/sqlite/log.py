@@ -14,11 +14,10 @@ import apsw
 from memories.errors import StoreDamaged
 from memories.stores.sqlite import schema
 from memories.stores.sqlite.engine import connect_frozen, read_pages
-from memories.stores.sqlite.sidefile import Marker, Noted, boot, following
+from memories.stores.sqlite.sidefile import LOG_MAGIC, Marker, Noted, boot, following, salt_of
 
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _HEADER, _FRAME = 32, 24
-_MAGIC = (0x377F0682, 0x377F0683)
 _ID, _COUNT = 32, 20
 # The only row of the table `store`: its length, its number, and a header that says two texts of 32 and 20 bytes.
 _ROW = bytes((3 + _ID + _COUNT, 1, 3, 13 + 2 * _ID, 13 + 2 * _COUNT))
@@ -41,19 +40,6 @@ class Log(NamedTuple):
     lowest: tuple[int, set[bytes]]
 
 
-def salt_of(log: Path) -> str:
-    """Return what distinguishes a log from those before it; empty if there is none or it has no header."""
-    try:
-        fd = os.open(log, _READING)
-    except OSError:
-        return ""
-    try:
-        header = os.read(fd, _HEADER)
-    finally:
-        os.close(fd)
-    return header[16:24].hex() if int.from_bytes(header[:4], "big") in _MAGIC else ""
-
-
 def read_log(path: Path) -> Log | None:
     """Return the committed part of a log; None if there is nothing that SQLite would replay."""
     try:
@@ -63,7 +49,7 @@ def read_log(path: Path) -> Log | None:
     try:
         header = os.read(fd, _HEADER)
         page_size = int.from_bytes(header[8:12], "big")
-        if int.from_bytes(header[:4], "big") not in _MAGIC or not 512 <= page_size <= 65536:
+        if int.from_bytes(header[:4], "big") not in LOG_MAGIC or not 512 <= page_size <= 65536:
             return None
         found = Log(header[16:24].hex(), page_size, {}, (0, set()))
         for frames in _commits(fd, header[16:24], page_size):

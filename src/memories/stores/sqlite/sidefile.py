@@ -18,6 +18,8 @@ from memories.errors import StoreBusy
 
 _SIGNED = 20  # bytes at the beginning: the process that holds the lock, and when it took it
 _MOST = 400
+_LOG_HEADER = 32  # bytes of SQLite's log
+LOG_MAGIC = (0x377F0682, 0x377F0683)  # which it begins with
 _OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -160,6 +162,19 @@ def busy(path: Path, lock: Path, waited: float, before: Noted | None) -> StoreBu
         )
     by = f" by process {holder.process} for {holder.seconds:.0f} s" if holder.process else f" for {waited:.0f} s"
     return StoreBusy(f"{path} was kept busy{by}; nothing was written; try again")
+
+
+def salt_of(log: Path) -> str:
+    """Return what distinguishes a log from those before it; empty if there is none or it has no header."""
+    try:
+        fd = os.open(log, os.O_RDONLY | _OPEN)
+    except OSError:
+        return ""
+    try:
+        header = os.read(fd, _LOG_HEADER)
+    finally:
+        os.close(fd)
+    return header[16:24].hex() if int.from_bytes(header[:4], "big") in LOG_MAGIC else ""
 
 
 @functools.cache
