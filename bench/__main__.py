@@ -7,7 +7,7 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the command, and comparable between machines
 
-from bench import calibration, cold, conversation, duplicates, floor, long, report, search, stores, turns
+from bench import calibration, cold, conversation, duplicates, floor, long, report, scale, search, stores, turns
 from bench.retrieval import measure, systems
 from bench.retrieval.datasets import DataError
 
@@ -18,6 +18,7 @@ _WHAT = {
     "conversation": ("conversation",),
     "long": ("long texts",),
     "stores": ("stores",),
+    "scale": ("growth",),
     "speed": ("cold commands", "warm search", "turns", "conversation", "long texts"),
     "locomo": ("LoCoMo",),
     "floor": ("noise floor",),
@@ -64,16 +65,16 @@ def _measure(part: str, given: argparse.Namespace) -> None:
             turns.run(given.texts, max(given.sizes), given.timed or search.TIMED)
         case "conversation":
             conversation.run(given.texts, max(given.sizes))
+        case "growth":
+            sizes = scale.SIZES if given.sizes == search.SIZES else given.sizes
+            scale.run(given.texts.read_text().splitlines(), sizes, given.timed or scale.QUERIES)
         case "stores":
             queries, timed = given.queries or stores.QUERIES, given.timed or stores.TIMED
             stores.run(stores.Options(given.texts, given.sizes, given.stores, queries, timed))
         case "LoCoMo":
             _locomo(given.locomo, chroma=given.peers)
-        case "noise floor":
-            report.heading("Noise floor")
-            floor.run(given.locomo)
-        case "calibration":
-            _calibration(given.locomo, given.beam)
+        case "noise floor" | "calibration":
+            _constants(part, given)
         case "duplicates" | "long texts":
             _without_data(part)
 
@@ -98,8 +99,13 @@ def _locomo(file: Path, *, chroma: bool) -> None:
             _parser().exit(2, f"python -m bench: {exc}\n")
 
 
-def _calibration(locomo: Path, beam: Path) -> None:
-    calibration.run({"locomo": locomo} | ({"beam": beam} if beam.is_dir() else {}))
+def _constants(part: str, given: argparse.Namespace) -> None:
+    """Fit the constants of an embedder."""
+    if part == "noise floor":
+        report.heading("Noise floor")
+        floor.run(given.locomo)
+    else:
+        calibration.run({"locomo": given.locomo} | ({"beam": given.beam} if given.beam.is_dir() else {}))
 
 
 def _present(file: Path, part: str) -> bool:

@@ -57,6 +57,7 @@ from memories.stores.records import (  # noqa: E402
 )
 from memories.stores.sqlite import connection as sqlite_file  # noqa: E402
 from memories.stores.sqlite import place as sqlite_place  # noqa: E402
+from memories.stores.sqlite import quantize as sqlite_quantize  # noqa: E402
 from memories.stores.sqlite import schema as sqlite_schema  # noqa: E402
 from memories.stores.sqlite import vectors as sqlite_vectors  # noqa: E402
 from memories.stores.sqlite import words as sqlite_words  # noqa: E402
@@ -141,6 +142,7 @@ class TestSQLiteByBlocks(StoreContract):
         monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
         monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
         monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 20)
+        monkeypatch.setattr(sqlite_quantize, "_MANY", 20)
         return open_store
 
 
@@ -300,6 +302,56 @@ def test_texts_of_several_windows_fill_blocks_too(store: SQLiteStore, monkeypatc
         (found,) = store.candidates(pool(), vector=vectors[3 * number + 2], terms=[], k=1)
         assert found.record.ref.group == f"m{number:04}"
         assert found.similarity == pytest.approx(1.0, abs=0.01)
+
+
+def test_the_places_of_a_label_are_kept_up_with_what_is_written(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where texts have several windows, records are removed, and a second label narrows it further."""
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 4)
+    monkeypatch.setattr(sqlite_vectors, "_MOST_LABELLED", 100)
+    monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
+    vectors = unit_vectors(3 * 240, seed=5)
+    live: dict[str, tuple[int, dict[str, str]]] = {}
+
+    def expect_the_nearest() -> None:
+        for labels in ({"kind": "1"}, {"kind": "2"}, {"size": "0"}, {"kind": "0", "size": "1"}, {"kind": "none"}, {}):
+            wanted = {group: n for group, (n, having) in live.items() if labels.items() <= having.items()}
+            scores = {group: float((vectors[3 * n : 3 * n + 3] @ vectors[7]).max()) for group, n in wanted.items()}
+            found = store.candidates(pool(labels=labels), vector=vectors[7], terms=[], k=5)
+            best = [each.record.ref.group for each in sorted(found, key=lambda each: -(each.similarity or 0.0))]
+            assert best == sorted(scores, key=lambda group: -scores[group])[:5]
+
+    for first in range(0, 240, 60):
+        for n in range(first, first + 60):
+            live[f"m{n:03}"] = n, {"kind": str(n % 3), "size": str(n % 5 // 3)}
+        numbers = range(first, first + 60)
+        store.append(
+            [record(f"m{n:03}", labels=live[f"m{n:03}"][1], vectors=vectors[3 * n : 3 * n + 3]) for n in numbers]
+        )
+        expect_the_nearest()
+        gone = [f"m{n:03}" for n in range(first, first + 60, 7)]
+        store.remove([Ref(MEMORY, "ann", group, 1) for group in gone])
+        for group in gone:
+            del live[group]
+        expect_the_nearest()
+
+
+@pytest.mark.parametrize("key", ["rare", "common"])
+def test_the_way_to_what_has_a_label_begins_at_what_is_rarer(store: SQLiteStore, key: str) -> None:
+    """So that a listing reads few rows, whether few records or nearly all have the label."""
+    store.append(
+        [record(f"m{n:04}", labels={"common": "1"} | ({"rare": "1"} if n % 400 == 0 else {})) for n in range(2000)]
+    )
+    steps: list[int] = []
+    with store._file.read() as db:
+        db.set_progress_handler(lambda: bool(steps.append(1)), 1)
+        found = store.scan(pool(labels={key: "1"}), limit=5)
+        db.set_progress_handler(None)
+    step = 400 if key == "rare" else 1
+    assert [each.ref.group for each in found] == [f"m{n:04}" for n in range(0, 5 * step, step)]
+    assert len(steps) < 5_000
 
 
 def test_in_a_large_store_rare_words_still_find(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import heapq
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from memories.stores.records import SEARCHED, SPEAKER, Collection, Record
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* N* Co So M*")  # as in the schema
 K1, B = 1.2, 0.75  # those of FTS5
+_SORTED = 20  # up to this many scores for each that is wanted, sorting them all is faster than a heap
 _lock = threading.Lock()
 _Id = TypeVar("_Id")
 
@@ -142,7 +144,9 @@ def occurrences(document: Sequence[str], term: Term) -> int:
 
 def best(scores: Mapping[_Id, float], k: int) -> dict[_Id, float]:
     """Return the `k` highest scores, the highest first."""
-    return dict(heapq.nlargest(k, scores.items(), key=lambda item: item[1]))
+    if len(scores) > _SORTED * k:
+        return dict(heapq.nlargest(k, scores.items(), key=itemgetter(1)))
+    return dict(sorted(scores.items(), key=itemgetter(1), reverse=True)[:k])
 
 
 @functools.cache

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SCALE_BYTES = 4
+_PIECE = 32_768  # codes at once, so that they stay in the processor's cache
+_MANY = 16_384  # codes that are all scored; of more,
+_SHARE = 16  # one in this many is
 
 
 class Quantizer:
@@ -75,6 +78,37 @@ class Quantizer:
         counts: NDArray[np.uint16] = np.bitwise_count(bits).sum(axis=0, dtype=np.uint16)
         return counts
 
+    def nearest(
+        self, query: "NDArray[np.float32]", bits: "NDArray[np.uint64]", among: "NDArray[np.int64] | None", least: int
+    ) -> "NDArray[np.int64] | None":
+        """Return which of many bit codes may be among the best, in their order, or `among` if they are few.
+
+        Half of the bits are compared with the signs of the rotated query, shape (dimension,); the share of codes that
+        differ least is returned. Every bit tells about as much as any other, so half of them tell enough for that.
+
+        Args:
+            query: The rotated query.
+            bits: The codes, shape (words, n).
+            among: The only ones to choose from, in order; all if None.
+            least: How many are wanted at least.
+        """
+        count = bits.shape[1] if among is None else len(among)
+        share = max(least, _MANY, count // _SHARE)
+        if count <= share:
+            return among
+        words = -(-self.words // 2)
+        signs = np.zeros(self.words * 64, dtype=bool)
+        signs[: self.dimension] = query > 0
+        packed = np.packbits(signs, bitorder="little").view("<u8").astype(np.uint64)
+        differing = np.empty(bits.shape[1], dtype=np.uint16)
+        for at in range(0, bits.shape[1], _PIECE):
+            differing[at : at + _PIECE] = self.bit_counts(bits[:words, at : at + _PIECE] ^ packed[:words, None])
+        if among is not None:
+            differing = differing[among]
+        most = np.searchsorted(np.cumsum(np.bincount(differing)), share)
+        near = np.flatnonzero(differing <= most)
+        return near if among is None else among[near]
+
     def coarse_scores(
         self, query: "NDArray[np.float32]", bits: "NDArray[np.uint64]", counts: "NDArray[np.uint16]"
     ) -> "NDArray[np.float32]":
@@ -96,10 +130,10 @@ class Quantizer:
             padded[plane, : self.dimension] = levels >> plane & 1
         planes = np.packbits(padded, axis=1, bitorder="little").view("<u8").astype(np.uint64)
         result = counts.astype(np.float32) * np.float32(low)
-        for at in range(0, bits.shape[1], 32_768):  # pieces that stay in the processor's cache
-            piece = bits[:, at : at + 32_768]
+        for at in range(0, bits.shape[1], _PIECE):
+            piece = bits[:, at : at + _PIECE]
             met = sum(self.bit_counts(piece & planes[plane][:, None]) << plane for plane in range(3))
-            result[at : at + 32_768] += np.float32(step) * met
+            result[at : at + _PIECE] += np.float32(step) * met
         return result
 
 

@@ -37,6 +37,8 @@ WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 """
 # Stands for the group of a record whose own can't be written, because of damage in it or in its namespace.
 _UNWRITABLE = re.compile(r"damaged-(\d{1,18})")
+_LABELLED = "r.seq IN (SELECT seq FROM record_label WHERE label = {})"
+_RARER = 4  # times: from there on it is faster to begin at the label than at the namespaces
 _LOWEST_UUID = "00000000-0000-0000-0000-000000000000"
 _HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
@@ -178,10 +180,11 @@ class Selection(NamedTuple):
         find: The condition for finding all matching records: it starts at what is rarest.
         check: The same for checking given records one by one.
         values: The values of the question marks of either.
-        bounds: Queries that an index alone answers, each for at least the matching records.
+        labels: The ids of the labels, and how many live records of the namespaces have each, the rarest first.
+        live: How many live records the namespaces have.
         pools: The ids of the namespaces.
         broad: Whether most records of the namespaces match.
-        bounded: Whether `bounds` cover all conditions.
+        plain: Whether namespaces, labels and being live are the only conditions.
         collection: Memories or turns.
         also_ended: Whether records that ended match as well.
     """
@@ -189,12 +192,25 @@ class Selection(NamedTuple):
     find: str
     check: str
     values: tuple[Any, ...]
-    bounds: tuple[str, ...]
+    labels: tuple[tuple[int, int], ...]
+    live: int
     pools: tuple[int, ...]
     broad: bool
-    bounded: bool
+    plain: bool
     collection: Collection
     also_ended: bool
+
+    @property
+    def rarest(self) -> int:
+        """How many live records match at most."""
+        return self.labels[0][1] if self.labels else self.live
+
+    def in_order(self, count: int) -> str:
+        """Return the condition for finding the first `count` records in the order of the index of namespaces.
+
+        Where many records have the label, walking along that index is faster than sorting what the label has.
+        """
+        return self.check if count * self.live < self.rarest**2 else self.find
 
 
 def namespace_ids(db: apsw.Connection, where: Filter) -> list[int]:
@@ -212,21 +228,43 @@ def selection(db: apsw.Connection, where: Filter, among: Sequence[int] | None = 
         plain.append(_prefix(where.group) if where.prefix else ("r.grp = ?", (encode_group(where.group),)))
     if where.ended_by == "delete":  # as a literal, since only that makes SQLite use the index `record_deleted`
         plain.append(("r.ended_by = 'delete'", ()))
-    conditions = [in_namespaces, *(sql for sql, _ in plain)]
-    find_label = "SELECT id FROM label WHERE key = ? AND value = ?"
-    labels = [fetch_value(db, find_label, pair) or 0 for pair in where.labels.items()]  # no label has the id 0
-    rows = [f"SELECT seq FROM record_label WHERE label = {int(label)}" for label in labels]
+    conditions = [sql for sql, _ in plain]
+    live, labels = _counts(db, ids, where)
+    having = [f"EXISTS (SELECT 1 FROM record_label WHERE label = {label} AND seq = r.seq)" for label, _ in labels]
+    # The index of the namespaces is left out of it (by the plus) where a label is rarer.
+    rare = bool(labels) and labels[0][1] * _RARER < live
+    first = [f"+{in_namespaces}", _LABELLED.format(labels[0][0])] if rare else [in_namespaces, *having[:1]]
     return Selection(
-        find=" AND ".join([*conditions, *(f"r.seq IN ({labelled})" for labelled in rows)]),
-        check=" AND ".join([*conditions, *(f"EXISTS ({labelled} AND seq = r.seq)" for labelled in rows)]),
+        find=" AND ".join([*first, *conditions, *having[1:]]),
+        check=" AND ".join([in_namespaces, *conditions, *having]),
         values=tuple(value for _, given in plain for value in given),
-        bounds=(f"SELECT 1 FROM record r WHERE {in_namespaces}", *rows),
+        labels=tuple(labels),
+        live=live,
         pools=tuple(ids),
-        broad=len(conditions) == 2 and not labels and where.state == "live",
-        bounded=len(conditions) == 2,
+        broad=len(conditions) == 1 and not labels and where.state == "live",
+        plain=len(conditions) == 1 and where.state == "live" and where.as_of is None,
         collection=where.collection,
         also_ended=where.as_of is not None or where.state != "live",
     )
+
+
+def matching(db: apsw.Connection, selected: Selection, seqs: Iterable[int]) -> list[int]:
+    """Return which of these records are selected, in the same order."""
+    sql = f"SELECT r.seq FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value WHERE {selected.check}"
+    return [seq for (seq,) in fetch(db, sql, (json.dumps(list(seqs)), *selected.values))]
+
+
+def _counts(db: apsw.Connection, pools: Sequence[int], where: Filter) -> tuple[int, list[tuple[int, int]]]:
+    """Return how many live records some namespaces have, and of each label of a filter its id and how many have it."""
+    among = ",".join(map(str, pools))
+    live = int(fetch_value(db, f"SELECT coalesce(sum(live), 0) FROM pool WHERE id IN ({among})"))
+    sql = (
+        f"SELECT l.id, (SELECT coalesce(sum(live), 0) FROM label_pool WHERE label = l.id AND pool IN ({among})) "
+        "FROM label l WHERE l.key = ? AND l.value = ?"
+    )
+    found = [fetch(db, sql, pair) for pair in where.labels.items()]
+    labels = [(int(rows[0][0]), int(rows[0][1])) if rows else (0, 0) for rows in found]  # no label has the id 0
+    return live, sorted(labels, key=lambda label: label[1])
 
 
 def _prefix(prefix: str) -> tuple[str, tuple[Any, ...]]:

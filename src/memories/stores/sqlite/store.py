@@ -223,7 +223,7 @@ class SQLiteStore:
                 rows: list[tuple[Any, ...]] = []
                 for namespace_id in namespace_ids(db, where):  # each in the order of its index
                     selected = selection(db, where, [namespace_id])
-                    sql, values = selected.find, selected.values
+                    sql, values = selected.in_order(wanted), selected.values
                     if after is not None:
                         sql += f" AND (r.grp, r.position) {sign} (?, ?)"
                         values += (schema.encode_group(after[0]), after[1])
@@ -268,6 +268,8 @@ class SQLiteStore:
             if known is not None:
                 return known if at_most is None else min(known, at_most)
             selected = selection(db, where)
+            if selected.plain and len(selected.labels) == 1:
+                return min(selected.rarest, selected.rarest if at_most is None else at_most)
             sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {selected.find} LIMIT ?)"
             return int(fetch_value(db, sql, (*selected.values, limit)))
 

@@ -29,6 +29,9 @@ RARE = 50  # if fewer than one candidate in this many matches, the rows of the f
 MIN_RESCORED = 400  # enough to include the true ten best of 200,000 rows in 99.9 % of queries
 RESCORED_SHARE = 2000  # one more for every this many rows
 
+_FURTHER = 20  # times as many windows as records are wanted are looked at more closely, at least
+_MOST_LABELLED = 2_000_000  # places of windows with a label that are kept in memory
+
 _CODES = frozenset((bytes, type(None)))  # the types of codes
 
 Scores = dict[int, float]
@@ -42,6 +45,7 @@ class _Blocks(NamedTuple):
     pools: "NDArray[np.unsignedinteger[Any]]"
     bits: "NDArray[np.uint64]"
     counts: "NDArray[np.uint16]"
+    labelled: "dict[int, tuple[int, NDArray[np.int64]]]"  # of labels: up to which seq was looked, and which windows
 
 
 class VectorIndex:
@@ -209,56 +213,133 @@ class VectorIndex:
 
         What is looked at, and in which order, depends on the selected namespaces alone: others change nothing.
         """
-        numbers, coarse = self._coarse(db, selected.pools, turned)
+        numbers, coarse, windows = self._coarse(db, selected, turned, _FURTHER * k if selected.plain else None)
         found: Scores = {}
-        wanted = max(MIN_RESCORED, 4 * k) + len(coarse) // RESCORED_SHARE
+        wanted = max(MIN_RESCORED, 4 * k) + windows // RESCORED_SHARE
         seen: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         while True:
             best = np.argpartition(-coarse, wanted)[:wanted] if wanted < len(coarse) else slice(None)
             piece = np.setdiff1d(numbers[best], seen)
-            # CROSS keeps the order: first the seqs, then a look at each record; else a whole index would be read.
-            sql = (
-                "SELECT v.seq, v.codes FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
-                f"CROSS JOIN {self.table} v ON v.seq = r.seq WHERE {selected.check}"
-            )
-            found |= self.score(fetch(db, sql, (json.dumps(piece.tolist()), *selected.values)), turned)
+            found |= self._rescored(db, selected, piece, turned, k)
             # If the filter left few of the candidates, go further down the list.
-            if wanted >= len(coarse) or len(found) >= min(wanted, max(MIN_MATCHING, 4 * k)):
+            enough = k if selected.plain else min(wanted, max(MIN_MATCHING, 4 * k))
+            if wanted >= windows or len(found) >= enough:
                 return highest(found, k)
+            if wanted >= len(coarse):
+                numbers, coarse, windows = self._coarse(db, selected, turned, None)
             if RARE * len(found) < wanted:
                 return None
             seen = np.union1d(seen, piece)
             wanted *= 4
 
+    def _rescored(
+        self, db: apsw.Connection, selected: Selection, seqs: "NDArray[np.int64]", turned: "NDArray[np.float32]", k: int
+    ) -> Scores:
+        """Return the scores of those records that match, by their int8 codes.
+
+        Where nearly all match, as their namespaces and labels have been looked at, only the `k` best are returned.
+        """
+        if not selected.plain:
+            # CROSS keeps the order: first the seqs, then a look at each record; else a whole index would be read.
+            sql = (
+                "SELECT v.seq, v.codes FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
+                f"CROSS JOIN {self.table} v ON v.seq = r.seq WHERE {selected.check}"
+            )
+            return self.score(fetch(db, sql, (json.dumps(seqs.tolist()), *selected.values)), turned)
+        sql = f"SELECT v.seq, v.codes FROM json_each(?) wanted CROSS JOIN {self.table} v ON v.seq = wanted.value"
+        scores = self.score(fetch(db, sql, (json.dumps(seqs.tolist()),)), turned)
+        sql = (
+            f"SELECT r.seq FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value WHERE {selected.check}"
+        )
+        count = 2 * k
+        while True:
+            some = highest(scores, count)
+            found = [seq for (seq,) in fetch(db, sql, (json.dumps(list(some)), *selected.values))]
+            if len(found) >= k or len(some) == len(scores):
+                return {seq: scores[seq] for seq in found}
+            count *= 4
+
     def _coarse(
-        self, db: apsw.Connection, pools: Sequence[int], turned: "NDArray[np.float32]"
-    ) -> "tuple[NDArray[np.int64], NDArray[np.float32]]":
-        """Return the seq and the coarse score of each window of these namespaces, in the order of writing."""
+        self, db: apsw.Connection, selected: Selection, turned: "NDArray[np.float32]", least: int | None
+    ) -> "tuple[NDArray[np.int64], NDArray[np.float32], int]":
+        """Return the seqs and the coarse scores of windows of the namespaces and labels, and how many there are.
+
+        Args:
+            db: A connection inside a transaction.
+            selected: Which records.
+            turned: The rotated query.
+            least: Enough of the nearest, at least this many; None for all.
+        """
         blocks = self._load_blocks(db)
-        own = np.logical_or.reduce([blocks.pools == pool for pool in pools])
         seqs, bits, counts = blocks.seqs, blocks.bits, blocks.counts
-        if not own.all():
-            seqs, bits, counts = seqs[own], bits[:, own], counts[own]
+        places = self._places(db, blocks, selected)
+        if places is not None and 2 * len(places) < len(seqs):
+            seqs, bits, counts = seqs[places], bits[:, places], counts[places]
+            places = None
+        windows = len(seqs) if places is None else len(places)
+        near = places if least is None else self.quantizer.nearest(turned, bits, places, least)
+        if near is not None:
+            seqs, bits, counts = seqs[near], bits[:, near], counts[near]
         coarse = self.quantizer.coarse_scores(turned, bits, counts)
+        having = "".join(
+            f" AND EXISTS (SELECT 1 FROM record_label WHERE label = {label} AND seq = v.seq)"
+            for label, _ in selected.labels
+        )
         sql = (
             f"SELECT v.seq, v.codes FROM {self.table} v CROSS JOIN record r ON r.seq = v.seq "
-            f"WHERE v.seq > ? AND r.pool IN ({','.join(map(str, pools))}) ORDER BY v.seq"
+            f"WHERE v.seq > ? AND r.pool IN ({','.join(map(str, selected.pools))}){having} ORDER BY v.seq"
         )
         rows = fetch(db, sql, (blocks.hi,))
         if not rows:
-            return seqs, coarse
+            return seqs, coarse, windows
         newest, codes = self._unpack(rows)
         bits = self.quantizer.bits(codes)
         newer = self.quantizer.coarse_scores(turned, bits, self.quantizer.bit_counts(bits))
-        return np.concatenate([seqs, newest]), np.concatenate([coarse, newer])
+        return np.concatenate([seqs, newest]), np.concatenate([coarse, newer]), windows + len(newest)
+
+    def _places(self, db: apsw.Connection, blocks: "_Blocks", selected: Selection) -> "NDArray[np.int64] | None":
+        """Return which windows of the blocks are of these namespaces and have these labels; None if all do."""
+        places: NDArray[np.int64] | None = None
+        for label, _ in selected.labels:
+            having = self._labelled(db, blocks, label)
+            places = having if places is None else np.intersect1d(places, having, assume_unique=True)
+        owners = blocks.pools if places is None else blocks.pools[places]
+        own = np.logical_or.reduce([owners == pool for pool in selected.pools])
+        if own.all():
+            return places
+        return np.flatnonzero(own) if places is None else places[own]
+
+    def _labelled(self, db: apsw.Connection, blocks: "_Blocks", label: int) -> "NDArray[np.int64]":
+        """Return which windows of the blocks have a label, from memory as far as that was looked up before.
+
+        Labels of a record never change, and the blocks only grow until they are read anew.
+        """
+        with self._lock:
+            hi, known = blocks.labelled.pop(label, (0, np.empty(0, dtype=np.int64)))
+        if hi < blocks.hi:
+            sql = "SELECT seq FROM record_label WHERE label = ? AND seq > ? AND seq <= ?"
+            rows = fetch(db, sql, (label, hi, blocks.hi))
+            seqs = np.fromiter((seq for (seq,) in rows), dtype=np.int64, count=len(rows))
+            first, last = (np.searchsorted(blocks.seqs, seqs, side) for side in ("left", "right"))
+            if (last - first == 1).all():
+                places = first
+            else:  # some have several windows, or none
+                places = np.repeat(first, last - first)
+                places += np.arange(len(places)) - np.repeat(np.cumsum(last - first) - (last - first), last - first)
+            known = np.concatenate([known, places])
+        with self._lock:
+            blocks.labelled[label] = blocks.hi, known
+            while (
+                len(blocks.labelled) > 1 and sum(len(found) for _, found in blocks.labelled.values()) > _MOST_LABELLED
+            ):
+                blocks.labelled.pop(next(iter(blocks.labelled)))
+        return known
 
     def _load_blocks(self, db: apsw.Connection) -> "_Blocks":
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))
         with self._lock:
             known = self._blocks if self._epoch == epoch else self._no_blocks()
-            newer = fetch(db, f"SELECT hi, seqs, bits, pools FROM {self._block} WHERE hi > ? ORDER BY hi", (known.hi,))
-            if newer:
-                known = self._joined(known, newer)
+            known = self._grown(db, known)
             if self._changing is db and db.txn_state("main") != apsw.SQLITE_TXN_WRITE:
                 self._changing = None
             if self._changing is not db:  # else what it sees may be undone and replaced
@@ -268,23 +349,33 @@ class VectorIndex:
     def _no_blocks(self) -> "_Blocks":
         bits = np.empty((self.quantizer.words, 0), dtype=np.uint64)
         nobody = np.empty(0, dtype=np.uint8)
-        return _Blocks(0, np.empty(0, dtype=np.int64), nobody, bits, self.quantizer.bit_counts(bits))
+        return _Blocks(0, np.empty(0, dtype=np.int64), nobody, bits, self.quantizer.bit_counts(bits), {})
 
-    def _joined(self, known: "_Blocks", newer: Sequence[tuple[int, bytes, bytes, bytes]]) -> "_Blocks":
+    def _grown(self, db: apsw.Connection, known: "_Blocks") -> "_Blocks":
+        """Return the blocks with those that were written since; one block at a time, as all take much memory."""
+        sql = f"SELECT hi, length(bits), length(pools) FROM {self._block} WHERE hi > ? ORDER BY hi"
+        sizes = fetch(db, sql, (known.hi,))
+        if not sizes:
+            return known
+        words, count = self.quantizer.words, len(known.seqs)
         with damage_noticed():
-            parts = [np.frombuffer(row[2], "<u8").reshape(self.quantizer.words, -1) for row in newer]
-            numbers = [
-                np.frombuffer(seqs, "<i8").astype(np.int64) if seqs else np.arange(hi - part.shape[1] + 1, hi + 1)
-                for (hi, seqs, *_), part in zip(newer, parts, strict=True)
-            ]
-            seqs = np.concatenate([known.seqs, *numbers])
-            bits = np.ascontiguousarray(np.concatenate([known.bits, *parts], axis=1))
-            widths = (len(row[3]) // max(1, part.shape[1]) for row, part in zip(newer, parts, strict=True))
-            owners = [np.frombuffer(row[3], f"<u{width}") for row, width in zip(newer, widths, strict=True)]
-            pools = np.concatenate([known.pools, *owners])
-            if not bits.shape[1] == len(seqs) == len(pools):
-                raise ValueError("a block of vectors is cut off")
-        return _Blocks(newer[-1][0], seqs, pools, bits, self.quantizer.bit_counts(bits))
+            windows = [size // (8 * words) for _, size, _ in sizes]
+            widest = max(owners // max(1, number) for (*_, owners), number in zip(sizes, windows, strict=True))
+            total = count + sum(windows)
+            seqs, bits = np.empty(total, dtype=np.int64), np.empty((words, total), dtype=np.uint64)
+            pools = np.empty(total, dtype=np.promote_types(known.pools.dtype, f"u{widest}"))
+            seqs[:count], bits[:, :count], pools[:count] = known.seqs, known.bits, known.pools
+            sql = f"SELECT seqs, bits, pools FROM {self._block} WHERE hi = ?"
+            for (hi, *_), number in zip(sizes, windows, strict=True):
+                [(packed, codes, owners)] = fetch(
+                    db, f"SELECT seqs, bits, pools FROM {self._block} WHERE hi = ?", (hi,)
+                )
+                place = slice(count, count + number)
+                seqs[place] = np.frombuffer(packed, "<i8").reshape(number) if packed else range(hi - number + 1, hi + 1)
+                bits[:, place] = np.frombuffer(codes, "<u8").reshape(words, number)
+                pools[place] = np.frombuffer(owners, f"<u{len(owners) // max(1, number)}").reshape(number)
+                count += number
+        return _Blocks(sizes[-1][0], seqs, pools, bits, self.quantizer.bit_counts(bits), known.labelled)
 
     def score(self, rows: Sequence[tuple[int, bytes]], turned: "NDArray[np.float32]") -> Scores:
         """Return the cosine of the best window of each row, seq and codes, with a rotated query."""
@@ -331,10 +422,10 @@ def windows_of(codes: Sequence[bytes | None], size: int) -> "tuple[NDArray[np.in
 def is_large(db: apsw.Connection, selected: Selection) -> bool:
     """Return whether more records match than should be scored one by one."""
     most = BLOCK_ROWS if selected.broad else EXACT_ROWS
-
-    def exceeded(rows: str, values: Sequence[object] = ()) -> bool:
-        return int(fetch_value(db, f"SELECT count(*) FROM ({rows} LIMIT ?)", (*values, most + 1))) > most
-
-    if not all(exceeded(bound) for bound in selected.bounds):
-        return False
-    return selected.bounded or exceeded(f"SELECT 1 FROM record r WHERE {selected.find}", selected.values)
+    if not selected.also_ended:
+        if selected.rarest <= most:
+            return False
+        if selected.plain and len(selected.labels) <= 1:
+            return True
+    sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {selected.find} LIMIT ?)"
+    return int(fetch_value(db, sql, (*selected.values, most + 1))) > most

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import apsw
 
 from memories.stores.records import Record
-from memories.stores.sqlite.query import Selection, fetch, fetch_value
+from memories.stores.sqlite.query import Selection, fetch, fetch_value, matching
 from memories.stores.sqlite.schema import WORDS, WORDS_ENDED, own_tokens
 from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_of
 from memories.stores.words import best as highest
@@ -148,11 +148,10 @@ def best(db: apsw.Connection, selected: Selection, terms: Sequence[str], k: int)
         k: How many.
     """
     scores = ranked(db, selected, terms).scores
-    sql = f"SELECT r.seq FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value WHERE {selected.check}"
     count = k if selected.broad else _SURPLUS * k
     while True:  # looking up the record of every match, as a filter must, takes as long again as ranking them
         some = highest(scores, count)
-        found = [seq for (seq,) in fetch(db, sql, (json.dumps(list(some)), *selected.values))]
+        found = matching(db, selected, some)
         if len(found) >= k or len(some) == len(scores):
             return {seq: scores[seq] for seq in found[:k]}
         count = len(scores)
