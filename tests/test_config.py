@@ -35,7 +35,7 @@ def test_the_example_of_dotenv_is_what_the_table_of_settings_says(tmp_path: Path
     assert re.findall(r"^# ([A-Z_]+)=", written, re.M) == [setting.variable for setting in SETTINGS]
     trusted_dotenv(tmp_path, re.sub(r"(?m)^# ([A-Z_]+=.)", r"\1", written))  # every line that has a value
     set_, unset = load_config(environment={}, folder=tmp_path), load_config(environment={}, folder=tmp_path.parent)
-    chroma = {"store", "sources"}  # setting a host selects Chroma, as the file says
+    chroma = {"store", "sources", "identity"}  # setting a host selects Chroma, as the file says; a name is one's own
     assert {name: value for name, value in set_._asdict().items() if name not in chroma} == {
         name: value for name, value in unset._asdict().items() if name not in chroma
     }

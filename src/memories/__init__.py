@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         Status,
         Version,
     )
+    from memories.origin import Origin
     from memories.search.results import Considered, Explanation, Hit
     from memories.search.search import SearchFilters
     from memories.service import Memories
@@ -73,7 +74,7 @@ __all__ = [
     "ContextBuildError", "ContextBuilder", "ContextPackage", "Conversation", "Created", "DecayPolicy", "Draft",
     "Embedder", "EmbedderError", "EmbedderMismatch", "Explanation", "Forgotten", "History", "HistoryTurn", "Hit",
     "InvalidInput", "LogCheck", "LogEntry", "LogFilters", "MCPError", "Memories", "MemoriesError", "Memory",
-    "MemoryGateway", "MemoryItem", "MemoryPolicy", "NotFound", "NotReinforceable", "Page", "RequestError",
+    "MemoryGateway", "MemoryItem", "MemoryPolicy", "NotFound", "NotReinforceable", "Origin", "Page", "RequestError",
     "SchemaTooNew", "SearchFilters", "Similar", "Space", "Status", "Store", "StoreBusy", "StoreDamaged",
     "StoreError", "StoreUnreachable", "SystemFault", "Turn", "TurnDraft", "Version", "__version__", "load_config",
 ]
@@ -97,6 +98,7 @@ _HOMES = {
             "StoreUnreachable SystemFault"
         ),
         "models": "Actor Change DecayPolicy Draft Forgotten History LogCheck LogEntry Memory Page Status Version",
+        "origin": "Origin",
         "search.results": "Considered Explanation Hit",
         "search.search": "SearchFilters",
         "service": "Memories",

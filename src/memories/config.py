@@ -52,6 +52,7 @@ class Config(NamedTuple):
 
     Attributes:
         sources: For each setting: `flag`, `environment`, `.env`, the path of `config.toml`, or `default`.
+        identity: The namespace that is set otherwise than by a flag: who this is, whatever it writes to; None if unset.
     """
 
     home: Path
@@ -88,6 +89,7 @@ class Config(NamedTuple):
     log_level: str
     mcp_endpoint: str
     sources: Mapping[str, str]
+    identity: str | None = None
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:
@@ -282,7 +284,17 @@ def load_config(
     told = _told(ignored, why, values["embedder"])
     if told:
         tell(told)
-    return Config(**values, sources=sources)
+    identity = values["namespace"] if sources["namespace"] != "flag" else _identity(layers[1:])
+    return Config(**values, sources=sources, identity=None if sources["namespace"] == "default" else identity)
+
+
+def _identity(layers: list[tuple[str, Mapping[str, Any]]]) -> str | None:
+    """Return the namespace that is set below the flags, if any; one that a flag overrides need not be acceptable."""
+    given = next((str(values["namespace"]) for _, values in layers if "namespace" in values), None)
+    try:
+        return None if given is None else _namespace(given)
+    except ValueError:
+        return None
 
 
 def _default_store(values: Mapping[str, Any], sources: Mapping[str, str]) -> tuple[str, str]:

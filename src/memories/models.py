@@ -10,6 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
+from memories.origin import Origin
+
 Moment = datetime | str
 
 SHARED = "shared"
@@ -46,6 +48,7 @@ class Memory:
         superseded_by: The id of the memory that replaced it; it is then no longer found by a search.
         deleted: Whether it was deleted (it can be restored).
         access_count: How often it was read; approximate.
+        origin: Who wrote its latest version; None if that was before origins were kept.
     """
 
     id: str
@@ -64,6 +67,7 @@ class Memory:
     superseded_by: str | None
     deleted: bool
     access_count: int
+    origin: Origin | None = None
 
 
 class Version(NamedTuple):
@@ -73,6 +77,7 @@ class Version(NamedTuple):
         operation: What wrote it: `create`, `update` or `restore`.
         ended_at: When it stopped being the current one, if it did.
         ended_by: What ended it: `update`, `delete` or `supersede`; the last two say so if they were undone.
+        origin: Who wrote it; None if it was written before origins were kept.
     """
 
     version: int
@@ -82,6 +87,7 @@ class Version(NamedTuple):
     created_at: datetime
     ended_at: datetime | None
     ended_by: str | None
+    origin: Origin | None = None
 
 
 class History(NamedTuple):

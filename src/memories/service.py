@@ -1,5 +1,7 @@
 """`Memories`: one method for each verb, over any store. Each calls one room; search and write logic live there."""
 
+import copy
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
@@ -11,6 +13,7 @@ from memories.errors import InvalidInput, NotFound
 from memories.ids import parse_id
 from memories.lookup import Lookup, known_at, narrowed
 from memories.models import SHARED, Draft, Forgotten, History, LogCheck, LogEntry, Memory, Moment, Page, Status
+from memories.origin import is_reserved, origin
 from memories.stores import Store, open_store
 from memories.stores.damage import Damaged
 from memories.stores.logged import logged
@@ -51,6 +54,7 @@ class Memories:
         config: Config | None = None,
         clock: Callable[[], datetime] = _clock,
         channel: str = "python",
+        client: tuple[str, str] | None = None,
     ) -> None:
         """Prepare a memory. Arguments that are left out come from the settings (`memory config`).
 
@@ -61,7 +65,8 @@ class Memories:
             embedder: The name of an embedder, or an `Embedder`; `none` searches by words alone.
             config: Settings instead of those of the environment and the files.
             clock: Returns the current time, aware.
-            channel: How changes are made, for the audit log: `python`, `cli` or `mcp`.
+            channel: How changes are made, for origins and the audit log: see `Origin`.
+            client: The name and the version of the MCP client that writes.
 
         Raises:
             ConfigError: A setting is not acceptable.
@@ -80,8 +85,27 @@ class Memories:
         if store is None or isinstance(store, str):
             space = self._embedder.space if self._embedder else None
             store = open_store(store or self.config.store, space, self.config)
-        self._store = logged(store, channel, clock)
-        self._lookup = Lookup(self._store, self.namespace, readable)
+        self._kept, self._channel = store, channel
+        self._lookup = Lookup(store, self.namespace, readable)
+        self._write_as(client)
+
+    def _write_as(self, client: tuple[str, str] | None) -> None:
+        identity = self.config.identity or self.namespace
+        writer = functools.partial(origin, self._channel, identity, client)
+        self._store = logged(self._kept, self._channel, self._clock, writer)
+        self._lookup = self._lookup._replace(store=self._store)
+
+    def of_client(self, name: str, version: str) -> Self:
+        """Return the same memory as a client of a server writes to it: what it writes names that client.
+
+        Args:
+            name: What the client calls itself.
+            version: Its version, as it tells it.
+        """
+        twin = copy.copy(self)
+        twin._owns_store = False
+        twin._write_as((name, version))
+        return twin
 
     def _choose_embedder(self, given: "str | Embedder | None") -> "Embedder | None":
         if given is None or isinstance(given, str):
@@ -418,7 +442,8 @@ class Memories:
     def tags(self, key: str | None = None) -> dict[str, int]:
         """Return the tag keys in use, or the values of one key, with the number of memories that have each."""
         key = None if key is None else validate.tag_key(key)
-        return dict(self._store.labels(self._lookup.where(), key))
+        counts = dict(self._store.labels(self._lookup.where(), key))
+        return counts if key else {name: count for name, count in counts.items() if not is_reserved(name)}
 
     def status(self) -> Status:
         """Return where memories are stored, how many there are, and what a quick look finds wrong."""

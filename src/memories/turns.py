@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from memories import validate
+from memories.origin import Origin, origin_of, tags_of
 from memories.stores.protocol import Store
 from memories.stores.records import ROLE, SPEAKER, Collection, Filter, Record
 
@@ -51,6 +52,7 @@ class Turn:
         session: The index at which its session begins, a run of turns without a long pause.
         message_id: The id that its writer gave it.
         tags: Free pairs.
+        origin: Who stored it; None if that was before origins were kept.
     """
 
     conversation_id: str
@@ -63,6 +65,7 @@ class Turn:
     session: int
     message_id: str | None
     tags: Mapping[str, str]
+    origin: Origin | None = None
 
     @property
     def id(self) -> str:
@@ -91,7 +94,7 @@ class Conversation:
 
 def to_turn(record: Record) -> Turn:
     """Return the turn that a record holds."""
-    labels = dict(record.labels)
+    labels = tags_of(record.labels)
     return Turn(
         conversation_id=record.ref.group,
         index=record.ref.position,
@@ -103,6 +106,7 @@ def to_turn(record: Record) -> Turn:
         session=record.ref.position if record.session is None else record.session,
         message_id=None if record.key is None else record.key.rpartition(_SCOPE)[2],
         tags=labels,
+        origin=origin_of(record.labels),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from memories.decay import compute_confidence, reference_time
 from memories.models import DecayPolicy, Draft, Memory, Version
+from memories.origin import origin_of, tags_of
 from memories.stores.records import Collection, Patch, Record, Ref
 from memories.times import from_millis, to_millis
 
@@ -99,7 +100,7 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         id=latest.ref.group,
         namespace=latest.ref.namespace,
         content=latest.text,
-        tags=latest.labels,
+        tags=tags_of(latest.labels),
         decay_policy=decay_policy(latest),
         confidence=confidence(latest, now, half_life_hours),
         base_confidence=_base_confidence(latest),
@@ -112,6 +113,7 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         superseded_by=fields.get("superseded_by") if ended_by_now else None,
         deleted=latest.ended_by == "delete" and ended_by_now,
         access_count=latest.accesses,
+        origin=origin_of(latest.labels),
     )
 
 
@@ -120,11 +122,12 @@ def to_version(record: Record) -> Version:
     return Version(
         version=record.ref.position,
         content=record.text,
-        tags=record.labels,
+        tags=tags_of(record.labels),
         operation=record.fields.get("operation", "create"),
         created_at=record.created_at,
         ended_at=record.ended_at,
         ended_by=record.ended_by,
+        origin=origin_of(record.labels),
     )
 
 

@@ -1,8 +1,7 @@
-"""A store that keeps an audit log: whatever changes records through it also writes who did what, and when."""
+"""A store that tells who writes: each record that is added gets its origin, each change an entry of the audit log."""
 
 import contextlib
-import os
-import sys
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from memories.errors import StoreDamaged
 from memories.models import Actor
+from memories.origin import Origin, host, program, stamped, user
 from memories.stores.records import SEARCHED, Collection, Patch, Record, Ref
 
 if TYPE_CHECKING:
@@ -30,16 +30,30 @@ class _Note(NamedTuple):
     follows: str = ""
 
 
-def logged(store: "Store", channel: str, clock: Callable[[], datetime], *, action: str | None = None) -> "Store":
-    """Return a store that is the given one, and logs each change.
+def logged(
+    store: "Store",
+    channel: str,
+    clock: Callable[[], datetime],
+    writer: Callable[[], Origin] | None,
+    *,
+    action: str | None = None,
+) -> "Store":
+    """Return a store that is the given one, gives what is added its origin, and logs each change.
 
     Args:
         store: Where records and the log are kept.
         channel: How changes come; see `Actor`.
         clock: Returns the current time, aware.
+        writer: Returns the origin of all that is added, whatever a record says of its own; None if records keep
+            theirs, as copies do. It is called when something is first written.
         action: What all that is added is called, instead of what its records say.
     """
-    return cast("Store", _Logged(store, channel, clock, action))
+    return cast("Store", _Logged(store, channel, clock, writer, action))
+
+
+def as_added(store: "Store", record: Record) -> Record:
+    """Return a record as a store adds it: one that `logged` returned gives it an origin."""
+    return store.as_added(record) if isinstance(store, _Logged) else record
 
 
 class _Logged:
@@ -50,8 +64,16 @@ class _Logged:
     done is in the log.
     """
 
-    def __init__(self, store: "Store", channel: str, clock: Callable[[], datetime], action: str | None) -> None:
+    def __init__(
+        self,
+        store: "Store",
+        channel: str,
+        clock: Callable[[], datetime],
+        writer: Callable[[], Origin] | None,
+        action: str | None,
+    ) -> None:
         self._store, self._channel, self._clock, self._action = store, channel, clock, action
+        self._writer = None if writer is None else functools.cache(writer)
         self._local = threading.local()
         self._salts: dict[str, str] = {}
         self._heads: dict[str, tuple[Record, Link]] = {}  # the last entries that were read or written
@@ -83,8 +105,14 @@ class _Logged:
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
         with self._within():
-            self._store.append(records)
+            self._store.append([self.as_added(record) for record in records])
             self._note(_Note(_added(record, self._action), record.ref) for record in records)
+
+    def as_added(self, record: Record) -> Record:
+        """See the function of that name."""
+        if self._writer is None or record.ref.collection not in SEARCHED:
+            return record
+        return record._replace(labels=stamped(record.labels, self._writer()))
 
     def patch(self, patches: Sequence[Patch]) -> None:
         """See `Store.patch`."""
@@ -178,34 +206,10 @@ class _Logged:
         return self._salts[namespace]
 
 
+@functools.cache
 def actor(channel: str) -> Actor:
     """Return who is writing: the user and the machine as the operating system names them."""
-    if channel not in _ACTORS:
-        program = sys.modules["memories"].__version__  # the package is loaded before each of its modules
-        _ACTORS[channel] = Actor(channel, _user(), _host(), program)
-    return _ACTORS[channel]
-
-
-_ACTORS: dict[str, Actor] = {}
-
-
-def _user() -> str:
-    if os.name != "posix":
-        return os.environ.get("USERNAME", "")
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a user without a name, as in containers
-        return str(os.getuid())
-
-
-def _host() -> str:
-    if hasattr(os, "uname"):
-        return os.uname().nodename
-    import platform
-
-    return platform.node()
+    return Actor(channel, user(), host(), program())
 
 
 def _added(record: Record, action: str | None) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from memories.embedders.protocol import Embedder
 from memories.errors import Conflict, InvalidInput
+from memories.origin import tags_of
 from memories.stores.protocol import Store
 from memories.stores.records import Filter, Record, Ref
 from memories.transfer.lines import Header, Tally, content_hash, is_last, read_header, read_line, refuse_other_files
@@ -150,6 +151,11 @@ def _batches(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
         yield batch
 
 
+def _said(record: Record) -> int:
+    """Return a number for what a record says; who wrote it is not what it says, and an import may change it."""
+    return content_hash(record._replace(labels=tags_of(record.labels)))
+
+
 def _owner(ref: Ref) -> Ref:
     """Return the memory or the conversation that a record belongs to."""
     return ref._replace(position=0)
@@ -200,7 +206,7 @@ class _Importer:
             if ref not in there:
                 there[ref] = line.record
                 fresh.append(line)
-            elif content_hash(there[ref]) == content_hash(line.record):
+            elif _said(there[ref]) == _said(line.record):
                 self.result.known += 1
             else:
                 self._reject(line, "another record has this address")

@@ -9,7 +9,9 @@ from memories.embedders.protocol import embed_to_store
 from memories.errors import Conflict, InvalidInput, NotReinforceable, RequestError
 from memories.lookup import Lookup
 from memories.models import DecayPolicy
+from memories.origin import tags_of
 from memories.stores.chain import reinforced
+from memories.stores.logged import as_added
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record
 from memories.times import from_millis, to_millis
@@ -38,12 +40,13 @@ def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: U
     vectors = _embed(embedder, expected)  # before the transaction, so that no other writer waits for the model
     with lookup.store.transaction():
         latest = lookup.find_current(memory_id)
-        labels = {key: value for key, value in (dict(latest.labels) | added).items() if key not in removed}
+        before = tags_of(latest.labels)
+        tags = {key: value for key, value in (before | added).items() if key not in removed}
         content = text or latest.text
-        if content == latest.text and labels == latest.labels:
+        if content == latest.text and tags == before:
             return latest
         fresh = content != latest.text
-        new = versions.next_version(latest, "update", now, fresh=fresh, text=content, labels=validate.tags(labels))
+        new = versions.next_version(latest, "update", now, fresh=fresh, text=content, labels=validate.tags(tags))
         _refuse_taken_key(lookup, latest, new)
         return _append(lookup.store, latest, new, vectors if content == expected else _embed(embedder, content))
 
@@ -129,7 +132,7 @@ def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
     live = latest.ended_at is None
     store.patch([versions.ended(latest, new.created_at, "update") if live else versions.undone(latest)])
     store.append([new._replace(vectors=vectors)])
-    return new
+    return as_added(store, new)
 
 
 def _embed(embedder: "Embedder | None", text: str) -> Any:

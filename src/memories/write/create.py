@@ -12,6 +12,8 @@ from memories.errors import InvalidInput, RequestError
 from memories.ids import new_id
 from memories.lookup import Lookup
 from memories.models import DecayPolicy, Draft, Memory
+from memories.origin import tags_of
+from memories.stores.logged import as_added
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter, Record
 from memories.text import query_terms
@@ -122,7 +124,8 @@ class Writer(NamedTuple):
         if draft.key is None and duplicates:
             return Created(stored=False, memory=None, duplicates=duplicates)
         created_at = draft.created_at or self.now
-        record = versions.first_version(draft, new_id(created_at), self.lookup.namespace, created_at)
+        new = versions.first_version(draft, new_id(created_at), self.lookup.namespace, created_at)
+        record = as_added(self.store, new)
         self._retire(superseded, record.ref.group, created_at)
         self.store.append([record._replace(vectors=vectors)])
         return self._created(record, similar_to=similar)
@@ -132,17 +135,19 @@ class Writer(NamedTuple):
         if superseded is not None and superseded.ref.group == latest.ref.group:
             superseded = None  # it replaces itself
         changes = versions.declared(draft) | ({"supersedes": draft.supersedes} if superseded else {})
-        labels = {**latest.labels, **draft.tags}
+        tags = tags_of(latest.labels)
+        labels = {**tags, **draft.tags}
         written_at = draft.created_at or self.now
         self._retire(superseded, latest.ref.group, written_at)
-        same = draft.content == latest.text and labels == latest.labels
+        same = draft.content == latest.text and labels == tags
         unchanged = same and all(latest.fields.get(name) == value for name, value in changes.items())
         # Repeating what decays is news: it still holds.
         if unchanged and versions.decay_policy(latest) is DecayPolicy.STABLE:
             return self._created(latest, stored=False)
-        record = versions.next_version(
+        new = versions.next_version(
             latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=changes
         )
+        record = as_added(self.store, new)
         self.store.patch([versions.ended(latest, record.created_at, "update")])
         self.store.append([record._replace(vectors=vectors)])
         return self._created(record)

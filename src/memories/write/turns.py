@@ -9,6 +9,7 @@ from memories import validate
 from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput
 from memories.models import MAX_TURN_CHARACTERS
+from memories.stores.logged import as_added
 from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import MAX_INDEX, ROLE, SPEAKER, Collection, Filter, Record, Ref
 from memories.times import kept
@@ -57,7 +58,8 @@ def append(
             key = scoped_key(conversation, draft.message_id)
             turn = None if key is None else keyed.get(key) or _stored(store, namespace, key)
             if turn is None:
-                last = turn = _next(Ref(Collection.HISTORY, namespace, conversation, taken + 1), last, draft)
+                first = Ref(Collection.HISTORY, namespace, conversation, taken + 1)
+                last = turn = as_added(store, _next(first, last, draft))
                 new.append(turn._replace(vectors=vector))
             if key is not None:
                 keyed[key] = turn

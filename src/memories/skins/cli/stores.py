@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 import sys
@@ -105,6 +106,7 @@ def import_(config: "Config", file: str, dry_run: bool, all_namespaces: bool, no
     left out because they conflict with what is there.
     """
     from memories.embedders import open_embedder
+    from memories.origin import origin
     from memories.stores.logged import logged
     from memories.transfer.importing import check
     from memories.transfer.importing import import_ as run
@@ -116,7 +118,8 @@ def import_(config: "Config", file: str, dry_run: bool, all_namespaces: bool, no
 
         def read() -> "Imported":
             with _opened(config.store, embedder, config) as opened:
-                store = logged(opened, "cli", lambda: datetime.now(UTC), action="import")
+                writer = functools.partial(origin, "import", config.identity or config.namespace)
+                store = logged(opened, "cli", lambda: datetime.now(UTC), writer, action="import")
                 return run(store, lines("importing"), embedder, namespaces=names, dry_run=dry_run)
 
         check(lines("checking"), namespaces=names)

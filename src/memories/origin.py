@@ -1,0 +1,141 @@
+"""Who wrote a record: told by the program that stores it, and kept in labels that no tag can be. No writer sets it."""
+
+import functools
+import os
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from memories.unseen import is_unseen
+
+USER, AGENT, CAPTURED, IMPORTED = TRUSTS = ("user", "agent", "captured", "imported")
+CHANNELS = ("cli", "python", "mcp", "hook", "import", "http", "chat")
+
+# No key of a tag can hold "=". The first two can be filtered by, the third has the rest.
+TRUST, BY, VIA = "=trust", "=by", "=via"
+_PART = "|"
+_TRUST_OF = {"hook": CAPTURED, "import": IMPORTED}  # what came so was decided by nobody
+# Together they fit into a label; the names of machines and users may be anything.
+_MOST = {"client": 64, "user": 32, "host": 60, "program": 20, "namespace": 63}
+# Set by what runs commands for a model; a name that ends in `_` stands for all that begin so.
+_HARNESSES = ("CLAUDECODE", "CODEX_", "GEMINI_CLI", "CURSOR_AGENT", "AI_AGENT", "OPENCODE", "QWEN_CODE", "COPILOT_CLI")
+
+
+class Origin(NamedTuple):
+    """Who wrote a version of a memory, or a turn.
+
+    Attributes:
+        trust: `user`, a person at a terminal; `agent`, a program; `captured`, what a hook took down; or `imported`.
+        channel: `cli`, `python`, `mcp`, `hook`, `import`, `http` or `chat`.
+        by: The name that the MCP client gave itself, else the user of the operating system.
+        client: Name and version of the MCP client; None for other channels.
+        user: The user of the operating system.
+        host: The name of the machine.
+        program: The version of this program.
+        namespace: The writer's own namespace, also when it wrote to another.
+    """
+
+    trust: str
+    channel: str
+    by: str
+    client: str | None
+    user: str
+    host: str
+    program: str
+    namespace: str
+
+
+def origin(channel: str, namespace: str, client: tuple[str, str] | None = None) -> Origin:
+    """Return the origin of what this process writes.
+
+    Args:
+        channel: How it is written; see `Origin`.
+        namespace: The process's own namespace.
+        client: The name and the version that an MCP client gave itself.
+    """
+    name, version = (_plain(text, _MOST["client"]) for text in client or ("", ""))
+    called = _plain(f"{name} {version}", _MOST["client"]) or None
+    known = {"user": user(), "host": host(), "program": program(), "namespace": namespace}
+    rest = {part: _plain(text, _MOST[part]) for part, text in known.items()}
+    trust = _TRUST_OF.get(channel, USER if channel == "cli" and _is_person() else AGENT)
+    return Origin(trust, channel, name or rest["user"], called, **rest)
+
+
+def stamped(labels: Mapping[str, str], origin: Origin) -> Mapping[str, str]:
+    """Return the labels of a record with an origin, whatever they say of one themselves."""
+    return {**tags_of(labels), **_labels(origin)}
+
+
+def origin_of(labels: Mapping[str, str]) -> Origin | None:
+    """Return the origin that the labels of a record tell; None if it was written before there were any."""
+    if VIA not in labels:
+        return None
+    return _read(labels.get(TRUST, ""), labels.get(BY, ""), labels[VIA])
+
+
+def tags_of(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return labels without those of an origin."""
+    return {key: value for key, value in labels.items() if not is_reserved(key)}
+
+
+def is_reserved(key: str) -> bool:
+    """Return whether a label is one of an origin, which no tag can be."""
+    return key.startswith("=")
+
+
+@functools.lru_cache(maxsize=64)
+def _labels(origin: Origin) -> Mapping[str, str]:
+    via = _PART.join((origin.channel, *(getattr(origin, name) or "" for name in _MOST)))
+    return {TRUST: origin.trust, BY: origin.by, VIA: via}
+
+
+@functools.lru_cache(maxsize=1_024)  # of thousands of records few differ
+def _read(trust: str, by: str, via: str) -> Origin | None:
+    parts = via.split(_PART)
+    if trust not in TRUSTS or len(parts) != 1 + len(_MOST):
+        return None
+    channel, client, user, host, program, namespace = parts
+    return Origin(trust, channel, by, client or None, user, host, program, namespace)
+
+
+def _is_person() -> bool:
+    """Return whether a person typed the command: at a terminal, and nothing says that a model runs it."""
+    if any(name.startswith(sign) if sign.endswith("_") else name == sign for name in os.environ for sign in _HARNESSES):
+        return False
+    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
+
+
+def _plain(text: str, most: int) -> str:
+    """Return a name as one short line with nothing unseen in it, whatever a program called itself."""
+    seen = "".join(" " if sign.isspace() or is_unseen(sign) else sign for sign in text[: 4 * most])
+    line = " ".join(seen.replace(_PART, "¦").split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def program() -> str:
+    """Return the version of this program."""
+    version: str = sys.modules["memories"].__version__  # the package is loaded before each of its modules
+    return version
+
+
+@functools.cache
+def user() -> str:
+    """Return the user as the operating system names it."""
+    if os.name != "posix":
+        return os.environ.get("USERNAME", "")
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a user without a name, as in containers
+        return str(os.getuid())
+
+
+@functools.cache
+def host() -> str:
+    """Return the name of the machine."""
+    if hasattr(os, "uname"):
+        return os.uname().nodename
+    import platform
+
+    return platform.node()
