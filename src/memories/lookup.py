@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from memories import validate
 from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
 from memories.ids import ID_LENGTH, parse_id, storable
+from memories.origin import TRUSTS, labels_for
 from memories.stores.damage import refusal
 from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import Collection, Filter, Record
@@ -203,7 +204,8 @@ def narrowed(where: Filter, given: Mapping[str, Any], now: datetime) -> Filter:
 
     Args:
         where: The filter to narrow.
-        given: `tags`, `since`, `until` and `as_of`, as `Memories.list` takes them; each may be missing.
+        given: `tags`, `written_by`, `trust`, `since`, `until` and `as_of`, as `Memories.list` takes them; each may be
+            missing.
         now: What "7d" counts from.
 
     Raises:
@@ -216,4 +218,15 @@ def narrowed(where: Filter, given: Mapping[str, Any], now: datetime) -> Filter:
     if start is not None and end is not None and start > end:
         raise InvalidInput("since is later than until; exchange them")
     as_of = to_moment(given.get("as_of"), now, end_of_day=True)
-    return where._replace(labels=validate.tags(given.get("tags") or {}), since=start, until=end, as_of=as_of)
+    return written(where, given)._replace(since=start, until=end, as_of=as_of)
+
+
+def written(where: Filter, given: Mapping[str, Any]) -> Filter:
+    """Return a filter that also has the conditions `tags`, `written_by` and `trust` of a caller; see `narrowed`."""
+    by, trust = given.get("written_by"), given.get("trust")
+    if trust not in (None, *TRUSTS):
+        raise InvalidInput(
+            f'trust must be {", ".join(TRUSTS[:-1])} or {TRUSTS[-1]}, not "{validate.shown(str(trust))}"'
+        )
+    labels = labels_for(None if by is None else validate.one_line(by, "written_by"), trust)
+    return where._replace(labels=validate.tags(given.get("tags") or {}) | labels)

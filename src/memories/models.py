@@ -91,12 +91,13 @@ class Version(NamedTuple):
 
 
 class History(NamedTuple):
-    """Every version of a memory, oldest first, and the memories before and after it in its chain."""
+    """Every version of a memory, oldest first, the memories before and after it in its chain, and its namespace."""
 
     id: str
     versions: tuple[Version, ...]
     supersedes: str | None
     superseded_by: str | None
+    namespace: str = SHARED
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,16 @@ from memories.unseen import is_unseen
 USER, AGENT, CAPTURED, IMPORTED = TRUSTS = ("user", "agent", "captured", "imported")
 CHANNELS = ("cli", "python", "mcp", "hook", "import", "http", "chat")
 
-# No key of a tag can hold "=". The first two can be filtered by, the third has the rest.
+_RESERVED = "="  # no key of a tag can hold it
+# The first two can be filtered by, the third has the rest.
 TRUST, BY, VIA = "=trust", "=by", "=via"
 _PART = "|"
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED}  # what came so was decided by nobody
 # Together they fit into a label; the names of machines and users may be anything.
 _MOST = {"client": 64, "user": 32, "host": 60, "program": 20, "namespace": 63}
-# Set by what runs commands for a model; a name that ends in `_` stands for all that begin so.
-_HARNESSES = ("CLAUDECODE", "CODEX_", "GEMINI_CLI", "CURSOR_AGENT", "AI_AGENT", "OPENCODE", "QWEN_CODE", "COPILOT_CLI")
+# Variables that are set by what runs commands for a model; people set CODEX_HOME themselves.
+_HARNESSES = frozenset("AI_AGENT CLAUDECODE COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE".split())
+_HARNESSES_BEGIN, _SET_BY_PEOPLE = ("CODEX_", "CLINE_"), ("CODEX_HOME",)
 
 
 class Origin(NamedTuple):
@@ -73,14 +75,27 @@ def origin_of(labels: Mapping[str, str]) -> Origin | None:
     return _read(labels.get(TRUST, ""), labels.get(BY, ""), labels[VIA])
 
 
+def labels_for(written_by: str | None, trust: str | None) -> dict[str, str]:
+    """Return the labels that a record has if it was written by someone, with a trust; None stands for anyone, any."""
+    by = None if written_by is None else _plain(written_by, _MOST["client"])
+    return {key: value for key, value in ((BY, by), (TRUST, trust)) if value is not None}
+
+
+def writer(origin: Origin | None) -> dict[str, str]:
+    """Return who wrote something as a model is shown it: by name, and how far it is trusted if that is unusual."""
+    if origin is None:
+        return {}
+    return {"by": origin.by} | ({} if origin.trust == AGENT else {"trust": origin.trust})
+
+
 def tags_of(labels: Mapping[str, str]) -> dict[str, str]:
     """Return labels without those of an origin."""
-    return {key: value for key, value in labels.items() if not is_reserved(key)}
+    return {key: value for key, value in labels.items() if key[:1] != _RESERVED}  # of thousands, and a call costs more
 
 
 def is_reserved(key: str) -> bool:
     """Return whether a label is one of an origin, which no tag can be."""
-    return key.startswith("=")
+    return key[:1] == _RESERVED
 
 
 @functools.lru_cache(maxsize=64)
@@ -100,8 +115,10 @@ def _read(trust: str, by: str, via: str) -> Origin | None:
 
 def _is_person() -> bool:
     """Return whether a person typed the command: at a terminal, and nothing says that a model runs it."""
-    if any(name.startswith(sign) if sign.endswith("_") else name == sign for name in os.environ for sign in _HARNESSES):
-        return False
+    for name, value in os.environ.items():
+        begins = name.startswith(_HARNESSES_BEGIN) and name not in _SET_BY_PEOPLE
+        if value and (begins or name in _HARNESSES):
+            return False
     return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
 
 

@@ -11,7 +11,7 @@ from memories import validate, versions
 from memories.config import Config, load_config
 from memories.errors import InvalidInput, NotFound
 from memories.ids import parse_id
-from memories.lookup import Lookup, known_at, narrowed
+from memories.lookup import Lookup, known_at, narrowed, written
 from memories.models import SHARED, Draft, Forgotten, History, LogCheck, LogEntry, Memory, Moment, Page, Status
 from memories.origin import is_reserved, origin
 from memories.stores import Store, open_store
@@ -356,12 +356,15 @@ class Memories:
         """
         records = self._lookup.versions(memory_id)
         memory = self._memory(records[-1])
-        return History(memory.id, tuple(map(versions.to_version, records)), memory.supersedes, memory.superseded_by)
+        told = tuple(map(versions.to_version, records))
+        return History(memory.id, told, memory.supersedes, memory.superseded_by, memory.namespace)
 
     def list(  # noqa: PLR0913 - the same filters as search
         self,
         *,
         tags: Mapping[str, str] | None = None,
+        written_by: str | None = None,
+        trust: str | None = None,
         since: Moment | None = None,
         until: Moment | None = None,
         as_of: Moment | None = None,
@@ -373,6 +376,9 @@ class Memories:
 
         Args:
             tags: Tags that each memory must have.
+            written_by: Only memories whose latest version this client, or user of the operating system, wrote: its
+                name as `Origin.by` tells it.
+            trust: Only memories whose latest version has this trust; see `Origin`.
             since: Only memories last written at this time or later: an aware datetime, or text such as "7d".
             until: Only memories last written at this time or earlier.
             as_of: List what was current at this time.
@@ -383,7 +389,7 @@ class Memories:
         if deleted and as_of is not None:
             raise InvalidInput("deleted and as_of can't be combined; leave one out")
         limit, now = self._limit(limit), self._now()
-        given = {"tags": tags, "since": since, "until": until, "as_of": as_of}
+        given = {"tags": tags, "written_by": written_by, "trust": trust, "since": since, "until": until, "as_of": as_of}
         where = narrowed(self._lookup.where(), given, now)
         if deleted:
             where = where._replace(state="ended", ended_by="delete")
@@ -439,10 +445,19 @@ class Memories:
 
         return tuple(verify(self._store, self._lookup.readable, against))
 
-    def tags(self, key: str | None = None) -> dict[str, int]:
-        """Return the tag keys in use, or the values of one key, with the number of memories that have each."""
+    def tags(
+        self, key: str | None = None, *, written_by: str | None = None, trust: str | None = None
+    ) -> dict[str, int]:
+        """Return the tag keys in use, or the values of one key, with the number of memories that have each.
+
+        Args:
+            key: The key whose values are returned.
+            written_by: Count only memories that it wrote; see `list`.
+            trust: Count only memories of this trust.
+        """
         key = None if key is None else validate.tag_key(key)
-        counts = dict(self._store.labels(self._lookup.where(), key))
+        where = written(self._lookup.where(), {"written_by": written_by, "trust": trust})
+        counts = dict(self._store.labels(where, key))
         return counts if key else {name: count for name, count in counts.items() if not is_reserved(name)}
 
     def status(self) -> Status:

@@ -294,7 +294,7 @@ def test_recalled_items_are_dated_and_attributed() -> None:
         "=== end of memories 0123456789abcdef ===",
         "",
         "=== conversation 0123456789abcdef ===",
-        f'{{"turn":7,"role":"assistant","by":"Bob","at":"{TS}","channel":"slack","text":"On Friday."}}',
+        f'{{"turn":7,"role":"assistant","speaker":"Bob","at":"{TS}","channel":"slack","text":"On Friday."}}',
         "=== end of conversation 0123456789abcdef ===",
         "",
         "=== latest message 0123456789abcdef ===",

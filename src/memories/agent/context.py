@@ -13,6 +13,7 @@ from memories.agent.payloads import ContextPackage, Document, HistoryTurn, Memor
 from memories.errors import InvalidInput
 from memories.logs import event
 from memories.models import MAX_TURN_CHARACTERS
+from memories.origin import writer
 from memories.times import to_iso
 from memories.validate import MAX_LIMIT, limit, one_line, unit
 
@@ -313,8 +314,8 @@ def _name(conversation_id: str) -> str:
 
 def turn_item(turn: HistoryTurn) -> dict[str, Any]:
     """Return a turn as a model is shown it, for `fence.line`."""
-    who = {"turn": turn.turn_index, "role": turn.role, "by": turn.speaker, "at": turn.ts, "channel": turn.channel}
-    return {**who, "text": turn.text}
+    who = {"turn": turn.turn_index, "role": turn.role, "speaker": turn.speaker, **writer(turn.origin)}
+    return {**who, "at": turn.ts, "channel": turn.channel, "text": turn.text}
 
 
 def memory_item(item: MemoryItem, similarity: float) -> dict[str, Any]:
@@ -323,7 +324,9 @@ def memory_item(item: MemoryItem, similarity: float) -> dict[str, Any]:
         "id": item.id,
         "type": item.memory_type,
         "at": item.ts,
-        "by": item.agent,
+        **writer(item.origin),
+        "shared": item.shared or None,
+        "agent": None if item.origin and item.agent == item.origin.by else item.agent,
         "from": item.source,
         "conversation": item.conversation_id,
         "confidence": round(item.confidence, 2),

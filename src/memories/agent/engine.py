@@ -106,7 +106,7 @@ class EngineBackend:
         with _translated():
             query = query_text[:MAX_QUERY_CHARACTERS]
             hits = self.memories.search(query, limit=k, min_confidence=min_confidence, tags=tags)
-            return [_memory_document(hit) for hit in hits]
+            return [_memory_document(hit) | {"shared": hit.memory.namespace != self.memories.namespace} for hit in hits]
 
     def count_window(self, window: str) -> int:
         """Count the memories tagged with the window; those of other namespaces don't count."""
@@ -159,7 +159,7 @@ def _turn_document(turn: Turn) -> Document:
         "channel": turn.tags.get(_CHANNEL),
         "speaker": turn.speaker,
     }
-    return document(turn.id, turn.content, metadata)
+    return document(turn.id, turn.content, metadata) | {"origin": turn.origin}
 
 
 def _memory_document(hit: Hit) -> Document:
@@ -172,4 +172,5 @@ def _memory_document(hit: Hit) -> Document:
         **{name: memory.tags.get(name) for name in (_CONVERSATION, *_LISTED, "agent")},
     }
     similarity = hit.score if hit.similarity is None else hit.similarity
-    return document(memory.id, memory.content, metadata) | {"similarity": similarity, "score": hit.score}
+    found = {"similarity": similarity, "score": hit.score, "origin": memory.origin}
+    return document(memory.id, memory.content, metadata) | found

@@ -280,7 +280,7 @@ class MemoryGateway:
         """Put a turn into the queue, and note in the error whether that worked."""
         error.queued = False  # type: ignore[union-attr]
         try:
-            self.queue.add(vars(turn) | {"ts": aware(turn.ts)})
+            self.queue.add(metadata_of(turn) | {"text": turn.text, "ts": aware(turn.ts)})
         except OSError as exc:
             event(_log, logging.ERROR, "turn lost: it could be neither stored nor queued", error=str(exc))
             error.add_note(f"it could not be queued either: {exc}")

@@ -1,7 +1,7 @@
 """The data models of the conversation specification: turns, memories, contexts, and what they must look like."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +9,7 @@ from memories import validate
 from memories.agent.policy import MEMORY_TYPES
 from memories.errors import InvalidInput
 from memories.models import MAX_TURN_CHARACTERS
+from memories.origin import Origin
 
 ROLES = ("user", "assistant", "system")
 SOURCES = ("chat", "tool", "import")
@@ -30,6 +31,7 @@ class HistoryTurn:
         message_id: Its id in the conversation: a second turn with the same one is not stored again.
         channel: Where it came from, such as `web`.
         speaker: Who said it, where the name is known.
+        origin: Who stored it, if the store tells; nobody can give it.
 
     Raises:
         InvalidInput: A value is not acceptable.
@@ -43,6 +45,7 @@ class HistoryTurn:
     message_id: str | None = None
     channel: str | None = None
     speaker: str | None = None
+    origin: Origin | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.conversation_id = validate.one_line(self.conversation_id, "conversation_id")
@@ -69,7 +72,9 @@ class MemoryItem:
         source: `chat`, `tool` or `import`.
         tags: Words, separated by commas.
         id: Its id, once it is stored.
-        agent: Who wrote it, once it is stored.
+        agent: The agent that it is tagged with, once it is stored.
+        origin: Who wrote it, if the store tells; nobody can give it.
+        shared: Whether it comes from the shared namespace and that is not one's own.
 
     Raises:
         InvalidInput: A value is not acceptable.
@@ -85,6 +90,8 @@ class MemoryItem:
     tags: str | None = None
     id: str | None = None
     agent: str | None = None
+    origin: Origin | None = field(default=None, init=False)
+    shared: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         _text(self.text, MAX_MEMORY_CHARACTERS, "a memory", "summarize it")
@@ -126,7 +133,7 @@ def present(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def metadata_of(turn: HistoryTurn) -> dict[str, Any]:
     """Return all that a document says of a turn beside its text."""
-    return {name: value for name, value in vars(turn).items() if name != "text"}
+    return {name: value for name, value in vars(turn).items() if name not in ("text", "origin")}
 
 
 def turn_of(document: Document) -> HistoryTurn:
@@ -139,7 +146,9 @@ def turn_of(document: Document) -> HistoryTurn:
     given |= {name: known.get(name) for name in ("message_id", "channel", "speaker")}
     if known["role"] == "tool":
         given |= {"role": "assistant", "channel": given["channel"] or "tool"}
-    return HistoryTurn(text=document["text"], **given)
+    turn = HistoryTurn(text=document["text"], **given)
+    turn.origin = document.get("origin")  # beside the metadata, which other writers fill in
+    return turn
 
 
 def item_of(document: Document) -> MemoryItem:
@@ -150,7 +159,7 @@ def item_of(document: Document) -> MemoryItem:
     """
     known, text = document["metadata"], document["text"]
     kind, source = known.get("type"), known.get("source")
-    return MemoryItem(
+    item = MemoryItem(
         text=text if len(text) <= MAX_MEMORY_CHARACTERS else f"{text[: MAX_MEMORY_CHARACTERS - 1]}…",
         memory_type=kind if kind in MEMORY_TYPES else "fact",
         confidence=known["confidence"],
@@ -159,6 +168,8 @@ def item_of(document: Document) -> MemoryItem:
         id=document.get("id"),
         **{name: known.get(name) for name in ("conversation_id", "entities", "tags", "agent")},
     )
+    item.origin, item.shared = document.get("origin"), document.get("shared", False)
+    return item
 
 
 def moment(ts: str) -> datetime:

@@ -44,6 +44,8 @@ class SearchFilters(TypedDict, total=False):
         conversation: Only turns of this conversation.
         now: Reference time for words like "yesterday"; the present by default. It filters nothing.
         tags: Tags that each hit must have.
+        written_by: Only what this client, or user of the operating system, wrote: its name as `Origin.by` tells it.
+        trust: Only what has this trust: `user`, `agent`, `captured` or `imported`.
         limit: How many hits at most, up to 1,000; by default the setting `default_limit`.
         min_confidence: Least confidence of a hit, 0 to 1; by default the setting of that name.
         min_similarity: Least similarity of a hit, 0 to 1 on the calibrated scale; needs an embedder.
@@ -56,6 +58,8 @@ class SearchFilters(TypedDict, total=False):
     conversation: str | None
     now: Moment | None
     tags: Mapping[str, str] | None
+    written_by: str | None
+    trust: str | None
     limit: int | None
     min_confidence: float | None
     min_similarity: float | None

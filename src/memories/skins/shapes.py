@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from memories.times import to_iso
 
 if TYPE_CHECKING:
+    from memories.agent.payloads import HistoryTurn, MemoryItem
     from memories.config import Config
     from memories.models import Change, Forgotten, History, LogCheck, LogEntry, Memory, Page, Status
+    from memories.origin import Origin
     from memories.search.results import Explanation, Hit
     from memories.stores.records import Finding, Ref
     from memories.transfer.backup import BackedUp, Restored
@@ -39,6 +41,7 @@ def memory(found: "Memory") -> dict[str, Any]:
         **_fields(found, "last_reinforced_at", "supersedes", "superseded_by"),
         "deleted": found.deleted or None,
         "access_count": found.access_count or None,
+        "origin": origin(found.origin, found.namespace),
     }
     return {
         **_fields(found, "id", "content"),
@@ -50,6 +53,14 @@ def memory(found: "Memory") -> dict[str, Any]:
         "version_count": found.version,
         **_present(optional),
     }
+
+
+def origin(found: "Origin | None", namespace: str) -> dict[str, Any] | None:
+    """Return who wrote something in a namespace: what goes without saying is left out, such as that namespace."""
+    if found is None:
+        return None
+    same = {"user": found.by, "namespace": namespace}
+    return {name: value for name, value in found._asdict().items() if value not in (None, "", same.get(name))}
 
 
 def created(result: "Created") -> dict[str, Any]:
@@ -64,7 +75,11 @@ def created(result: "Created") -> dict[str, Any]:
 
 
 def _similar(found: "Similar") -> dict[str, Any]:
-    optional = {"agent": found.agent or None, "difference": found.difference or None}
+    optional = {
+        "agent": found.agent or None,
+        "difference": found.difference or None,
+        "origin": origin(found.origin, found.namespace),
+    }
     return _fields(found, "id", "content", "similarity", "created_at") | _present(optional)
 
 
@@ -98,7 +113,7 @@ def turn(said: "Turn") -> dict[str, Any]:
         **_fields(said, "role", "speaker"),
         "tags": dict(sorted(said.tags.items())),
         **_fields(said, "namespace", "created_at"),
-        **_present({"message_id": said.message_id}),
+        **_present({"message_id": said.message_id, "origin": origin(said.origin, said.namespace)}),
     }
 
 
@@ -153,7 +168,10 @@ def page(result: "Page") -> dict[str, Any]:
 def history(result: "History") -> dict[str, Any]:
     """Return every version of a memory."""
     names = ("version", "content", "tags", "operation", "created_at", "ended_at", "ended_by")
-    versions = [_fields(version, *names) for version in result.versions]
+    versions = [
+        _fields(version, *names) | _present({"origin": origin(version.origin, result.namespace)})
+        for version in result.versions
+    ]
     chain = _present(_fields(result, "supersedes", "superseded_by"))
     return {"id": result.id, "versions": versions, "count": len(versions), **chain}
 
@@ -200,16 +218,21 @@ def context(built: Mapping[str, Any], prompt: str) -> dict[str, Any]:
     """Return a context with its parts, and as the prompt that a model is given."""
     memories = []
     for item, similarity in built["memories"]:
-        known = _present(vars(item))
+        known = _recalled(item)
         memories.append({**known, "type": known.pop("memory_type"), "similarity": similarity})
     return {
         "conversation_id": built["metadata"]["conversation_id"],
-        "history": [_present(vars(turn)) for turn in built["history"]],
+        "history": [_recalled(turn) for turn in built["history"]],
         "memories": memories,
         "latest_message": built["latest_message"],
         "metadata": built["metadata"],
         "prompt": prompt,
     }
+
+
+def _recalled(item: "HistoryTurn | MemoryItem") -> dict[str, Any]:
+    shape = vars(item) | {"origin": item.origin and _present(item.origin._asdict())}
+    return {name: value for name, value in _present(shape).items() if value is not False}
 
 
 def imported(done: "Imported", *, dry_run: bool) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput, RequestError
 from memories.ids import new_id
 from memories.lookup import Lookup
-from memories.models import DecayPolicy, Draft, Memory
-from memories.origin import tags_of
+from memories.models import SHARED, DecayPolicy, Draft, Memory
+from memories.origin import Origin, origin_of, tags_of
 from memories.stores.logged import as_added
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter, Record
@@ -37,8 +37,10 @@ class Similar:
 
     Attributes:
         created_at: When its latest version was written.
-        agent: The agent that wrote it, if known.
+        agent: The agent that it is tagged with, if any.
         difference: What it says differently, if anything.
+        namespace: The namespace it belongs to.
+        origin: Who wrote it; None if that was before origins were kept.
     """
 
     id: str
@@ -47,6 +49,8 @@ class Similar:
     created_at: datetime
     agent: str | None = None
     difference: str = ""
+    namespace: str = SHARED
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +194,8 @@ class Writer(NamedTuple):
                 record.created_at,
                 record.labels.get("agent"),
                 judgement.reason,
+                record.ref.namespace,
+                origin_of(record.labels),
             )
             if judgement.verdict is Verdict.SAME:
                 same = same or record

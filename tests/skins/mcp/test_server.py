@@ -21,6 +21,7 @@ from memories.agent import fence
 from memories.agent.context import estimate_tokens
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import EmbedderError, StoreError
+from memories.origin import user
 from memories.skins.mcp import stdio as mcp_stdio
 from memories.skins.mcp.server import ALWAYS_LOADED, INSTRUCTIONS, TOOLS, server
 
@@ -171,13 +172,13 @@ def test_every_item_is_dated_and_attributed(modern: Agent, memories: Memories) -
     found = modern.call("search_memories", query="cat", scope="all")["results"]
     found += modern.call("list_memories")["results"]
     context = modern.call("get_context", query="cat", conversation="standup")
-    assert {item.get("by", item.get("role")) for item in context["turns"] + context["memories"]} == {
-        *("claude", "Ann", "assistant")
-    }
+    assert {item.get("speaker", item.get("role")) for item in context["turns"]} == {"Ann", "assistant"}
+    assert {item["by"] for item in context["turns"] + context["memories"]} == {user()}
     assert all(datetime.fromisoformat(item["at"]) for item in context["turns"] + context["memories"])
-    assert {(item["by"], item.get("kind")) for item in found} == {
-        *(("claude", None), ("Ann", "turn"), ("assistant", "turn"))
+    assert {(item.get("speaker", item.get("role")), item.get("kind")) for item in found} == {
+        *((None, None), ("Ann", "turn"), ("assistant", "turn"))
     }
+    assert {item["by"] for item in found} == {user()}
     for item in found:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\dZ", item["date"])
         assert item["age"] == "just now"
@@ -315,7 +316,7 @@ def test_who_says_it_anew_has_said_it(memories: Memories) -> None:
     assert "hint" not in agent.call("update_memory", id=made.id, content="Deploys happen on Fridays")
     agent.call("update_memory", id=made.id, tags={"type": "fact"})
     assert [version["by"] for version in agent.call("get_history", id=made.id)["versions"]] == [
-        *("bob", "tester", "tester")
+        *(user(), "tester", "tester")
     ]
 
 

@@ -19,6 +19,7 @@ from contract.log import Log
 from contract.model import AsTheModelSays
 from contract.moving import Moving
 from contract.order import Order
+from contract.origin import Origins
 from contract.search import Search
 
 # isort: split
@@ -78,5 +79,5 @@ __all__ = [
 ]
 
 
-class StoreContract(Durability, Isolation, Order, Search, Moving, Health, Log, AsTheModelSays):
+class StoreContract(Durability, Isolation, Order, Search, Moving, Health, Log, Origins, AsTheModelSays):
     """What holds for every store."""

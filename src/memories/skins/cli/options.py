@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from memories.errors import InvalidInput
+from memories.origin import TRUSTS
 from memories.skins.cli.output import told, unwatch, watch
 from memories.skins.cli.session import settings
 from memories.validate import MAX_LIMIT, parse_tag
@@ -142,6 +143,13 @@ _FILTERS = _tag_options(
     f"Only of this kind, such as {_TYPES[0]} or {_TYPES[1]}.",
     "Only what is marked as valid in every project.",
 )
+_ORIGINS = (
+    option("--written-by", metavar="NAME", section="Filters", help="Only what this client or user wrote."),
+    option(
+        "--trust", metavar="LEVEL", values=TRUSTS, section="Filters",
+        help=f"Only what has this trust: {', '.join(TRUSTS[:-1])} or {TRUSTS[-1]}.",
+    ),
+)  # fmt: skip
 since_option = option("--since", metavar="TIME", section="Time", help="Only what was written at TIME or later.")
 until_option = option(
     "--until", metavar="TIME", section="Time", help="Only what was written by TIME; a date includes that whole day."
@@ -191,6 +199,16 @@ def in_session(*, reads: bool) -> Callable[[Callable[..., Any]], Callable[..., A
         return wrapped
 
     return decorate
+
+
+def origin_options(command: Decorated) -> Decorated:
+    """Give a command the options that filter by who wrote, and pass it `written`, a dict of them."""
+
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, written_by: str | None, trust: str | None, **given: Any) -> Any:
+        return command(*arguments, written={"written_by": written_by, "trust": trust}, **given)
+
+    return _with(_ORIGINS, wrapped)  # type: ignore[return-value]
 
 
 def tag_options(command: Decorated) -> Decorated:

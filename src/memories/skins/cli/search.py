@@ -13,6 +13,7 @@ from memories.skins.cli.options import (
     limit_option,
     memory_id,
     option,
+    origin_options,
     share,
     time_options,
     whole_number,
@@ -41,6 +42,7 @@ _SCOPES = ("memories", "history", "all")
     help="Only turns of this conversation; needs --in history.",
 )  # fmt: skip
 @filter_options
+@origin_options
 @time_options
 @option("--now", metavar="TIME", section="Time", help='Reference time for words like "yesterday". [default: now]')
 @option(
@@ -61,6 +63,7 @@ def search(
     now: str | None,
     explain: bool,
     tags: Mapping[str, str],
+    written: Mapping[str, Any],
     times: Mapping[str, Any],
 ) -> None:
     """Find memories or conversation turns, best match first.
@@ -76,6 +79,7 @@ def search(
         scope=cast("Scope", scope or "memories"),  # the service refuses any other
         conversation=conversation,
         now=now,
+        **written,
         **times,
     )
     emit(shapes.found(found, explain=explain), lambda: texts().found(found, explain=explain))
@@ -107,6 +111,7 @@ def history(memories: "Memories", memory_id: str) -> None:
 
 @command("list", epilog="memory list --since 7d --type preference\nmemory list --deleted --limit 50")
 @filter_options
+@origin_options
 @option("--deleted", is_flag=True, section="Filters", help="List deleted memories instead.")
 @time_options
 @limit_option
@@ -118,25 +123,27 @@ def list_(
     limit: str | None,
     cursor: str | None,
     tags: Mapping[str, str],
+    written: Mapping[str, Any],
     times: Mapping[str, Any],
 ) -> None:
     """List memories, newest first.
 
     The order is that of creation; --since and --until look at the latest version.
     """
-    page = memories.list(tags=tags, deleted=deleted, limit=whole_number(limit), cursor=cursor, **times)
+    page = memories.list(tags=tags, deleted=deleted, limit=whole_number(limit), cursor=cursor, **written, **times)
     emit(shapes.page(page), lambda: texts().page(page))
 
 
-@command(epilog="memory tags\nmemory tags project")
+@command(epilog="memory tags\nmemory tags project --trust user")
 @click.argument("key", required=False)
+@origin_options
 @in_session(reads=True)
-def tags(memories: "Memories", key: str | None) -> None:
+def tags(memories: "Memories", key: str | None, written: Mapping[str, Any]) -> None:
     """List tags and how many memories have each.
 
     With KEY, list the values of that tag.
     """
-    counts = memories.tags(key)
+    counts = memories.tags(key, **written)
     emit(shapes.tags(key, counts), lambda: texts().tags(key, counts))
 
 

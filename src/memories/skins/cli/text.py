@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from memories.config import SETTINGS, Config, without_password
 from memories.models import SHARED, History, Memory, Page, Status
+from memories.origin import AGENT, Origin
 from memories.skins.cli.output import colored, safe
 from memories.skins.shapes import HINT_DUPLICATE, HINT_SAME, large_log
 from memories.times import describe_age, to_iso
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from memories.transfer.doctor import Salvaged
     from memories.transfer.importing import Imported
     from memories.turns import Conversation, Turn
-    from memories.write.create import Created
+    from memories.write.create import Created, Similar
 
 MAX_SHOWN = 2_000
 MAX_LOST = 100
@@ -34,6 +35,7 @@ def memory(found: Memory) -> str:
     rows = [
         ("id", found.id),
         ("namespace", found.namespace),
+        ("written by", _writer_in_full(found.origin)),
         ("tags", _tags(found.tags) or "-"),
         ("decay", f"{found.decay_policy}, confidence {found.confidence:.0%}"),
         ("created", _dated(found.created_at)),
@@ -51,13 +53,15 @@ def created(result: "Created") -> str:
     if result.memory is None:
         first = result.duplicates[0]
         lines = [_paint(_YELLOW, "Not stored: very similar to")]
-        lines += [_one(item.id, item.content, f"{item.similarity:.2f} similar") for item in result.duplicates]
+        lines += [
+            _one(item.id, item.content, _alike(item, f"{item.similarity:.2f} similar")) for item in result.duplicates
+        ]
         return "\n".join([*lines, HINT_DUPLICATE.format(id=first.id[:SHORT_ID])])
     head = _paint(_GREEN, "Stored") if result.stored else _paint(_YELLOW, HINT_SAME.capitalize())
     lines = [head, memory(result.memory)]
     if result.similar_to:
         lines.append(_paint(_YELLOW, "Similar memories; if it corrects one, delete that one:"))
-        lines += [_one(item.id, item.content, item.difference) for item in result.similar_to]
+        lines += [_one(item.id, item.content, _alike(item, item.difference)) for item in result.similar_to]
     if result.note:
         lines.append(_paint(_YELLOW, safe(result.note)))
     return "\n".join(lines)
@@ -120,7 +124,8 @@ def history(result: History) -> str:
     blocks = [_paint(_DIM, result.id)]
     for version in result.versions:
         until = f", until {_dated(version.ended_at)} ({version.ended_by})" if version.ended_at else ", current"
-        head = f"version {version.version}, {version.operation}, {_dated(version.created_at)}{until}"
+        by = f" by {_writer(version.origin)}" if version.origin else ""
+        head = f"version {version.version}, {version.operation}{by}, {_dated(version.created_at)}{until}"
         tags = [f"  {_paint(_DIM, _tags(version.tags))}"] if version.tags else []
         blocks.append("\n".join([_paint(_DIM, head), f"  {_wrapped(version.content, indent='  ')}", *tags]))
     for name, other in (("supersedes", result.supersedes), ("replaced by", result.superseded_by)):
@@ -295,7 +300,8 @@ def _hit(place: int, hit: "Hit") -> str:
 def _said(place: int | None, turn: "Turn", what: str) -> str:
     """Return a turn: what was said, and by whom, when and where."""
     said = f"{turn.speaker or turn.role} in {turn.conversation_id}"
-    details = [what, said, _dated(turn.created_at), _tags(turn.tags)]
+    by = f"stored by {_writer(turn.origin)}" if turn.origin else ""
+    details = [what, said, _dated(turn.created_at), _tags(turn.tags), by]
     return _block(place, turn.content, " · ".join(safe(part) for part in details if part), turn.id)
 
 
@@ -311,8 +317,27 @@ def _item(place: int | None, found: Memory, what: str) -> str:
     """Return a memory in two lines: what it says, and what is known of it."""
     faded = "" if found.confidence >= 0.995 else f"confidence {found.confidence:.0%}"
     where = "" if found.namespace == SHARED else f"in {found.namespace}"
-    known = [what, faded, describe_age(found.updated_at, datetime.now(UTC)), _tags(found.tags), where]
+    by = f"by {_writer(found.origin)}" if found.origin else ""
+    known = [what, faded, describe_age(found.updated_at, datetime.now(UTC)), by, _tags(found.tags), where]
     return _block(place, found.content, " · ".join(part for part in known if part), found.id[:SHORT_ID])
+
+
+def _writer(origin: Origin) -> str:
+    """Return who wrote something, and how far that is trusted if it is not an agent."""
+    return safe(origin.by if origin.trust == AGENT else f"{origin.by} ({origin.trust})")
+
+
+def _writer_in_full(origin: Origin | None) -> str:
+    if origin is None:
+        return ""
+    where = f"{origin.user}@{origin.host}, namespace {origin.namespace}, memories {origin.program}"
+    return safe(
+        f"{origin.by} ({origin.trust}) by {origin.channel}: {f'{origin.client}, ' if origin.client else ''}{where}"
+    )
+
+
+def _alike(found: "Similar", what: str) -> str:
+    return f"{what}, by {_writer(found.origin)}" if found.origin else what
 
 
 def _one(memory_id: str, content: str, what: str) -> str:

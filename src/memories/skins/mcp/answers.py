@@ -20,9 +20,9 @@ MAX_WHOLE = 40_000  # and of one that was asked for by itself
 
 _BRIEF = (
     *("kind", "id", "content", "tags", "namespace", "conversation_id", "key", "decay_policy", "confidence", "version"),
-    *("score", "similarity", "superseded_by", "deleted"),
+    *("score", "similarity", "superseded_by", "deleted", "role", "speaker"),
 )
-_USUAL = {"kind": "memory", "decay_policy": "stable", "confidence": 1.0, "version": 1}
+_USUAL = {"trust": "agent", "kind": "memory", "decay_policy": "stable", "confidence": 1.0, "version": 1}
 # Joiners pass where they join, as in Persian words and in emoji; several in a row hide something.
 _JOINERS = re.compile("(?<![\u200c\u200d])[\u200c\u200d\ufe0f](?![\u200c\u200d])")
 
@@ -43,11 +43,16 @@ def visible(value: Any) -> Any:
 
 
 def named(shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a memory, a version, a turn or a hit with when it was written, how long ago, and by whom."""
+    """Return a memory, a version, a turn or a hit with when it was written, how long ago, and by whom.
+
+    Only the origin tells who wrote it: a tag says what a writer wanted it to say.
+    """
     moment = shape.get("date") or shape.get("updated_at") or shape["created_at"]
-    by = shape.get("speaker") or shape["tags"].get("agent") or shape.get("role") or "unknown"
     age = describe_age(datetime.fromisoformat(moment), datetime.now(UTC))
-    return {**shape, "date": f"{moment[:16]}Z", "age": age, "by": by}
+    known = shape.get("origin") or {}
+    trust = known.get("trust")
+    who = {"by": known.get("by", "unknown"), "trust": None if trust == _USUAL["trust"] else trust}
+    return {**shape, "origin": None, "date": f"{moment[:16]}Z", "age": age, **who}
 
 
 def brief(shape: Mapping[str, Any], most: int = MAX_CONTENT) -> dict[str, Any]:
@@ -55,7 +60,11 @@ def brief(shape: Mapping[str, Any], most: int = MAX_CONTENT) -> dict[str, Any]:
     known = {name: shape[name] for name in _BRIEF if shape.get(name) not in (None, "", {})}
     kept = {name: value for name, value in known.items() if value != _USUAL.get(name)}
     full = named(shape)
-    return shortened(kept | {name: full[name] for name in ("date", "age", "by")}, most)
+    if "turn_index" not in shape:
+        kept.pop("speaker", None)  # the tag agent, which is among the tags
+    elif "speaker" in kept:
+        kept.pop("role", None)
+    return shortened(kept | {name: full[name] for name in ("date", "age", "by", "trust") if full[name]}, most)
 
 
 def shortened(item: Mapping[str, Any], most: int = MAX_CONTENT) -> dict[str, Any]:
@@ -72,8 +81,7 @@ def shortened(item: Mapping[str, Any], most: int = MAX_CONTENT) -> dict[str, Any
 
 def alike(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return a memory that is like a new one, dated and attributed, as much as tells which one is right."""
-    dated = named({"tags": {"agent": found.get("agent")}, **found})
-    return shortened(dated, MAX_ALIKE) | {"tags": None, "created_at": None}
+    return shortened(named(found), MAX_ALIKE) | {"created_at": None}
 
 
 def fenced(**groups: Any) -> str:

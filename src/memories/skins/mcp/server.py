@@ -3,6 +3,7 @@
 Importing it loads the MCP SDK, which takes half a second: only `memory mcp` does.
 """
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
@@ -77,6 +78,12 @@ class Tools:
         """
         self.memories = memories
         self.ready = ready
+        self._of_client = functools.lru_cache(maxsize=32)(memories.of_client)
+
+    def _written_by(self, caller: Context[Any, Any]) -> Memories:
+        """Return the memory as the client writes to it that calls, by the name and the version that it tells."""
+        client = caller.session.client_params
+        return self.memories if client is None else self._of_client(client.client_info.name, client.client_info.version)
 
     def search_memories(  # noqa: PLR0913 - a tool's options are its parameters
         self,
@@ -173,7 +180,7 @@ class Tools:
 
         What is known already is not stored again: duplicates tells. similar_to names what it may correct.
         """
-        created = self.memories.create(
+        created = self._written_by(caller).create(
             content,
             tags=_signed(tags or {}, caller),
             key=key or None,
@@ -207,7 +214,7 @@ class Tools:
         """Correct or reword a memory; earlier versions stay in its history."""
         before = self.memories.get(id)
         signed = _signed(tags or {}, caller) if content and content != before.content else tags
-        memory = self.memories.update(id, content or None, tags=signed, remove_tags=remove_tags or ())
+        memory = self._written_by(caller).update(id, content or None, tags=signed, remove_tags=remove_tags or ())
         hint = HINT_UNCHANGED if memory.version == before.version else None
         return _changed(memory, version=memory.version, hint=hint)
 
@@ -215,9 +222,9 @@ class Tools:
         """Forget a memory: it is no longer found. restore_memory undoes it."""
         return _changed(self.memories.delete(id), deleted=True, hint=HINT_DELETED)
 
-    def restore_memory(self, id: Id) -> CallToolResult:  # noqa: A002
+    def restore_memory(self, id: Id, *, caller: Context[Any, Any]) -> CallToolResult:  # noqa: A002
         """Bring back a memory that was deleted, or replaced by another one."""
-        memory = self.memories.restore(id)
+        memory = self._written_by(caller).restore(id)
         return _changed(memory, version=memory.version)
 
     def reinforce_memory(self, id: Id) -> CallToolResult:  # noqa: A002

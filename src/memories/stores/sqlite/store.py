@@ -433,15 +433,20 @@ def _is_name(group: Any) -> bool:
     return isinstance(group, str) or (isinstance(group, bytes) and len(group) == 16)
 
 
+def _interned(db: apsw.Connection, table: str, names: tuple[str, str], values: tuple[str, str]) -> int:
+    """Return the id of a pair; mostly it is there already."""
+    found = fetch_value(db, f"SELECT id FROM {table} WHERE {names[0]} = ? AND {names[1]} = ?", values)
+    if found is None:
+        db.execute(f"INSERT INTO {table} ({names[0]}, {names[1]}) VALUES (?, ?)", values)
+        return db.last_insert_rowid()
+    return int(found)
+
+
 def _insert(db: apsw.Connection, record: Record) -> int:
     """Add a record with its labels and words; return its seq."""
     namespace = (record.ref.collection, record.ref.namespace)
-    db.execute("INSERT OR IGNORE INTO pool (collection, namespace) VALUES (?, ?)", namespace)
-    pool = int(fetch_value(db, "SELECT id FROM pool WHERE collection = ? AND namespace = ?", namespace))
-    labels: list[int] = []
-    for label in record.labels.items():
-        db.execute("INSERT OR IGNORE INTO label (key, value) VALUES (?, ?)", label)
-        labels.append(int(fetch_value(db, "SELECT id FROM label WHERE key = ? AND value = ?", label)))
+    pool = _interned(db, "pool", ("collection", "namespace"), namespace)
+    labels = [_interned(db, "label", ("key", "value"), label) for label in record.labels.items()]
     try:
         db.execute(
             f"INSERT INTO record ({schema.ROW}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
