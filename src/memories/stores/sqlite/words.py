@@ -148,13 +148,16 @@ def best(db: apsw.Connection, selected: Selection, terms: Sequence[str], k: int)
         k: How many.
     """
     scores = ranked(db, selected, terms).scores
+    if selected.labels and not selected.also_ended and selected.rarest < len(scores):
+        labelled = fetch(db, "SELECT seq FROM record_label WHERE label = ?", selected.labels[0][:1])
+        scores = {seq: scores[seq] for (seq,) in labelled if seq in scores}
     count = k if selected.broad else _SURPLUS * k
     while True:  # looking up the record of every match, as a filter must, takes as long again as ranking them
         some = highest(scores, count)
         found = matching(db, selected, some)
         if len(found) >= k or len(some) == len(scores):
             return {seq: scores[seq] for seq in found[:k]}
-        count = len(scores)
+        count *= _SURPLUS
 
 
 def ranked(
