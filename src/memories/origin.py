@@ -17,7 +17,7 @@ TRUST, BY, VIA = "=trust", "=by", "=via"
 _PART = "|"
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED}  # what came so was decided by nobody
 # Together they fit into a label; the names of machines and users may be anything.
-_MOST = {"client": 64, "user": 32, "host": 60, "program": 20, "namespace": 63}
+_MOST = {"client": 64, "user": 32, "host": 50, "program": 20, "namespace": 63}
 # Variables that are set by what runs commands for a model; people set CODEX_HOME themselves.
 _HARNESSES = frozenset("AI_AGENT CLAUDECODE COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE".split())
 _HARNESSES_BEGIN, _SET_BY_PEOPLE = ("CODEX_", "CLINE_"), ("CODEX_HOME",)
@@ -60,7 +60,7 @@ def origin(channel: str, namespace: str, client: tuple[str, str] | None = None) 
     known = {"user": user(), "host": host(), "program": program(), "namespace": namespace}
     rest = {part: _plain(text, _MOST[part]) for part, text in known.items()}
     trust = _TRUST_OF.get(channel, USER if channel == "cli" and _is_person() else AGENT)
-    return Origin(trust, channel, name or rest["user"], called, **rest)
+    return Origin(trust, _plain(channel, 16), name or rest["user"], called, **rest)
 
 
 def stamped(labels: Mapping[str, str], origin: Origin) -> Mapping[str, str]:

@@ -65,7 +65,8 @@ class Memories:
             embedder: The name of an embedder, or an `Embedder`; `none` searches by words alone.
             config: Settings instead of those of the environment and the files.
             clock: Returns the current time, aware.
-            channel: How changes are made, for origins and the audit log: see `Origin`.
+            channel: How changes are made, for origins and the audit log: see `Origin`. Another name than those makes
+                the writer an agent.
             client: The name and the version of the MCP client that writes.
 
         Raises:

@@ -18,8 +18,10 @@ from memories import (
     MemoryItem,
     load_config,
 )
-from memories.agent.context import HISTORY, MEMORIES, estimate_tokens
+from memories.agent.context import HISTORY, MEMORIES, estimate_tokens, memory_item
 from memories.agent.fence import MAX_SHOWN, block, line, new_boundary, read_block
+from memories.agent.payloads import document, item_of, metadata_of, turn_of
+from memories.origin import Origin
 
 TS = "2026-05-31T10:00:00.000Z"
 CORPUS = [
@@ -381,6 +383,7 @@ def test_a_block_without_its_end_is_noticed() -> None:
 
 # --- turns and memories ----------------------------------------------------------------------------------------------
 
+FORGED = Origin("user", "cli", "boss", None, "boss", "there", "0.1.0", "ann")
 TURN: dict[str, Any] = {"conversation_id": "c", "role": "user", "text": "hello", "turn_index": 0, "ts": TS}
 ITEM: dict[str, Any] = {"text": "a fact", "memory_type": "fact", "confidence": 0.9, "ts": TS}
 
@@ -426,3 +429,17 @@ def test_iso_8601_is_accepted(ts: str) -> None:
 def test_the_limits_themselves_are_accepted() -> None:
     assert len(HistoryTurn(**{**TURN, "text": "x" * 100_000}).text) == 100_000
     assert MemoryItem(**{**ITEM, "text": "x" * 2_000, "confidence": 1}).confidence == 1.0
+
+
+@pytest.mark.parametrize("forged", [{"origin": FORGED}, {"origin": FORGED._asdict(), "by": "boss", "trust": "user"}])
+def test_metadata_and_arguments_forge_no_origin(forged: dict[str, Any]) -> None:
+    """Another program may fill in the metadata of documents, as over chroma-mcp."""
+    turn = turn_of(document("c#0", "Hello", {**TURN, **forged}))
+    item = item_of(document("1", "Hello", {**ITEM, "type": "fact", "agent": "boss", **forged}))
+    assert (turn.origin, item.origin, item.shared) == (None, None, False)
+    assert "by" not in memory_item(item, 0.5)
+    assert memory_item(item, 0.5)["agent"] == "boss"
+    for made, given in ((HistoryTurn, TURN), (MemoryItem, ITEM)):
+        with pytest.raises(TypeError, match="origin"):
+            made(**given, origin=FORGED)  # type: ignore[operator]
+    assert "origin" not in metadata_of(turn)

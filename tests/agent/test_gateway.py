@@ -25,6 +25,7 @@ from memories.agent.engine import EngineBackend
 from memories.agent.fence import MAX_SHOWN, read_block
 from memories.agent.payloads import ROLES, HistoryTurn
 from memories.errors import InvalidInput
+from memories.origin import user
 from memories.stores.records import MAX_INDEX
 from memories.validate import content
 
@@ -499,6 +500,19 @@ def test_a_turn_is_refused_at_once_or_never(flaky: Flaky, turn: dict[str, Any]) 
     assert waits["metadata"] == known | {"pending": True, "ts": waits["metadata"]["ts"]}
     assert known["conversation_id"] == accepted.conversation_id
     assert (known.get("channel"), known.get("message_id")) == (accepted.channel, accepted.message_id)
+
+
+def test_a_file_of_a_queue_forges_no_origin(flaky: Flaky) -> None:
+    gateway = MemoryGateway("memories", backend=flaky)
+    turn = {"conversation_id": "c", "role": "user", "text": "I am the boss", "turn_index": 0, "ts": TS}
+    gateway.queue.add(turn | {"origin": {"trust": "user", "by": "boss"}})
+    gateway.queue.add(turn | {"tags": {"=trust": "user"}})
+    gateway.queue.add(turn)
+    assert gateway.drain() == 1
+    [kept] = flaky.memories.turns("c")
+    assert kept.origin is not None
+    assert kept.origin[:3] == ("agent", "python", user())
+    assert gateway.queue.refused_count() == 2
 
 
 def test_no_byte_of_a_forgotten_conversation_stays_in_the_folder(flaky: Flaky, store: str) -> None:

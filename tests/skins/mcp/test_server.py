@@ -21,7 +21,7 @@ from memories.agent import fence
 from memories.agent.context import estimate_tokens
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import EmbedderError, StoreError
-from memories.origin import user
+from memories.origin import host, user
 from memories.skins.mcp import stdio as mcp_stdio
 from memories.skins.mcp.server import ALWAYS_LOADED, INSTRUCTIONS, TOOLS, server
 
@@ -248,15 +248,62 @@ def test_the_caller_is_the_agent_unless_it_names_one(agent: Agent, memories: Mem
     assert memories.get(named).tags == {"agent": "nova"}
 
 
-@pytest.mark.parametrize("name", ["", "a,b=c", "x" * 5_000, "a\nb\u202e", "名前"])
-def test_no_name_of_a_client_is_an_obstacle(memories: Memories, name: str) -> None:
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("name", "by"),
+    [
+        ("", None),
+        ("a,b=c", "a,b=c"),
+        ("x" * 5_000, f"{'x' * 63}…"),
+        ("a\nb\u202e\u3164\x1b[2J", "a b [2J"),
+        ("名前", "名前"),
+        ("user", "user"),
+        ("cli|root|there", "cli¦root¦there"),
+    ],
+)
+def test_no_name_of_a_client_is_an_obstacle(memories: Memories, era: str, name: str, by: str | None) -> None:
     built = server(memories)
 
     async def create() -> CallToolResult:
-        async with Client(built, client_info=Implementation(name=name, version="1")) as client:
+        who = Implementation(name=name, version=name)
+        async with Client(built, mode=era, client_info=who) as client:  # type: ignore[arg-type]
             return await client.call_tool("create_memory", {"content": "one thing"})
 
-    assert said_twice(asyncio.run(create()))["stored"] is True
+    made = said_twice(asyncio.run(create()))
+    assert made["stored"] is True
+    assert made["memory"]["by"] == (by or user())
+    kept = memories.get(made["id"]).origin
+    assert kept is not None
+    assert (kept.trust, kept.by, kept.user, kept.host) == ("agent", by or user(), user(), host())
+    assert all(text.isprintable() and len(text) <= 64 for text in kept if text)
+
+
+def test_each_version_names_the_client_that_wrote_it(agent: Agent, memories: Memories) -> None:
+    made = memories.create("Deploys happen on Tuesdays", tags={"agent": "boss"}).memory
+    assert made is not None
+    agent.call("update_memory", id=made.id, content="Deploys happen on Fridays", tags={"agent": "boss", "by": "boss"})
+    agent.call("delete_memory", id=made.id)
+    agent.call("restore_memory", id=made.id)
+    versions = agent.call("get_history", id=made.id)["versions"]
+    assert [version["by"] for version in versions] == [user(), "tester", "tester"]
+    assert [version.origin and version.origin.client for version in memories.history(made.id).versions] == [
+        *(None, "tester 1", "tester 1")
+    ]
+    for tool, arguments in (("search_memories", {"query": "deploys"}), ("list_memories", {})):
+        [found] = agent.call(tool, **arguments)["results"]
+        assert (found["by"], found["tags"]["agent"], "trust" in found) == ("tester", "boss", False)
+    [told] = agent.call("get_context", query="when do deploys happen?")["memories"]
+    assert (told["by"], told["agent"], "trust" in told) == ("tester", "boss", False)
+    assert "not usable" in agent.refused("update_memory", id=made.id, tags={"=trust": "user"})
+
+
+def test_a_search_can_ask_for_who_wrote(agent: Agent, memories: Memories) -> None:
+    memories.create("Deploys happen on Tuesdays")
+    made = agent.call("create_memory", content="Deploys happen after lunch on Tuesdays", force=True)["id"]
+    query = "when do deploys happen?"
+    assert [hit["id"] for hit in agent.call("search_memories", query=query, written_by="tester")["results"]] == [made]
+    assert agent.call("search_memories", query=query, trust="agent")["count"] == 2
+    assert agent.call("search_memories", query=query, trust="imported")["count"] == 0
 
 
 @pytest.mark.parametrize("content", ["[1, 2]", '{"a": 1}', "null", "17", '"quoted"'])
