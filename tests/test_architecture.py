@@ -43,14 +43,14 @@ ORDER = {
     "memories.stores.files": "connection schema joined < log move < index < local < store",
     "memories.embedders": "protocol wordpiece < fake minilm service",
     "memories.embedders.service": "models cache windows < providers < client < embedder",
-    "memories.write": "vocabulary queue < reading < duplicates < create change turns forget",
+    "memories.write": "vocabulary queue < reading < duplicates < create change turns forget < review",
     "memories.search": "dates speakers surroundings calibration ranking < candidates noise < results < search",
-    "memories.transfer": "lines pages < audit export importing migrate reembed < backup < doctor",
+    "memories.transfer": "lines pages proof < audit export importing migrate reembed < backup < doctor",
     "memories.agent": """fence policy < payloads < backend < engine chroma_process < chroma_mcp < gateway < context <
         memory""",
     "memories.skins": "shapes < cli mcp",
     "memories.skins.cli": """output progress < text < session < options < backup <
-        log memories search turns context stores status serve trust < app""",
+        log memories search turns context stores status serve trust < review < app""",
     "memories.skins.mcp": "answers < server < stdio",
 }
 MAX_FILES_TO_ROWS = 16

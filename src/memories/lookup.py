@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from memories import validate
 from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
 from memories.ids import ID_LENGTH, parse_id, storable
-from memories.origin import TRUSTS, labels_for
+from memories.models import PENDING
+from memories.origin import HELD, TRUSTS, labels_for
 from memories.stores.damage import refusal
 from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import Collection, Filter, Record
@@ -32,6 +33,10 @@ class Lookup(NamedTuple):
     def where(self, **conditions: Any) -> Filter:
         """Return a filter of what the caller may read."""
         return Filter(Collection.MEMORY, self.readable, **conditions)
+
+    def waiting(self, **conditions: Any) -> Filter:
+        """Return a filter of what waits to be accepted in the caller's own namespace."""
+        return waiting(Filter(Collection.MEMORY, (self.namespace,), **conditions))
 
     def find(self, memory_id: str, *, deleted: bool = False) -> Record:
         """Return the latest version of a memory.
@@ -98,6 +103,7 @@ class Lookup(NamedTuple):
             RequestError: Another memory has replaced it, or it is in a namespace that is only read.
         """
         latest = self.find(memory_id)
+        refuse_waiting(latest)
         if latest.ended_at is not None:
             successor = latest.fields.get("superseded_by")
             raise RequestError(f"Memory was replaced by {successor}; change that one, or restore this one first")
@@ -127,7 +133,13 @@ class Lookup(NamedTuple):
     def page(self, where: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
         """Return a page of records, newest first, and the cursor of the next page if there is one."""
         after = None if cursor is None else self._parse_cursor(cursor)
-        records = self.store.scan(where, limit=limit + 1, after=after, newest_first=True)
+        records: list[Record] = []
+        while len(records) <= limit:
+            found = self.store.scan(where, limit=limit + 1, after=after, newest_first=True)
+            records += accepted_by_then(found, where.as_of)
+            if len(found) <= limit:
+                break
+            after = (found[-1].ref.group, found[-1].ref.position)
         if len(records) <= limit:
             return records, None
         last = records[limit - 1].ref
@@ -174,6 +186,31 @@ class Lookup(NamedTuple):
                 count = "more than 10" if len(matches) > 10 else str(len(matches))
                 raise AmbiguousId(f'"{prefix}" fits {count} memories; give more digits of the id', matches[:10])
         raise NotFound("Memory not found")
+
+
+def waiting(where: Filter) -> Filter:
+    """Return a filter that matches only what waits to be accepted; by its label, which every store finds fast."""
+    return where._replace(state="ended", ended_by=PENDING, labels={**where.labels, HELD: "1"})
+
+
+def refuse_waiting(record: Record) -> None:
+    """Refuse to change a memory that waits to be accepted otherwise than by a review.
+
+    Raises:
+        RequestError: It waits.
+    """
+    if record.ended_by == PENDING:
+        raise RequestError(
+            f"Memory waits for review; first accept it: memory review accept {record.ref.group}, or accept it changed: "
+            f"memory review edit {record.ref.group} CONTENT"
+        )
+
+
+def accepted_by_then(records: Sequence[Record], moment: datetime | None) -> list[Record]:
+    """Return those records that were not still waiting to be accepted at a time, if one is given."""
+    if moment is None:
+        return list(records)
+    return [record for record in records if record.fields.get("accepted_at", 0) <= to_millis(moment)]
 
 
 def known_at(store: Store, records: Sequence[Record], moment: datetime) -> list[Record]:

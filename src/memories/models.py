@@ -15,6 +15,7 @@ from memories.origin import Origin
 Moment = datetime | str
 
 SHARED = "shared"
+PENDING = "pending"  # what ended a memory that waits to be accepted: it was never current
 KNOWN_TAGS = ("agent", "personality", "project", "type", "global")
 MAX_TURN_CHARACTERS = 100_000  # section 5.1 of the conversation specification
 
@@ -49,6 +50,9 @@ class Memory:
         deleted: Whether it was deleted (it can be restored).
         access_count: How often it was read; approximate.
         origin: Who wrote its latest version; None if that was before origins were kept.
+        pending: Whether it waits to be accepted; no search, list or context shows it unless asked for what waits.
+        accepted_at: When it was accepted, if it had to wait.
+        accepted_by: Who accepted it.
     """
 
     id: str
@@ -68,6 +72,9 @@ class Memory:
     deleted: bool
     access_count: int
     origin: Origin | None = None
+    pending: bool = False
+    accepted_at: datetime | None = None
+    accepted_by: str | None = None
 
 
 class Version(NamedTuple):
@@ -76,8 +83,11 @@ class Version(NamedTuple):
     Attributes:
         operation: What wrote it: `create`, `update` or `restore`.
         ended_at: When it stopped being the current one, if it did.
-        ended_by: What ended it: `update`, `delete` or `supersede`; the last two say so if they were undone.
+        ended_by: What ended it: `update`, `delete` or `supersede`; the last two say so if they were undone. `pending`
+            if it waits to be accepted.
         origin: Who wrote it; None if it was written before origins were kept.
+        accepted_at: When it was accepted, if it had to wait.
+        accepted_by: Who accepted it.
     """
 
     version: int
@@ -88,21 +98,32 @@ class Version(NamedTuple):
     ended_at: datetime | None
     ended_by: str | None
     origin: Origin | None = None
+    accepted_at: datetime | None = None
+    accepted_by: str | None = None
 
 
 class History(NamedTuple):
-    """Every version of a memory, oldest first, the memories before and after it in its chain, and its namespace."""
+    """Every version of a memory, oldest first, the memories before and after it in its chain, and its namespace.
+
+    Attributes:
+        pending: Whether it waits to be accepted.
+    """
 
     id: str
     versions: tuple[Version, ...]
     supersedes: str | None
     superseded_by: str | None
     namespace: str = SHARED
+    pending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A memory to be written; see `Memories.create` for the fields."""
+    """A memory to be written; see `Memories.create` for the fields.
+
+    Attributes:
+        pending: It waits until it is accepted; its key, and what it supersedes, count from then on.
+    """
 
     content: str
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -111,6 +132,7 @@ class Draft:
     supersedes: str | None = None
     confidence: float | None = None
     created_at: datetime | None = None
+    pending: bool = False
 
 
 class Page(NamedTuple):
@@ -154,8 +176,8 @@ class Change(NamedTuple):
     """What an entry of the audit log says was done to a memory or a conversation.
 
     Attributes:
-        action: `create`, `update`, `restore`, `delete`, `supersede`, `reinforce`, `turns`, `forget`, `import`,
-            `undone` (the change of the entry `first` was not stored after all) or `change`.
+        action: `create`, `update`, `restore`, `delete`, `supersede`, `reinforce`, `accept`, `turns`, `forget`,
+            `import`, `undone` (the change of the entry `first` was not stored after all) or `change`.
         id: The memory; None for turns.
         conversation: The conversation of turns, if it is still there and may be read; else its digest, after a `#`.
         first: The first version or turn index.
@@ -235,3 +257,4 @@ class Status(NamedTuple):
     missing_commits: int = 0
     damage: tuple[str, ...] = ()
     read_only: bool = False
+    pending_count: int = 0

@@ -14,6 +14,8 @@ CHANNELS = ("cli", "python", "mcp", "hook", "import", "http", "chat")
 _RESERVED = "="  # no key of a tag can hold it
 # The first two can be filtered by, the third has the rest.
 TRUST, BY, VIA = "=trust", "=by", "=via"
+# What had to wait for a review has the one, now and later; what a foreign file brought has the id of its import.
+HELD, IMPORT = "=held", "=import"
 _PART = "|"
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED}  # what came so was decided by nobody
 # Together they fit into a label; the names of machines and users may be anything.
@@ -65,7 +67,8 @@ def origin(channel: str, namespace: str, client: tuple[str, str] | None = None) 
 
 def stamped(labels: Mapping[str, str], origin: Origin) -> Mapping[str, str]:
     """Return the labels of a record with an origin, whatever they say of one themselves."""
-    return {**tags_of(labels), **_labels(origin)}
+    held = {key: labels[key] for key in (HELD, IMPORT) if key in labels}
+    return {**tags_of(labels), **held, **_labels(origin)}
 
 
 def origin_of(labels: Mapping[str, str]) -> Origin | None:

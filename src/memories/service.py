@@ -3,6 +3,7 @@
 import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
@@ -11,7 +12,7 @@ from memories import validate, versions
 from memories.config import Config, load_config
 from memories.errors import InvalidInput, NotFound
 from memories.ids import parse_id
-from memories.lookup import Lookup, known_at, narrowed, written
+from memories.lookup import Lookup, known_at, narrowed, waiting, written
 from memories.models import SHARED, Draft, Forgotten, History, LogCheck, LogEntry, Memory, Moment, Page, Status
 from memories.origin import is_reserved, origin
 from memories.stores import Store, open_store
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from memories.search.search import SearchFilters
     from memories.transfer.audit import LogFilters
     from memories.turns import Conversation, Turn, TurnDraft
-    from memories.write.create import Created
+    from memories.write.create import Created, Writer
+    from memories.write.review import Review
 
 
 def _clock() -> datetime:
@@ -92,8 +94,8 @@ class Memories:
 
     def _write_as(self, client: tuple[str, str] | None) -> None:
         identity = self.config.identity or self.namespace
-        writer = functools.partial(origin, self._channel, identity, client)
-        self._store = logged(self._kept, self._channel, self._clock, writer)
+        self._origin = functools.partial(origin, self._channel, identity, client)
+        self._store = logged(self._kept, self._channel, self._clock, self._origin)
         self._lookup = self._lookup._replace(store=self._store)
 
     def of_client(self, name: str, version: str) -> Self:
@@ -127,6 +129,7 @@ class Memories:
         supersedes: str | None = None,
         confidence: float | None = None,
         created_at: datetime | None = None,
+        pending: bool = False,
         force: bool = False,
     ) -> "Created":
         """Store a statement, unless the same one is stored already.
@@ -140,6 +143,8 @@ class Memories:
             supersedes: The id of a memory in the same namespace that this one replaces.
             confidence: How sure the writer is, 0 to 1; 1.0 by default.
             created_at: When it was first written, for imports; now by default.
+            pending: It waits until a person accepts it (see `review`); its key and `supersedes` count from then on.
+                What comes by the channel `hook` always waits.
             force: Skip the duplicate check.
 
         Returns:
@@ -150,7 +155,7 @@ class Memories:
             InvalidInput: A value is not acceptable; nothing was stored.
             NotFound: There is no memory `supersedes`.
         """
-        draft = Draft(content, tags or {}, decay, key, supersedes, confidence, created_at)
+        draft = Draft(content, tags or {}, decay, key, supersedes, confidence, created_at, pending)
         return self.create_many([draft], force=force)[0]
 
     def create_many(self, drafts: Iterable[Draft | str], *, force: bool = False) -> "list[Created]":
@@ -166,13 +171,25 @@ class Memories:
         Raises:
             InvalidInput: One is not acceptable; none was stored.
         """
-        from memories.write.create import Writer
-
         if isinstance(drafts, str):
             raise InvalidInput("create_many takes a list of drafts or texts; for one text use create")
+        given = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
+        if self._channel == "hook":
+            given = [replace(draft, pending=True) for draft in given]
+        return self._writer(force).write(given)
+
+    def _writer(self, force: bool = False) -> "Writer":
+        from memories.write.create import Writer
+
         half_life, least = self.config.decay_half_life_hours, self.config.min_confidence
-        writer = Writer(self._lookup, self._embedder, self._now(), half_life, least, force)
-        return writer.write([draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts])
+        return Writer(self._lookup, self._embedder, self._now(), half_life, least, force)
+
+    @property
+    def review(self) -> "Review":
+        """What waits to be accepted in your own namespace, and the decisions about it."""
+        from memories.write.review import Review
+
+        return Review(self._writer(), self._origin())
 
     def update(
         self,
@@ -358,7 +375,8 @@ class Memories:
         records = self._lookup.versions(memory_id)
         memory = self._memory(records[-1])
         told = tuple(map(versions.to_version, records))
-        return History(memory.id, told, memory.supersedes, memory.superseded_by, memory.namespace)
+        chain = memory.supersedes, memory.superseded_by
+        return History(memory.id, told, *chain, memory.namespace, memory.pending)
 
     def list(  # noqa: PLR0913 - the same filters as search
         self,
@@ -370,6 +388,7 @@ class Memories:
         until: Moment | None = None,
         as_of: Moment | None = None,
         deleted: bool = False,
+        pending: bool = False,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page:
@@ -384,16 +403,19 @@ class Memories:
             until: Only memories last written at this time or earlier.
             as_of: List what was current at this time.
             deleted: List deleted memories instead.
+            pending: List those that wait to be accepted instead; see `review`.
             limit: How many at most, up to 1,000.
             cursor: `next_cursor` of the previous page.
         """
-        if deleted and as_of is not None:
-            raise InvalidInput("deleted and as_of can't be combined; leave one out")
+        if sum((deleted, pending, as_of is not None)) > 1:
+            raise InvalidInput("only one of deleted, pending and as_of can be given; leave the others out")
         limit, now = self._limit(limit), self._now()
         given = {"tags": tags, "written_by": written_by, "trust": trust, "since": since, "until": until, "as_of": as_of}
         where = narrowed(self._lookup.where(), given, now)
         if deleted:
             where = where._replace(state="ended", ended_by="delete")
+        if pending:
+            where = waiting(where)
         records, more = self._lookup.page(where, limit, cursor)
         if where.as_of is not None:
             records = known_at(self._store, records, where.as_of)
@@ -484,6 +506,7 @@ class Memories:
             missing_commits=info.missing_commits,
             damage=tuple(self._damage()),
             read_only=info.read_only,
+            pending_count=self._store.count(waiting(where)),
         )
 
     def _damage(self) -> Iterator[str]:
@@ -526,7 +549,7 @@ class Memories:
 
         now = self._now()
         found = search(self._lookup, self._embedder, query, filters, self.config, now)
-        if filters.get("as_of") is None:
+        if filters.get("as_of") is None and not filters.get("pending"):
             self._count_access(found.memories())
             if self.config.reinforce_on_retrieval:
                 from memories.write.change import reset_decay

@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Any
 
 from memories.decay import compute_confidence, reference_time
-from memories.models import DecayPolicy, Draft, Memory, Version
-from memories.origin import origin_of, tags_of
+from memories.models import PENDING, DecayPolicy, Draft, Memory, Version
+from memories.origin import HELD, origin_of, tags_of
 from memories.stores.records import Collection, Patch, Record, Ref
 from memories.times import from_millis, to_millis
 
@@ -15,7 +15,7 @@ _SCOPE = "\x1f"  # between project and key; neither can hold a control character
 
 def first_version(draft: Draft, memory_id: str, namespace: str, created_at: datetime) -> Record:
     """Return the record of a new memory."""
-    return Record(
+    record = Record(
         ref=Ref(Collection.MEMORY, namespace, memory_id, 1),
         text=draft.content,
         created_at=created_at,
@@ -23,6 +23,17 @@ def first_version(draft: Draft, memory_id: str, namespace: str, created_at: date
         labels=draft.tags,
         fields=_present({**declared(draft), "supersedes": draft.supersedes}),
     )
+    return held(record) if draft.pending else record
+
+
+def held(record: Record, by: str = PENDING) -> Record:
+    """Return a record that has never been current: it waits to be accepted, or was ended before it was."""
+    return record._replace(ended_at=record.created_at, ended_by=by, labels={**record.labels, HELD: "1"})
+
+
+def is_unaccepted(record: Record) -> bool:
+    """Return whether a record had to wait to be accepted and was not, whatever became of it."""
+    return HELD in record.labels and "accepted_at" not in record.fields
 
 
 def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, **changes: Any) -> Record:
@@ -53,7 +64,7 @@ def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, 
         fields=_present(fields),
         vectors=None,
         accesses=0,
-        **changes,
+        **{"labels": tags_of(latest.labels), **changes},
     )
 
 
@@ -114,6 +125,8 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         deleted=latest.ended_by == "delete" and ended_by_now,
         access_count=latest.accesses,
         origin=origin_of(latest.labels),
+        pending=latest.ended_by == PENDING,
+        **_acceptance(fields),
     )
 
 
@@ -128,7 +141,15 @@ def to_version(record: Record) -> Version:
         ended_at=record.ended_at,
         ended_by=record.ended_by,
         origin=origin_of(record.labels),
+        **_acceptance(record.fields),
     )
+
+
+def _acceptance(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return when, and by whom, a record was accepted; nothing if it did not have to wait, or waits."""
+    if "accepted_at" not in fields:
+        return {}
+    return {"accepted_at": from_millis(fields["accepted_at"]), "accepted_by": fields.get("accepted_by")}
 
 
 def confidence(record: Record, now: datetime, half_life_hours: float) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memories import versions
 from memories.embedders.protocol import embed_query
-from memories.lookup import known_at
+from memories.lookup import accepted_by_then, known_at
 from memories.search import dates
 from memories.search.ranking import FULL_LENGTH, FULL_WORDS, ON_DATE, Evidence, Features, fused
 from memories.search.speakers import named, without
@@ -84,9 +84,11 @@ class Gathered(NamedTuple):
 def standalone(store: Store, where: Filter, query: Query, k: int) -> Gathered:
     """Return the memories that may answer, `k` by words and `k` by vector, each on its own."""
     found = store.candidates(where, vector=query.vector(query.text), terms=query.terms, k=k)
+    more = len(found) >= k
     if where.as_of is not None:
-        records = known_at(store, [candidate.record for candidate in found], where.as_of)
-        found = [each._replace(record=record) for each, record in zip(found, records, strict=True)]
+        by_ref = {candidate.record.ref: candidate for candidate in found}
+        records = accepted_by_then([candidate.record for candidate in found], where.as_of)
+        found = [by_ref[record.ref]._replace(record=record) for record in known_at(store, records, where.as_of)]
     years = sorted({candidate.record.created_at.year for candidate in found})
     spans = dates.spans(query.text, query.now, years)
     close, precise = [0.0] * len(found), [0.0] * len(found)
@@ -100,7 +102,7 @@ def standalone(store: Store, where: Filter, query: Query, k: int) -> Gathered:
         _features(candidate.record, query, Evidence.standalone(candidate.words, candidate.similarity, day), near)
         for candidate, day, near in zip(found, close, precise, strict=True)
     ]
-    return Gathered(found, features, more=len(found) >= k)
+    return Gathered(found, features, more=more)
 
 
 def with_surroundings(store: Store, where: Filter, query: Query, limit: int) -> Gathered:
@@ -114,7 +116,7 @@ def with_surroundings(store: Store, where: Filter, query: Query, limit: int) -> 
     rows = {_ref(where, matches, row): row for row in _best(seen, query, max(MIN_READ, 2 * limit))}
     read = store.read(list(rows))
     if where.as_of is not None and where.collection is Collection.MEMORY:
-        read = known_at(store, read, where.as_of)
+        read = known_at(store, accepted_by_then(read, where.as_of), where.as_of)
     records = {record.ref: record for record in read}
     gathered = Gathered([], [], more=False)
     for ref, row in rows.items():

@@ -12,7 +12,7 @@ from memories import validate
 from memories.config import Config
 from memories.embedders.protocol import EmbedderUnavailable
 from memories.errors import InvalidInput
-from memories.lookup import Lookup, narrowed
+from memories.lookup import Lookup, narrowed, waiting
 from memories.models import Moment
 from memories.search import noise
 from memories.search.calibration import uncalibrated
@@ -52,6 +52,7 @@ class SearchFilters(TypedDict, total=False):
         since: Only what was last written at this time or later: an aware datetime, or text such as "7d".
         until: Only what was last written at this time or earlier.
         as_of: Search what was current at this time, with the confidence that it had then.
+        pending: Search what waits to be accepted instead.
     """
 
     scope: Scope
@@ -66,6 +67,7 @@ class SearchFilters(TypedDict, total=False):
     since: Moment | None
     until: Moment | None
     as_of: Moment | None
+    pending: bool
 
 
 class Search(NamedTuple):
@@ -125,6 +127,10 @@ def parse(
     text = validate.query(text)
     where = narrowed(lookup.where(), given, now)
     collections = _collections(given)
+    if given.get("pending"):
+        if where.as_of is not None or collections != COLLECTIONS["memories"]:
+            raise InvalidInput("pending finds memories that wait now; leave out as_of, history and all")
+        where = waiting(where)
     if (conversation := given.get("conversation")) is not None:
         where = _in_conversation(where, conversation, collections)
     limit, confidence = given.get("limit"), given.get("min_confidence")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from memories.transfer.reembed import Reembedded
     from memories.turns import Conversation, Turn
     from memories.write.create import Created, Similar
+    from memories.write.review import Reviewed
 
 _SHOWN = 5  # damaged records that a sentence names
 HINT_DUPLICATE = (
@@ -29,6 +30,12 @@ HINT_DUPLICATE = (
 HINT_SIMILAR = "stored; if it corrects a memory in similar_to, delete that one with: memory delete ID"
 _MAX_SHOWN = 1_000  # lost records that are named; all are counted
 HINT_UNCHECKED = "this export is of an older program, without a last line; nothing tells whether it is complete"
+HINT_LEFT = (
+    "left waiting: a very similar memory is there; to store this one too add --force, else: memory review reject {id}"
+)
+HINT_SUSPICIOUS = "left waiting: it is marked as suspicious; to accept it name it: memory review accept {id}"
+HINT_PENDING = "stored; it waits for review and is not shown before: memory review"
+HINT_WAITS = "nothing was stored: a memory that says the same waits for review already: memory review"
 HINT_SAME = "nothing was stored: this memory says the same already"
 _LARGE_LOG_BYTES = 16 * 2**20  # SQLite moves it into the file at 4 MB, unless somebody reads
 
@@ -42,6 +49,8 @@ def memory(found: "Memory") -> dict[str, Any]:
         "deleted": found.deleted or None,
         "access_count": found.access_count or None,
         "origin": origin(found.origin, found.namespace),
+        "pending": found.pending or None,
+        **_fields(found, "accepted_at", "accepted_by"),
     }
     return {
         **_fields(found, "id", "content"),
@@ -71,6 +80,8 @@ def created(result: "Created") -> dict[str, Any]:
     shape = memory(result.memory) | {"stored": result.stored} | ({"note": result.note} if result.note else {})
     if result.similar_to:
         shape |= {"similar_to": [_similar(found) for found in result.similar_to], "hint": HINT_SIMILAR}
+    if result.memory.pending:
+        return shape | {"hint": HINT_PENDING if result.stored else HINT_WAITS}
     return shape if result.stored else shape | {"hint": HINT_SAME}
 
 
@@ -169,11 +180,37 @@ def history(result: "History") -> dict[str, Any]:
     """Return every version of a memory."""
     names = ("version", "content", "tags", "operation", "created_at", "ended_at", "ended_by")
     versions = [
-        _fields(version, *names) | _present({"origin": origin(version.origin, result.namespace)})
+        _fields(version, *names)
+        | _present(_fields(version, "accepted_at", "accepted_by"))
+        | _present({"origin": origin(version.origin, result.namespace)})
         for version in result.versions
     ]
-    chain = _present(_fields(result, "supersedes", "superseded_by"))
+    chain = _present(_fields(result, "supersedes", "superseded_by") | {"pending": result.pending or None})
     return {"id": result.id, "versions": versions, "count": len(versions), **chain}
+
+
+def accepted(done: "Sequence[Reviewed]", *, dry_run: bool) -> dict[str, Any]:
+    """Return what became of memories that were to be accepted."""
+    results = []
+    for each in done:
+        shape = {"id": each.id, "accepted": each.done, "memory": memory(each.memory)}
+        for name in ("duplicates", "similar_to"):
+            if found := getattr(each, name):
+                shape[name] = [_similar(other) for other in found]
+        hint = HINT_SIMILAR if each.similar_to else None if each.done else _why_left(each)
+        results.append(shape | _present({"hint": hint}))
+    count = sum(each.done for each in done)
+    return {"accepted": count, "left": len(done) - count, "results": results, "dry_run": dry_run}
+
+
+def _why_left(left: "Reviewed") -> str:
+    return (HINT_LEFT if left.duplicates else HINT_SUSPICIOUS).format(id=left.id)
+
+
+def rejected(done: "Sequence[Reviewed]", *, dry_run: bool) -> dict[str, Any]:
+    """Return which memories were rejected."""
+    results = [{"id": each.id, "rejected": True} for each in done]
+    return {"rejected": len(results), "results": results, "dry_run": dry_run}
 
 
 def log(found: "Sequence[LogEntry]") -> dict[str, Any]:
@@ -235,12 +272,18 @@ def _recalled(item: "HistoryTurn | MemoryItem") -> dict[str, Any]:
     return {name: value for name, value in _present(shape).items() if value is not False}
 
 
-def imported(done: "Imported", *, dry_run: bool) -> dict[str, Any]:
-    """Return what became of an import."""
+def imported(done: "Imported", import_id: str | None, *, dry_run: bool) -> dict[str, Any]:
+    """Return what became of an import; it has an id if nothing proved that the file is the user's own."""
     conflicts = [{"line": line, **ref._asdict(), "reason": reason} for line, ref, reason in done.conflicts]
     counts = _fields(done, "imported", "known", "conflict_count")
     note = {"note": HINT_UNCHECKED} if done.unchecked else {}
-    return {**counts, "conflicts": conflicts, "without_vector": done.without_vector, "dry_run": dry_run, **note}
+    shape = {**counts, "conflicts": conflicts, "without_vector": done.without_vector, "dry_run": dry_run, **note}
+    shape |= {"trusted": import_id is None, "pending": sum(done.pending.values())}
+    if import_id is None or dry_run:
+        return shape
+    runs = [f"memory review -n {name} --import {import_id}" for name in sorted(done.pending)]
+    hint = {"hint": f"what was imported waits for review; to decide run: {'; '.join(runs)}"} if runs else {}
+    return shape | {"import": import_id} | hint
 
 
 def backed_up(done: "BackedUp", store: str, queued: int) -> dict[str, Any]:
@@ -336,6 +379,7 @@ def status(found: "Status", problem: str | None = None) -> dict[str, Any]:
         "missing_commits": found.missing_commits,
         "read_only": found.read_only or None,
         "chromadb_host": chroma_host(found.store),
+        "pending_count": found.pending_count,
     }
     return shape | {name: value for name, value in {**optional, "error": problem}.items() if value}
 

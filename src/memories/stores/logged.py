@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from memories.errors import StoreDamaged
-from memories.models import Actor
+from memories.models import PENDING, Actor
 from memories.origin import Origin, host, program, stamped, user
 from memories.stores.records import SEARCHED, Collection, Patch, Record, Ref
 
@@ -54,6 +54,14 @@ def logged(
 def as_added(store: "Store", record: Record) -> Record:
     """Return a record as a store adds it: one that `logged` returned gives it an origin."""
     return store.as_added(record) if isinstance(store, _Logged) else record
+
+
+def append_kept(store: "Store", records: Sequence[Record]) -> None:
+    """Add records with the origin that they have, such as what somebody wrote and another one has accepted."""
+    if isinstance(store, _Logged):
+        store.append_kept(records)
+    else:
+        store.append(records)
 
 
 class _Logged:
@@ -104,8 +112,12 @@ class _Logged:
 
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
+        self.append_kept([self.as_added(record) for record in records])
+
+    def append_kept(self, records: Sequence[Record]) -> None:
+        """See the function of that name."""
         with self._within():
-            self._store.append([self.as_added(record) for record in records])
+            self._store.append(records)
             self._note(_Note(_added(record, self._action), record.ref) for record in records)
 
     def as_added(self, record: Record) -> Record:
@@ -221,6 +233,10 @@ def _added(record: Record, action: str | None) -> str:
 
 
 def _changed(patch: Patch) -> _Note:
+    if patch.fields.get("accepted_at"):
+        return _Note("accept", patch.ref)
+    if patch.ended_by == PENDING:
+        return _Note("restore", patch.ref)
     if patch.ended_by in _DONE:
         return _Note(patch.ended_by, patch.ref)
     if patch.ended_by is None and "reinforced_at" in patch.fields:

@@ -141,7 +141,7 @@ def _write(config: Config, scratch: Path, mark: "Mark", progress: Progress) -> i
         stream.flush()
         os.fsync(stream.fileno())
     with scratch.open("rb") as stream:
-        if check(stream, namespaces=None) != written:
+        if check(stream, namespaces=None).records != written:
             raise StoreError(f"what was written to {scratch.parent} could not be read back; nothing was kept")
     return written
 
@@ -371,14 +371,14 @@ def _import_whole(
         stream = stack.enter_context(source.open("rb"))
         size = source.stat().st_size
         try:
-            records = check(stream, namespaces=None)
+            records = check(stream, namespaces=None).records
         except InvalidInput as exc:
             raise InvalidInput(f"{source} is no SQLite backup and no export that can be restored: {exc}") from exc
         space = embedder.space if embedder else None
         store = stack.enter_context(contextlib.closing(open_store(config.store, space, config)))
         if places(store):
             raise RequestError(
-                f"{where} is not empty; to add what it lacks, run: memory import {source} --all-namespaces"
+                f"{where} is not empty; to add what it lacks, run: memory import {source} --all-namespaces --trusted"
             )
         stream.seek(0)
 

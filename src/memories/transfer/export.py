@@ -39,19 +39,24 @@ class Lines:
         self._tally.add(line)
         self._write(f"{line}\n")
 
-    def end(self) -> int:
-        """Write the last line; return how many records there are."""
-        self._write(f"{self._tally.last_line()}\n")
+    def end(self, key: bytes | None = None) -> int:
+        """Write the last line; return how many records there are.
+
+        Args:
+            key: What the export is to be known again by; see `proof`.
+        """
+        self._write(f"{self._tally.last_line(key)}\n")
         return self._tally.records
 
 
-def export(
+def export(  # noqa: PLR0913 - these are the properties of an export
     store: Store,
     write: Callable[[str], object],
     *,
     namespaces: Sequence[str] | None,
     with_vectors: bool = False,
     backup: Mapping[str, str] | None = None,
+    prove: Callable[[], bytes | None] = lambda: None,
     progress: Progress,
 ) -> int:
     """Write every record as a line of JSON, in order of collection, namespace, group and position.
@@ -65,6 +70,7 @@ def export(
         namespaces: Only these; None for all.
         with_vectors: Also write the vectors that the store has.
         backup: What a backup says of itself.
+        prove: Returns the key that it is to be known again by; see `proof`. It is called if there is a record.
         progress: Is told how much is done.
 
     Returns:
@@ -89,7 +95,7 @@ def export(
                     lines.add(record, vectors.get(record.ref))
                 count += len(page)
                 progress("exporting", count, whole)
-    return lines.end()
+    return lines.end(prove() if count else None)
 
 
 def _in_order(store: Store, place: Place) -> Iterator[Record]:

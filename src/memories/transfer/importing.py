@@ -1,23 +1,28 @@
 """Import: store the records of an export, and leave those that are there already.
 
-It can be stopped at any moment and run again.
+It can be stopped at any moment and run again. Nothing proves who wrote a foreign file: its records are said to be
+imported, whatever they say themselves, and its memories wait for review.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from memories.embedders.protocol import Embedder
 from memories.errors import Conflict, InvalidInput
-from memories.origin import tags_of
+from memories.models import PENDING
+from memories.origin import HELD, IMPORT, IMPORTED, TRUST, tags_of
+from memories.stores.copies import immutable
 from memories.stores.protocol import Store
-from memories.stores.records import Filter, Record, Ref
+from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.lines import Header, Tally, content_hash, is_last, read_header, read_line, refuse_other_files
 from memories.transfer.pages import PAGE, Place, with_vectors
 
 MAX_BATCH = 2_000  # records of one memory or conversation that are stored in one step
 MAX_BATCH_CHARACTERS = 33_554_432
 MAX_SHOWN = 100  # conflicts that are named; all are counted
+_HASH = "line_hash"  # of what a foreign file said, by which it is known again whatever became of it here
+_OURS = (_HASH, "accepted_at", "accepted_by", "suspicious", "redacted")  # fields that no foreign file can set
 
 
 class Rejected(NamedTuple):
@@ -39,6 +44,7 @@ class Imported:
         conflict_count: How many were not stored.
         without_vector: How many were stored without a vector, since there is no embedder.
         unchecked: The export is of the version without a last line, so nothing tells whether it is complete.
+        pending: How many memories wait for review, by their namespace.
     """
 
     imported: int = 0
@@ -47,6 +53,19 @@ class Imported:
     conflict_count: int = 0
     without_vector: int = 0
     unchecked: bool = False
+    pending: dict[str, int] = field(default_factory=dict)
+
+
+class Checked(NamedTuple):
+    """What a look at a whole export found.
+
+    Attributes:
+        records: How many it has.
+        proven: Whether it was written with the key that was given.
+    """
+
+    records: int
+    proven: bool
 
 
 class _Line(NamedTuple):
@@ -61,6 +80,7 @@ def import_(
     *,
     namespaces: Sequence[str] | None,
     dry_run: bool = False,
+    foreign: str | None = None,
 ) -> Imported:
     """Store the records of an export; those that are there already stay as they are.
 
@@ -70,35 +90,52 @@ def import_(
         embedder: Makes the vectors that the lines don't have; None to go by words alone.
         namespaces: Only these may be written; None for all.
         dry_run: Store nothing, only return what would happen.
+        foreign: For a file that nothing proves to be ours, the id of this import. What it says of its origins does not
+            count, its memories wait for review, and it adds nothing to memories and conversations that are there. None
+            to store records as they are; a store that `logged` returned decides about their origins.
 
     Raises:
         InvalidInput: A line is not acceptable, or the export is incomplete. The lines before its batch were stored;
             correct it and run this again. `check` finds this before anything is stored.
     """
-    importer = _Importer(store, embedder, dry_run=dry_run)
+    importer = _Importer(store, embedder, foreign, dry_run=dry_run)
     for batch in _batches(_read(lines, importer.begin, namespaces)):
-        importer.store_batch(batch)
+        importer.store_batch(batch if foreign is None else _held(batch, foreign))
     return importer.result
 
 
-def check(lines: Iterable[bytes], *, namespaces: Sequence[str] | None) -> int:
-    """Read an export to its end, as `import_` does, and store nothing; return how many records it has.
+def check(lines: Iterable[bytes], *, namespaces: Sequence[str] | None, key: bytes | None = None) -> Checked:
+    """Read an export to its end, as `import_` does, and store nothing.
+
+    Args:
+        lines: The lines in order, UTF-8.
+        namespaces: Only these may be written; None for all.
+        key: The key of our own exports, if there is one; see `proof`.
 
     Raises:
         InvalidInput: A line is not acceptable, or the export is incomplete.
     """
-    return sum(1 for _ in _read(lines, lambda _header: None, namespaces))
+    reading, records = _read(lines, lambda _header: None, namespaces, key), 0
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            return Checked(records, proven=end.value)
+        records += 1
 
 
 def _read(
-    lines: Iterable[bytes], begin: Callable[[Header], object], namespaces: Sequence[str] | None
-) -> Iterator[_Line]:
-    """Yield the records of lines, once `begin` was told what the header says.
+    lines: Iterable[bytes],
+    begin: Callable[[Header], object],
+    namespaces: Sequence[str] | None,
+    key: bytes | None = None,
+) -> Generator[_Line, None, bool]:
+    """Yield the records of lines, once `begin` was told what the header says; return whether the key wrote them.
 
     Raises:
         InvalidInput: A line is not acceptable, or the last one is missing.
     """
-    number, ended, tally, header = 0, False, None, Header(None, ends=False)
+    number, ended, tally, header, proven = 0, False, None, Header(None, ends=False), False
     for number, line in enumerate(lines, 1):
         try:
             text = _text(line, first=number == 1)
@@ -108,7 +145,7 @@ def _read(
             elif ended and text.strip():
                 raise InvalidInput("comes after the last line of the export; import one export at a time")
             elif is_last(text):
-                tally.compare(text)
+                proven = tally.compare(text, key)
                 ended = True
             elif text.strip():
                 record = read_line(text)
@@ -123,6 +160,7 @@ def _read(
         raise InvalidInput("no records: the export is empty, not even a header is in it")
     if header.ends and not ended:
         raise InvalidInput(f"the export is incomplete: it was cut after line {number}; use another copy")
+    return proven
 
 
 def _text(line: bytes, *, first: bool) -> str:
@@ -151,9 +189,46 @@ def _batches(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
         yield batch
 
 
+def _held(batch: Sequence[_Line], import_id: str) -> list[_Line]:
+    """Return lines of a foreign file as they are stored."""
+    latest: dict[Ref, int] = {}
+    for line in batch:
+        owner = _owner(line.record.ref)
+        latest[owner] = max(line.record.ref.position, latest.get(owner, 0))
+    return [
+        line._replace(record=_as_foreign(line.record, import_id, latest[_owner(line.record.ref)])) for line in batch
+    ]
+
+
+def _as_foreign(record: Record, import_id: str, latest: int) -> Record:
+    """Return a record of a foreign file as it is stored: a memory has never been current, so that it has to wait."""
+    fields = {name: value for name, value in record.fields.items() if name not in _OURS}
+    fields[_HASH] = f"{_said(record):032x}"
+    record = record._replace(labels={**tags_of(record.labels), IMPORT: import_id}, fields=fields)
+    if record.ref.collection is not Collection.MEMORY:
+        return record
+    waits = record.ended_at is None or record.ended_by in (None, PENDING)
+    ended_by = record.ended_by if not waits else PENDING if record.ref.position == latest else "update"
+    labels = {**record.labels, HELD: "1"}
+    return record._replace(ended_at=record.created_at, ended_by=ended_by, labels=labels)
+
+
+def _is_known(there: Record, record: Record) -> bool:
+    """Return whether a record is there already, also if it was decided about since."""
+    hashes = {each.fields.get(_HASH, f"{_said(each):032x}") for each in (there, record)}
+    if len(hashes) == 1 or _said(there) == _said(record):
+        return True
+    waited = record.ended_by == PENDING and HELD in there.labels
+    return waited and immutable(_plain(there)) == immutable(_plain(record))
+
+
+def _plain(record: Record) -> Record:
+    return record._replace(labels=tags_of(record.labels))
+
+
 def _said(record: Record) -> int:
     """Return a number for what a record says; who wrote it is not what it says, and an import may change it."""
-    return content_hash(record._replace(labels=tags_of(record.labels)))
+    return content_hash(_plain(record))
 
 
 def _owner(ref: Ref) -> Ref:
@@ -164,11 +239,12 @@ def _owner(ref: Ref) -> Ref:
 class _Importer:
     """Stores batch after batch; remembers which memories had a conflict, to leave out the rest of them too."""
 
-    def __init__(self, store: Store, embedder: Embedder | None, *, dry_run: bool) -> None:
+    def __init__(self, store: Store, embedder: Embedder | None, foreign: str | None, *, dry_run: bool) -> None:
         self.model: str | None = None
         self.result = Imported()
         self._store = store
         self._embedder = embedder
+        self._foreign = foreign
         self._dry_run = dry_run
         self._blocked: set[Ref] = set()
         self._looked_at: set[Place] = set()
@@ -206,12 +282,33 @@ class _Importer:
             if ref not in there:
                 there[ref] = line.record
                 fresh.append(line)
-            elif _said(there[ref]) == _said(line.record):
+            elif _is_known(there[ref], line.record):
                 self.result.known += 1
             else:
                 self._reject(line, "another record has this address")
                 self._blocked.add(_owner(ref))
+        if self._foreign is not None:
+            fresh = self._apart(fresh)
         return self._unblocked(fresh, "belongs to what has a conflict")
+
+    def _apart(self, lines: Sequence[_Line]) -> list[_Line]:
+        """Return the lines of a foreign file that add to nothing that is here; reject the others."""
+        begins = {_owner(line.record.ref) for line in lines if line.record.ref[::3] == (Collection.MEMORY, 1)}
+        others = {_owner(line.record.ref) for line in lines} - begins - self._blocked
+        taken = {owner for owner in others if self._has_own(owner)}
+        for line in lines:
+            if _owner(line.record.ref) in taken:
+                self._reject(line, "would add to what is there; if you know where the file is from, add --trusted")
+        self._blocked |= taken
+        return [line for line in lines if _owner(line.record.ref) not in taken]
+
+    def _has_own(self, owner: Ref) -> bool:
+        """Return whether a memory is there, or a conversation with turns that no foreign file brought."""
+        where = Filter(owner.collection, (owner.namespace,), state="any", group=owner.group)
+        count = self._store.count(where)
+        if owner.collection is Collection.MEMORY:
+            return count > 0
+        return count > self._store.count(where._replace(labels={TRUST: IMPORTED}))
 
     def _unblocked(self, lines: Sequence[_Line], reason: str) -> list[_Line]:
         for line in lines:
@@ -237,6 +334,10 @@ class _Importer:
         self._blocked |= refused
         stored = self._unblocked(lines, "its key is in use by another record")
         self.result.imported += len(stored)
+        for line in stored:
+            if line.record.ended_by == PENDING:
+                namespace = line.record.ref.namespace
+                self.result.pending[namespace] = self.result.pending.get(namespace, 0) + 1
         self.result.without_vector += sum(self._embedder is None for _ in stored)
 
     def _reject(self, line: _Line, reason: str) -> None:

@@ -1,12 +1,14 @@
 """An export as lines of JSON: the same records give the same lines, and every value is checked when it is read. Pure.
 
 The first line is a header, the last one counts the records and has the SHA-256 of all lines before it: without it a
-file that was cut at the end of a line would pass for a whole one.
+file that was cut at the end of a line would pass for a whole one. Who knows the key of the export finds there as well
+that it was written with it.
 """
 
 import base64
 import binascii
 import hashlib
+import hmac
 import json
 import math
 import re
@@ -31,7 +33,7 @@ WITHOUT_LAST_LINE = 1  # the version before; nothing tells whether such an expor
 MAX_LINE_BYTES = 16_777_216
 _REQUIRED = ("collection", "namespace", "group", "position", "text", "created_at")
 _OPTIONAL = ("ended_at", "ended_by", "key", "session", "labels", "fields", "accesses", "vectors")
-_MAX_LABELS = validate.MAX_TAGS + 5  # role and speaker of a turn, and an origin, are labels beside its tags
+_MAX_LABELS = validate.MAX_TAGS + 7  # role and speaker of a turn, an origin and a review are labels beside its tags
 _MAX_KEY = 2 * validate.MAX_KEY + 1  # with the project or the conversation that it belongs to
 _MAX_FIELDS = 100
 _END = re.compile(r'\s*\{\s*"end"\s*:')
@@ -102,12 +104,13 @@ class Tally:
         self.records += 1
         self._add(line)
 
-    def last_line(self) -> str:
-        """Return the last line of an export of these lines."""
-        return _dump({"end": FORMAT, "records": self.records, "sha256": self._hash.hexdigest()})
+    def last_line(self, key: bytes | None = None) -> str:
+        """Return the last line of an export of these lines; with a key, one that proves who wrote it."""
+        shape = {"end": FORMAT, "records": self.records, "sha256": self._hash.hexdigest()}
+        return _dump(shape if key is None else shape | {"proof": self._proof(key)})
 
-    def compare(self, line: str) -> None:
-        """Compare with the last line of the export that was read.
+    def compare(self, line: str, key: bytes | None = None) -> bool:
+        """Compare with the last line of the export that was read; return whether it was written with this key.
 
         Raises:
             InvalidInput: It was written for other lines.
@@ -126,6 +129,12 @@ class Tally:
                 f'use another copy or, if you changed it, write "version":{WITHOUT_LAST_LINE} in its first line and '
                 "remove the last one"
             )
+        return key is not None and hmac.compare_digest(str(shape.get("proof")).encode(), self._proof(key).encode())
+
+    def _proof(self, key: bytes) -> str:
+        """Return HMAC-SHA256 of the hash and the number of records; both stand in the last line."""
+        said = f"{FORMAT} {self.records} {self._hash.hexdigest()}"
+        return hmac.new(key, said.encode(), hashlib.sha256).hexdigest()
 
     def _add(self, line: str) -> None:
         self._hash.update(f"{line}\n".encode("utf-8", "surrogatepass"))

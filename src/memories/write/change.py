@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memories import validate, versions
 from memories.embedders.protocol import embed_to_store
 from memories.errors import Conflict, InvalidInput, NotReinforceable, RequestError
-from memories.lookup import Lookup
-from memories.models import DecayPolicy
+from memories.lookup import Lookup, refuse_waiting
+from memories.models import PENDING, DecayPolicy
 from memories.origin import tags_of
 from memories.stores.chain import reinforced
 from memories.stores.logged import as_added
@@ -104,7 +104,7 @@ def _times(store: Store, live: Record, now: datetime) -> list[Record]:
 
 
 def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
-    """Delete a memory softly; return its latest version, which is now ended."""
+    """Delete a memory softly; return its latest version, which is now ended. What waits for review is rejected so."""
     with lookup.store.transaction():
         latest = lookup.find_own(memory_id)
         patch = versions.ended(latest, latest.ended_at or now, "delete")
@@ -113,13 +113,20 @@ def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
 
 
 def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: datetime) -> Record:
-    """Bring a deleted or superseded memory back, as a new version that says the same; return that version."""
+    """Bring a deleted or superseded memory back, as a new version that says the same; return that version.
+
+    One that was rejected waits for review again.
+    """
     known = lookup.find(memory_id, deleted=True)
     vectors = _embed(embedder, known.text)
     with lookup.store.transaction():
         latest = lookup.find_own(known.ref.group, deleted=True)
         if latest.ended_at is None:
             raise RequestError("Memory is not deleted, there is nothing to restore")
+        refuse_waiting(latest)
+        if versions.is_unaccepted(latest):  # it was rejected; to bring it back is not to accept it
+            lookup.store.patch([Patch(latest.ref, latest.ended_at, PENDING, {"superseded_by": None})])
+            return latest._replace(ended_by=PENDING)
         if latest.key is not None and lookup.by_key(latest.key):
             key = versions.plain_key(latest.key)
             raise RequestError(f'another memory has the key "{key}" now; delete or update that one first')

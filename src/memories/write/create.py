@@ -10,8 +10,8 @@ from memories.batches import by_count
 from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput, RequestError
 from memories.ids import new_id
-from memories.lookup import Lookup
-from memories.models import SHARED, DecayPolicy, Draft, Memory
+from memories.lookup import Lookup, refuse_waiting
+from memories.models import PENDING, SHARED, DecayPolicy, Draft, Memory
 from memories.origin import Origin, origin_of, tags_of
 from memories.stores.logged import as_added
 from memories.stores.protocol import Store, refuse_other_model
@@ -116,23 +116,43 @@ class Writer(NamedTuple):
         superseded = None if draft.supersedes is None else self._find_replaced(draft.supersedes)
         if superseded is not None:
             draft = replace(draft, supersedes=superseded.ref.group)
+        if draft.pending:
+            return self._write_pending(draft, vectors)
         if draft.key is not None:
             latest = self.lookup.by_key(versions.scoped_key(draft.key, draft.tags))
             if latest is not None:
                 return self._write_next(draft, latest, superseded, vectors)
-        same, duplicates, similar = (None, (), ()) if self.force else self._compare(draft, vectors)
+        same, duplicates, similar = (None, (), ()) if self.force else self.compare(draft, vectors)
         # A draft with a key is never refused: the key says which memory is meant, whatever resembles it.
         if draft.key is None and same is not None:
-            self._retire(superseded, same.ref.group, self.now)
-            return self._created(same, stored=False)
+            self.retire(superseded, same.ref.group, self.now)
+            return self.created(same, stored=False)
         if draft.key is None and duplicates:
             return Created(stored=False, memory=None, duplicates=duplicates)
+        return self._append(draft, vectors, superseded, similar)
+
+    def _append(
+        self, draft: Draft, vectors: Any, superseded: Record | None = None, similar: tuple[Similar, ...] = ()
+    ) -> Created:
         created_at = draft.created_at or self.now
         new = versions.first_version(draft, new_id(created_at), self.lookup.namespace, created_at)
         record = as_added(self.store, new)
-        self._retire(superseded, record.ref.group, created_at)
+        self.retire(superseded, record.ref.group, created_at)
         self.store.append([record._replace(vectors=vectors)])
-        return self._created(record, similar_to=similar)
+        return self.created(record, similar_to=similar)
+
+    def _write_pending(self, draft: Draft, vectors: Any) -> Created:
+        """Write a draft that waits to be accepted, unless it is known, waits already, or was rejected."""
+        if self.force:
+            return self._append(draft, vectors)
+        for where in (None, self.lookup.waiting(), self.lookup.waiting()._replace(ended_by="delete")):
+            same, duplicates, _ = self.compare(draft, vectors, where)
+            if same is not None and (draft.key is None or draft.key == versions.plain_key(same.key)):
+                if where is None or versions.is_unaccepted(same):
+                    return self.created(same, stored=False)
+            elif draft.key is None and duplicates and (where is None or where.ended_by == PENDING):
+                return Created(stored=False, memory=None, duplicates=duplicates)
+        return self._append(draft, vectors)
 
     def _write_next(self, draft: Draft, latest: Record, superseded: Record | None, vectors: Any) -> Created:
         """Write a new version of the memory that has the draft's key; what the draft leaves open stays."""
@@ -142,21 +162,22 @@ class Writer(NamedTuple):
         tags = tags_of(latest.labels)
         labels = {**tags, **draft.tags}
         written_at = draft.created_at or self.now
-        self._retire(superseded, latest.ref.group, written_at)
+        self.retire(superseded, latest.ref.group, written_at)
         same = draft.content == latest.text and labels == tags
         unchanged = same and all(latest.fields.get(name) == value for name, value in changes.items())
         # Repeating what decays is news: it still holds.
         if unchanged and versions.decay_policy(latest) is DecayPolicy.STABLE:
-            return self._created(latest, stored=False)
+            return self.created(latest, stored=False)
         new = versions.next_version(
             latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=changes
         )
         record = as_added(self.store, new)
         self.store.patch([versions.ended(latest, record.created_at, "update")])
         self.store.append([record._replace(vectors=vectors)])
-        return self._created(record)
+        return self.created(record)
 
-    def _created(self, record: Record, *, stored: bool = True, similar_to: tuple[Similar, ...] = ()) -> Created:
+    def created(self, record: Record, *, stored: bool = True, similar_to: tuple[Similar, ...] = ()) -> Created:
+        """Return that a record holds a statement now."""
         return Created(stored, versions.to_memory(record, self.now, self.half_life_hours), similar_to=similar_to)
 
     def _find_replaced(self, memory_id: str) -> Record:
@@ -167,6 +188,7 @@ class Writer(NamedTuple):
                 f"the memory to replace is in namespace {found.ref.namespace}, and the new one would be in "
                 f"{self.lookup.namespace}; write the new one there"
             )
+        refuse_waiting(found)
         if found.ended_at is not None:
             successor = found.fields.get("superseded_by")
             raise RequestError(
@@ -174,17 +196,26 @@ class Writer(NamedTuple):
             )
         return found
 
-    def _retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
+    def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
+        """End a memory that another one replaces, if there is one."""
         if superseded is not None:
             self.store.patch([versions.ended(superseded, at, "supersede", superseded_by=successor)])
 
-    def _compare(self, draft: Draft, vectors: Any) -> tuple[Record | None, tuple[Similar, ...], tuple[Similar, ...]]:
-        """Return the memory with the same text, those that say the same, and those that are alike but differ."""
+    def compare(
+        self, draft: Draft, vectors: Any, where: Filter | None = None
+    ) -> tuple[Record | None, tuple[Similar, ...], tuple[Similar, ...]]:
+        """Return the memory with the same text, those that say the same, and those that are alike but differ.
+
+        Args:
+            draft: What is compared.
+            vectors: Its vectors.
+            where: What it is compared with; by default what is current.
+        """
         same: Record | None = None
         duplicates: list[Similar] = []
         similar: list[Similar] = []
         threshold = 1.0 if self.embedder is None else self.embedder.space.duplicate
-        for candidate in self._rivals(draft, vectors):
+        for candidate in self._rivals(draft, vectors, where or Filter(Collection.MEMORY, (self.lookup.namespace,))):
             record = candidate.record
             judgement = _judge(draft.content, record.text, candidate.similarity, threshold)
             found = Similar(
@@ -210,12 +241,11 @@ class Writer(NamedTuple):
         declared = 1.0 if draft.confidence is None else draft.confidence
         return versions.confidence(record, self.now, self.half_life_hours) >= min(self.min_confidence, declared)
 
-    def _rivals(self, draft: Draft, vectors: Any) -> list[Candidate]:
-        """Return what may say the same, most similar first: current, of this namespace and of the same project."""
+    def _rivals(self, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
+        """Return what may say the same, most similar first: not faded, and of the same project."""
         project = draft.tags.get("project")
-        where = Filter(
-            Collection.MEMORY, (self.lookup.namespace,), labels={} if project is None else {"project": project}
-        )
+        if project is not None:
+            where = where._replace(labels={**where.labels, "project": project})
         whole = vectors is None or len(vectors) == 1
         found = self.store.candidates(
             where,

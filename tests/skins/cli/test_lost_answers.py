@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from memories.skins.cli import COMMANDS, turns
+from memories import Memories
+from memories.skins.cli import COMMANDS, review, turns
 
 Command = Callable[..., Any]
 UNPRINTED = ", but the answer could not be printed: "
@@ -21,12 +22,15 @@ CHANGES: Mapping[str, tuple[list[str], str]] = {
     "reinforce": (["reinforce", "ID"], "ID was reinforced"),
     "delete": (["delete", "ID"], "ID was deleted"),
     "restore": (["restore", "DELETED"], "DELETED was restored"),
+    "review accept": (["review", "accept", "WAITING"], "1 memories were accepted"),
+    "review edit": (["review", "edit", "WAITING", "other words"], "1 memories were accepted"),
+    "review reject": (["review", "reject", "WAITING"], "1 memories were rejected"),
     "forget": (["forget", "ID", "--yes"], "ID was forgotten for good"),
     "turns add": (["turns", "add", "trip", "hello"], "stored as trip#1"),
     "turns forget": (["turns", "forget", "trip", "--yes"], "the conversation trip was forgotten for good"),
-    "export": (["export", "--output", "out.jsonl"], "3 records were exported to out.jsonl"),
+    "export": (["export", "--output", "out.jsonl"], "4 records were exported to out.jsonl"),
     "import": (["import", "in.jsonl"], "1 records were imported"),
-    "migrate": (["migrate", "--to", "sqlite:///copy.db"], "3 records were copied, and the copy was verified"),
+    "migrate": (["migrate", "--to", "sqlite:///copy.db"], "4 records were copied, and the copy was verified"),
     "reembed": (["reembed"], "0 records were embedded with fake/1"),
 }
 READS = ["search", "get", "list", "history", "tags", "log", "status", "config", "context", "mcp"]
@@ -44,7 +48,10 @@ def names(memory: Command, stored: Callable[..., str], folder: Path) -> dict[str
     kept, gone = stored("the ferry is red", "--decay", "reinforceable"), stored("the boat is blue")
     memory("delete", gone)
     memory("turns", "add", "trip", "when does it leave?")
-    return {"ID": kept, "DELETED": gone}
+    with Memories(embedder="fake") as memories:
+        waiting = memories.create("the harbour is closed", pending=True).memory
+    assert waiting is not None
+    return {"ID": kept, "DELETED": gone, "WAITING": waiting.id}
 
 
 def named(text: str, names: Mapping[str, str]) -> str:
@@ -57,6 +64,7 @@ def test_each_command_either_reads_or_says_what_it_changed() -> None:
     changes = {name.split()[0] for name in CHANGES}
     assert {name for name in COMMANDS if name not in changes} <= {*READS, *BESIDE}
     assert {f"turns {name}" for name in turns.turns.commands if name not in TURN_READS} <= CHANGES.keys()
+    assert {f"review {name}" for name in review.review.commands if name != "list"} <= CHANGES.keys()
 
 
 @pytest.mark.parametrize("name", CHANGES)

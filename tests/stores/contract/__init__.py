@@ -20,6 +20,7 @@ from contract.model import AsTheModelSays
 from contract.moving import Moving
 from contract.order import Order
 from contract.origin import Origins
+from contract.review import Review
 from contract.search import Search
 
 # isort: split
@@ -79,5 +80,5 @@ __all__ = [
 ]
 
 
-class StoreContract(Durability, Isolation, Order, Search, Moving, Health, Log, Origins, AsTheModelSays):
+class StoreContract(Durability, Isolation, Order, Search, Moving, Health, Log, Origins, Review, AsTheModelSays):
     """What holds for every store."""

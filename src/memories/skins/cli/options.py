@@ -112,6 +112,8 @@ limit_option = option(
     "--limit", metavar="N", section="Output", help=f"Maximum number of results, 1 to {MAX_LIMIT}. [default: 10]"
 )
 
+pending_option = option("--pending", is_flag=True, section="Filters", help="What waits for review, instead.")
+
 _TYPES = ("preference", "fact", "observation", "project", "decision")
 
 
@@ -158,6 +160,15 @@ _TIMES = (
     since_option,
     until_option,
     option("--as-of", metavar="TIME", section="Time", help="What was current at TIME; a date means its end."),
+)
+
+
+_CHOICES = ("tags", "written_by", "trust", "since", "until", "import_id", "match")
+_RULES = (
+    option("--import", "import_id", metavar="ID", section="Filters", help="Only what this import brought."),
+    option("--match", metavar="WORDS", section="Filters", help="Only what has all of these words."),
+    since_option,
+    until_option,
 )
 
 
@@ -209,6 +220,17 @@ def origin_options(command: Decorated) -> Decorated:
         return command(*arguments, written={"written_by": written_by, "trust": trust}, **given)
 
     return _with(_ORIGINS, wrapped)  # type: ignore[return-value]
+
+
+def rule_options(command: Decorated) -> Decorated:
+    """Give a command the options that choose among what waits for review, and pass it `which`, a dict of them."""
+
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, **given: Any) -> Any:
+        which = {name: given.pop(name) for name in _CHOICES}
+        return command(*arguments, which={name: value for name, value in which.items() if value}, **given)
+
+    return _gathering((*_FILTERS, *_ORIGINS, *_RULES), wrapped)  # type: ignore[return-value]
 
 
 def tag_options(command: Decorated) -> Decorated:

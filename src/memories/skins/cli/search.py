@@ -14,6 +14,7 @@ from memories.skins.cli.options import (
     memory_id,
     option,
     origin_options,
+    pending_option,
     share,
     time_options,
     whole_number,
@@ -44,6 +45,7 @@ _SCOPES = ("memories", "history", "all")
 @filter_options
 @origin_options
 @time_options
+@pending_option
 @option("--now", metavar="TIME", section="Time", help='Reference time for words like "yesterday". [default: now]')
 @option(
     "--min-confidence", metavar="0..1", section="Ranking", help="Hide results with lower confidence. [default: 0.3]"
@@ -62,6 +64,7 @@ def search(
     conversation: str | None,
     now: str | None,
     explain: bool,
+    pending: bool,
     tags: Mapping[str, str],
     written: Mapping[str, Any],
     times: Mapping[str, Any],
@@ -80,6 +83,7 @@ def search(
         conversation=conversation,
         now=now,
         **written,
+        pending=pending,
         **times,
     )
     emit(shapes.found(found, explain=explain), lambda: texts().found(found, explain=explain))
@@ -113,6 +117,7 @@ def history(memories: "Memories", memory_id: str) -> None:
 @filter_options
 @origin_options
 @option("--deleted", is_flag=True, section="Filters", help="List deleted memories instead.")
+@pending_option
 @time_options
 @limit_option
 @option("--cursor", metavar="CURSOR", section="Output", help="Continue after a page; next_cursor of that page.")
@@ -120,6 +125,7 @@ def history(memories: "Memories", memory_id: str) -> None:
 def list_(
     memories: "Memories",
     deleted: bool,
+    pending: bool,
     limit: str | None,
     cursor: str | None,
     tags: Mapping[str, str],
@@ -130,7 +136,15 @@ def list_(
 
     The order is that of creation; --since and --until look at the latest version.
     """
-    page = memories.list(tags=tags, deleted=deleted, limit=whole_number(limit), cursor=cursor, **written, **times)
+    page = memories.list(
+        tags=tags,
+        deleted=deleted,
+        pending=pending,
+        limit=whole_number(limit),
+        cursor=cursor,
+        **written,
+        **times,
+    )
     emit(shapes.page(page), lambda: texts().page(page))
 
 

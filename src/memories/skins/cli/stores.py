@@ -73,7 +73,12 @@ def export(config: "Config", file: str | None, vectors: bool, all_namespaces: bo
     def write_to(stream: IO[bytes]) -> int:
         with _opened(config.store, None, config) as opened, Bar() as bar:
             return run(
-                opened, lambda line: stream.write(line.encode()), namespaces=names, with_vectors=vectors, progress=bar
+                opened,
+                lambda line: stream.write(line.encode()),
+                namespaces=names,
+                with_vectors=vectors,
+                prove=_own_key,
+                progress=bar,
             )
 
     if file is None or file == "-":
@@ -97,19 +102,28 @@ def export(config: "Config", file: str | None, vectors: bool, all_namespaces: bo
 @command("import", epilog="memory import backup.jsonl --dry-run\nmemory import everything.jsonl --all-namespaces")
 @click.argument("file")
 @option("--dry-run", is_flag=True, help="Store nothing, only report what an import would do.")
+@option(
+    "--trusted", is_flag=True,
+    help="Take the file over as it is, without review, although nothing proves that you exported it.",
+)  # fmt: skip
 @_some_namespaces
-def import_(config: "Config", file: str, dry_run: bool, all_namespaces: bool, no_shared: bool) -> int:
+def import_(config: "Config", file: str, dry_run: bool, trusted: bool, all_namespaces: bool, no_shared: bool) -> int:
     """Read an export into the store.
 
     FILE is what memory export wrote, or - for standard input. It is checked as a whole first: nothing of one that is
     incomplete or damaged is stored. Records that are already there are left as they are. Exits 1 if some records were
     left out because they conflict with what is there.
+
+    What you exported yourself is taken over as it is. Memories of any other file wait for review: memory review.
     """
+    from memories.config import registers
     from memories.embedders import open_embedder
+    from memories.ids import new_id
     from memories.origin import origin
     from memories.stores.logged import logged
     from memories.transfer.importing import check
     from memories.transfer.importing import import_ as run
+    from memories.transfer.proof import own_key
 
     names = _namespaces(config, all_namespaces, no_shared)
     embedder = open_embedder(config.embedder, config)
@@ -119,14 +133,18 @@ def import_(config: "Config", file: str, dry_run: bool, all_namespaces: bool, no
         def read() -> "Imported":
             with _opened(config.store, embedder, config) as opened:
                 writer = functools.partial(origin, "import", config.identity or config.namespace)
-                store = logged(opened, "cli", lambda: datetime.now(UTC), writer, action="import")
-                return run(store, lines("importing"), embedder, namespaces=names, dry_run=dry_run)
+                stamp = None if import_id is None else writer
+                store = logged(opened, "cli", lambda: datetime.now(UTC), stamp, action="import")
+                return run(store, lines("importing"), embedder, namespaces=names, dry_run=dry_run, foreign=import_id)
 
-        check(lines("checking"), namespaces=names)
+        key = None if trusted else own_key(registers())
+        proven = check(lines("checking"), namespaces=names, key=key).proven
+        import_id = None if trusted or proven else new_id(datetime.now(UTC))
         done = read() if dry_run else changing(read, _stored)
     if done.unchecked:
         note(f"Note: {shapes.HINT_UNCHECKED}.")
-    emit(shapes.imported(done, dry_run=dry_run), lambda: texts().imported(done, dry_run=dry_run))
+    answer = shapes.imported(done, import_id, dry_run=dry_run)
+    emit(answer, lambda: texts().imported(done, answer))
     return 1 if done.conflict_count else 0
 
 
@@ -220,6 +238,24 @@ def reembed(config: "Config", model: str | None) -> None:
         answer |= {"switch": f"export EMBEDDER={name}"}
         note(f"The store now uses {done.model}; set EMBEDDER={name}.")
     emit(answer, lambda: f"Embedded {done.embedded} records with {done.model}.")
+
+
+def _own_key() -> bytes | None:
+    """Return the key of this user's exports; tell it if there can be none."""
+    from memories.config import registers
+    from memories.transfer.proof import own_key
+
+    folder = registers()
+    try:
+        return own_key(folder, make=True)
+    except OSError as exc:
+        if isinstance(exc, MemoriesError):
+            raise
+        note(
+            f"Note: nothing in this export proves that it is yours, since its key cannot be kept in {folder} "
+            f"({exc.strerror or exc}); an import of it needs --trusted, or its memories wait for review."
+        )
+        return None
 
 
 def _namespaces(config: "Config", all_namespaces: bool, no_shared: bool) -> tuple[str, ...] | None:

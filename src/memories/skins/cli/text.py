@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from memories.config import SETTINGS, Config, without_password
-from memories.models import SHARED, History, Memory, Page, Status
+from memories.models import PENDING, SHARED, History, Memory, Page, Status
 from memories.origin import AGENT, Origin
 from memories.skins.cli.output import colored, safe
-from memories.skins.shapes import HINT_DUPLICATE, HINT_SAME, large_log
+from memories.skins.shapes import HINT_DUPLICATE, HINT_LEFT, HINT_SAME, HINT_SUSPICIOUS, HINT_WAITS, large_log
 from memories.times import describe_age, to_iso
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from memories.transfer.importing import Imported
     from memories.turns import Conversation, Turn
     from memories.write.create import Created, Similar
+    from memories.write.review import Reviewed
 
 MAX_SHOWN = 2_000
+WAITS = "waits for review"
 MAX_LOST = 100
 MAX_CHANGES = 20  # of an entry of the log
 SHORT_ID = 18  # the time and 12 random bits
@@ -44,6 +46,8 @@ def memory(found: Memory) -> str:
         ("key", safe(found.key or "")),
         ("supersedes", found.supersedes or ""),
         ("replaced by", found.superseded_by or ""),
+        ("state", _paint(_YELLOW, WAITS) if found.pending else ""),
+        ("accepted", f"{_dated(found.accepted_at)} by {safe(found.accepted_by or '-')}" if found.accepted_at else ""),
     ]
     return f"{_paint(_BOLD, _wrapped(found.content))}\n{_table((name, value) for name, value in rows if value)}"
 
@@ -57,7 +61,8 @@ def created(result: "Created") -> str:
             _one(item.id, item.content, _alike(item, f"{item.similarity:.2f} similar")) for item in result.duplicates
         ]
         return "\n".join([*lines, HINT_DUPLICATE.format(id=first.id[:SHORT_ID])])
-    head = _paint(_GREEN, "Stored") if result.stored else _paint(_YELLOW, HINT_SAME.capitalize())
+    known = HINT_WAITS if result.memory.pending else HINT_SAME
+    head = _paint(_GREEN, "Stored") if result.stored else _paint(_YELLOW, known.capitalize())
     lines = [head, memory(result.memory)]
     if result.similar_to:
         lines.append(_paint(_YELLOW, "Similar memories; if it corrects one, delete that one:"))
@@ -124,6 +129,10 @@ def history(result: History) -> str:
     blocks = [_paint(_DIM, result.id)]
     for version in result.versions:
         until = f", until {_dated(version.ended_at)} ({version.ended_by})" if version.ended_at else ", current"
+        if version.ended_by == PENDING:
+            until = f", {WAITS}"
+        if version.accepted_at:
+            until += f", accepted {_dated(version.accepted_at)} by {safe(version.accepted_by or '-')}"
         by = f" by {_writer(version.origin)}" if version.origin else ""
         head = f"version {version.version}, {version.operation}{by}, {_dated(version.created_at)}{until}"
         tags = [f"  {_paint(_DIM, _tags(version.tags))}"] if version.tags else []
@@ -132,6 +141,41 @@ def history(result: History) -> str:
         if other:
             blocks.append(f"{name} {other}")
     return "\n\n".join(blocks)
+
+
+def waiting(result: Page) -> str:
+    """Return a page of what waits for review."""
+    if not result.memories:
+        return "Nothing waits for review."
+    return f"{page(result)}\n\nTo decide: memory review accept ID…, edit ID, or reject ID…"
+
+
+def accepted(done: "Sequence[Reviewed]", *, dry_run: bool) -> str:
+    """Return what became of memories that were to be accepted."""
+    lines = []
+    for each in done:
+        if each.done:
+            other = (
+                ""
+                if each.memory.id == each.id
+                else f"as {each.memory.id[:SHORT_ID]}, which has its key or says the same"
+            )
+            lines.append(_one(each.id, each.memory.content, other))
+            lines += [_one(item.id, item.content, f"similar: {item.difference}") for item in each.similar_to]
+            continue
+        lines.append(_one(each.id, each.memory.content, "left waiting"))
+        lines += [_one(item.id, item.content, f"{item.similarity:.2f} similar") for item in each.duplicates]
+        hint = (HINT_LEFT if each.duplicates else HINT_SUSPICIOUS).format(id=each.id[:SHORT_ID])
+        lines.append(f"  {_paint(_YELLOW, hint)}")
+    count = sum(each.done for each in done)
+    left = f", {len(done) - count} left waiting" if count < len(done) else ""
+    return "\n".join([f"{'Would accept' if dry_run else 'Accepted'} {count}{left}.", *lines])
+
+
+def rejected(done: "Sequence[Reviewed]", *, dry_run: bool) -> str:
+    """Return which memories were rejected."""
+    head = f"{'Would reject' if dry_run else 'Rejected'} {len(done)}; memory restore ID has one wait again."
+    return "\n".join([head, *(_one(each.id, each.memory.content, "") for each in done)])
 
 
 def log(found: "Sequence[LogEntry]") -> str:
@@ -181,9 +225,15 @@ def tags(key: str | None, counts: Mapping[str, int]) -> str:
     return _table((safe(name), f"{count:>6}") for name, count in counts.items())
 
 
-def imported(done: "Imported", *, dry_run: bool) -> str:
-    """Return what became of an import."""
-    lines = [f"{'Would import' if dry_run else 'Imported'} {done.imported} records; {done.known} were already there."]
+def imported(done: "Imported", answer: Mapping[str, Any]) -> str:
+    """Return what became of an import, given as its JSON too."""
+    verb = "Would import" if answer["dry_run"] else "Imported"
+    lines = [f"{verb} {done.imported} records; {done.known} were already there."]
+    if answer["pending"]:
+        wait = "would wait" if answer["dry_run"] else "wait"
+        lines.append(f"{answer['pending']} memories {wait} for review, since nothing proves that this file is yours.")
+    if "hint" in answer:
+        lines.append(f"To decide: {answer['hint'].partition(': ')[2]}")
     if done.without_vector:
         lines.append(f"{done.without_vector} have no vector; memory reembed adds them.")
     if done.conflict_count:
@@ -267,6 +317,7 @@ def status(found: Status, problem: str) -> str:
         ("memories", f"{found.memory_count} in {', '.join(found.namespaces_read)}"),
         ("turns", str(found.turn_count) if found.turn_count else ""),
         ("deleted", str(found.deleted_count)),
+        ("pending", f"{found.pending_count}; to decide: memory review" if found.pending_count else ""),
         ("no vector", f"{found.without_vector_count} (found by words only)" if found.without_vector_count else ""),
         ("embedder", found.embedder),
         ("size", "" if found.size_bytes is None else f"{found.size_bytes / 1e6:.1f} MB"),
@@ -319,6 +370,9 @@ def _item(place: int | None, found: Memory, what: str) -> str:
     where = "" if found.namespace == SHARED else f"in {found.namespace}"
     by = f"by {_writer(found.origin)}" if found.origin else ""
     known = [what, faded, describe_age(found.updated_at, datetime.now(UTC)), by, _tags(found.tags), where]
+    if found.pending:  # what it would do if it were accepted
+        key = f"key {safe(found.key)}" if found.key else ""
+        known += [WAITS, key, f"supersedes {found.supersedes}" if found.supersedes else ""]
     return _block(place, found.content, " · ".join(part for part in known if part), found.id[:SHORT_ID])
 
 

@@ -1,0 +1,279 @@
+"""What waits to be accepted: nothing shows it in any store before it is, and each of it waits or was accepted."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+
+from contract.samples import T0, OpenStore
+from memories import Draft, Memories, Memory, RequestError
+from memories.agent.context import ContextBuilder
+from memories.agent.engine import EngineBackend
+from memories.agent.gateway import ENGINE, MemoryGateway
+from memories.embedders.fake import FakeEmbedder
+from memories.stores import Store
+from memories.write import review
+
+TEXT = "Deploys of the harbour service happen on Tuesdays"
+QUERY = "when do deploys of the harbour service happen?"
+HOUR = timedelta(hours=1)
+
+
+class Clock:
+    """Tells a time that only moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = T0
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def opened(store: Store, clock: Callable[[], datetime] | None = None, *, channel: str = "python") -> Memories:
+    """Return the memory of `ann` over a store."""
+    more = {} if clock is None else {"clock": clock}
+    return Memories(store, namespace="ann", shared=False, embedder=FakeEmbedder(), channel=channel, **more)
+
+
+def made(memories: Memories, text: str = TEXT, **values: object) -> Memory:
+    """Store what waits; return it."""
+    created = memories.create(text, pending=True, **values)  # type: ignore[arg-type]
+    assert created.stored
+    assert created.memory is not None
+    assert created.memory.pending
+    return created.memory
+
+
+def ids(memories: Memories, **filters: object) -> list[str]:
+    """Return the ids of a listing."""
+    return [memory.id for memory in memories.list(limit=100, **filters).memories]  # type: ignore[arg-type]
+
+
+class Review:
+    """What waits is in nothing that is shown by itself; what is accepted is as if it had just been stored."""
+
+    def test_what_waits_is_found_only_when_it_is_asked_for(self, open_store: OpenStore) -> None:
+        clock = Clock()
+        memories = opened(open_store(FakeEmbedder.space), clock)
+        other = memories.create("The user prefers Python", tags={"kind": "fact"}).memory
+        assert other is not None
+        waits = made(memories, tags={"kind": "fact", "only": "waiting"}, key="harbour/deploys")
+        clock.now += HOUR
+        assert ids(memories) == ids(memories, tags={"kind": "fact"}) == [other.id]
+        assert ids(memories, deleted=True) == []
+        for moment in (T0, T0 + HOUR / 2, T0 + HOUR):
+            assert waits.id not in ids(memories, as_of=moment)
+            assert waits.id not in [hit.id for hit in memories.search(QUERY, as_of=moment)]
+        words = Memories(open_store(None), namespace="ann", shared=False, embedder="none")
+        for each in (memories, words):
+            assert waits.id not in [hit.id for hit in each.search(QUERY)]
+            assert waits.id not in [hit.id for hit in each.search(QUERY, scope="all")]
+            assert waits.id not in [item.id for item in each.explain(QUERY).considered]
+            assert [hit.id for hit in each.search(QUERY, pending=True)] == [waits.id]
+        assert memories.tags() == {"kind": 1}
+        assert memories.tags("only") == {}
+        found = memories.status()
+        assert (found.memory_count, found.deleted_count, found.pending_count) == (1, 0, 1)
+        assert ids(memories, pending=True) == [waits.id]
+        assert ids(memories, pending=True, tags={"only": "waiting"}) == [waits.id]
+        assert ids(memories, pending=True, tags={"only": "other"}) == []
+        assert memories.get(waits.id).pending
+        told = memories.history(waits.id)
+        assert (told.pending, told.versions[0].ended_by) == (True, "pending")
+        assert memories.get(waits.id).tags == {"kind": "fact", "only": "waiting"}
+
+    def test_no_context_has_what_waits(self, open_store: OpenStore) -> None:
+        memories = opened(open_store(FakeEmbedder.space))
+        made(memories)
+        gateway = MemoryGateway(ENGINE, backend=EngineBackend(memories))
+        built = ContextBuilder.from_config(gateway, memories.config, 2_000).build_recall(QUERY, None)
+        assert built["memories"] == []
+
+    def test_nobody_else_sees_what_waits(self, open_store: OpenStore) -> None:
+        store = open_store(FakeEmbedder.space)
+        waits = made(opened(store))
+        bob = Memories(store, namespace="bob", embedder=FakeEmbedder())
+        assert ids(bob, pending=True) == []
+        assert bob.search(QUERY, pending=True) == ()
+        assert bob.status().pending_count == 0
+        assert bob.review.select() == []
+        with pytest.raises(RequestError):
+            bob.review.accept([waits.id])
+
+    def test_what_waits_takes_no_key_and_replaces_nothing_until_it_is_accepted(self, open_store: OpenStore) -> None:
+        memories = opened(open_store(FakeEmbedder.space))
+        old = memories.create("The user prefers Go").memory
+        assert old is not None
+        waits = made(memories, key="harbour/deploys", supersedes=old.id)
+        assert ids(memories) == [old.id]
+        taken = memories.create("The harbour is closed on Mondays", key="harbour/deploys").memory
+        assert taken is not None
+        assert taken.id != waits.id
+        [done] = memories.review.accept([waits.id])
+        assert (done.done, done.memory.id, done.memory.version, done.memory.content) == (True, taken.id, 2, TEXT)
+        assert ids(memories) == [taken.id]
+        assert ids(memories, pending=True) == []
+        assert memories.get(waits.id).superseded_by == taken.id
+
+    def test_what_is_accepted_is_as_any_other(self, open_store: OpenStore) -> None:
+        clock = Clock()
+        memories = opened(open_store(FakeEmbedder.space), clock, channel="hook")
+        replaced = Memories(open_store(FakeEmbedder.space), namespace="ann", shared=False, embedder=FakeEmbedder())
+        old = replaced.create("The user prefers Go", created_at=T0 - HOUR).memory
+        assert old is not None
+        waits = made(memories, key="harbour/deploys", supersedes=old.id, tags={"kind": "fact"})
+        clock.now += HOUR
+        person = opened(open_store(FakeEmbedder.space), clock)
+        [done] = person.review.accept([waits.id])
+        assert done.done
+        assert done.memory == person.get(waits.id)
+        assert (done.memory.pending, done.memory.deleted, done.memory.version) == (False, False, 1)
+        assert done.memory.origin is not None
+        assert (done.memory.origin.trust, done.memory.origin.channel) == ("captured", "hook")
+        assert done.memory.accepted_at == T0 + HOUR
+        assert "python" in str(done.memory.accepted_by)
+        assert ids(person) == [waits.id]
+        assert [hit.id for hit in person.search(QUERY)] == [waits.id]
+        assert person.get(old.id).superseded_by == waits.id
+        assert (person.status().memory_count, person.status().pending_count) == (1, 0)
+        assert person.tags() == {"kind": 1}
+        # Before it was accepted it was not current.
+        assert ids(person, as_of=T0 + HOUR / 2) == [old.id]
+        assert waits.id not in [hit.id for hit in person.search(QUERY, as_of=T0 + HOUR / 2)]
+        clock.now += HOUR
+        assert ids(person, as_of=T0 + 1.5 * HOUR) == [waits.id]
+        person.update(waits.id, TEXT + " and Fridays")
+        clock.now += HOUR
+        assert ids(person, as_of=T0 + HOUR / 2) == [old.id]
+        assert ids(person, as_of=T0 + 1.5 * HOUR) == [waits.id]
+        changes = [change for entry in person.log(waits.id) for change in entry.changes if change.id == waits.id]
+        assert [change.action for change in changes] == ["update", "accept", "create"]
+        assert all(each.problem is None for each in person.verify_log())
+
+    def test_what_is_edited_is_a_version_by_the_editor(self, open_store: OpenStore) -> None:
+        clock = Clock()
+        waits = made(opened(open_store(FakeEmbedder.space), clock, channel="hook"), tags={"kind": "fact"})
+        clock.now += HOUR
+        person = opened(open_store(FakeEmbedder.space), clock)
+        [done] = person.review.accept([waits.id], content="Deploys happen on Thursdays")
+        assert (done.memory.id, done.memory.version, done.memory.pending) == (waits.id, 2, False)
+        assert done.memory.tags == {"kind": "fact"}
+        assert ids(person, as_of=T0 + HOUR / 2) == []
+        told = person.history(waits.id)
+        assert [version.content for version in told.versions] == [TEXT, "Deploys happen on Thursdays"]
+        assert [version.origin and version.origin.trust for version in told.versions] == ["captured", "agent"]
+        assert told.versions[0].accepted_by is not None
+        assert [hit.content for hit in person.search("Deploys happen on Thursdays")] == ["Deploys happen on Thursdays"]
+        assert ids(person, pending=True) == []
+
+    def test_what_is_rejected_waits_again_when_it_is_restored(self, open_store: OpenStore) -> None:
+        memories = opened(open_store(FakeEmbedder.space))
+        waits = made(memories, key="harbour/deploys")
+        [done] = memories.review.reject([waits.id])
+        assert (done.done, done.memory.deleted, done.memory.pending) == (True, True, False)
+        assert (ids(memories), ids(memories, pending=True), ids(memories, deleted=True)) == ([], [], [waits.id])
+        for restored in (memories.restore(waits.id), memories.get(waits.id)):
+            assert (restored.pending, restored.deleted, restored.version) == (True, False, 1)
+        assert (ids(memories), ids(memories, pending=True), ids(memories, deleted=True)) == ([], [waits.id], [])
+        memories.delete(waits.id)
+        assert memories.restore(waits.id).pending
+        memories.review.accept([waits.id])
+        memories.delete(waits.id)
+        restored = memories.restore(waits.id)  # it was accepted once
+        assert (restored.pending, restored.version) == (False, 2)
+        memories.delete(waits.id)
+        assert not memories.restore(waits.id).pending
+        assert ids(memories) == [waits.id]
+
+    def test_the_same_text_waits_once(self, open_store: OpenStore) -> None:
+        memories = opened(open_store(FakeEmbedder.space))
+        waits = made(memories)
+        for _ in range(2):
+            again = memories.create(TEXT, pending=True)
+            assert (again.stored, again.memory and again.memory.id) == (False, waits.id)
+        assert ids(memories, pending=True) == [waits.id]
+        memories.review.reject([waits.id])
+        rejected = memories.create(TEXT, pending=True)
+        assert (rejected.stored, rejected.memory and rejected.memory.deleted) == (False, True)
+        assert ids(memories, pending=True) == []
+
+    def test_what_is_current_does_not_wait_as_well(self, open_store: OpenStore) -> None:
+        memories = opened(open_store(FakeEmbedder.space))
+        waits = made(memories)
+        current = memories.create(TEXT)  # nobody who writes knows what waits
+        assert current.stored
+        assert current.memory is not None
+        again = memories.create(TEXT, pending=True)
+        assert (again.stored, again.memory and again.memory.id) == (False, current.memory.id)
+        [done] = memories.review.accept([waits.id])
+        assert (done.done, done.memory.id) == (True, current.memory.id)
+        assert ids(memories) == [current.memory.id]
+        assert ids(memories, pending=True) == []
+
+    def test_a_batch_that_is_cut_short_leaves_each_waiting_or_accepted(
+        self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        memories = opened(open_store(FakeEmbedder.space))
+        drafts = [Draft(f"fact {number} of the {word} harbour", pending=True) for number, word in enumerate("abcdefg")]
+        made_ids = [created.memory.id for created in memories.create_many(drafts, force=True) if created.memory]
+        monkeypatch.setattr(review, "BATCH_COMPARED", 2)
+        judged = 0
+        compare = review.Writer.compare
+
+        def stop(*arguments: object) -> object:
+            nonlocal judged
+            judged += 1
+            if judged == 6:
+                raise KeyboardInterrupt
+            return compare(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(review.Writer, "compare", stop)
+        with pytest.raises(KeyboardInterrupt):
+            memories.review.accept(made_ids)
+        monkeypatch.undo()
+        current, waiting = set(ids(memories)), set(ids(memories, pending=True))
+        assert current | waiting == set(made_ids)
+        assert not current & waiting
+        assert current == set(made_ids[:4])
+        memories.review.accept(sorted(waiting), force=True)
+        assert set(ids(memories)) == set(made_ids)
+
+    def test_a_dry_run_changes_nothing(self, open_store: OpenStore) -> None:
+        memories = opened(open_store(FakeEmbedder.space))
+        waits, other = made(memories), made(memories, "The user prefers Python", key="user/language")
+        before = memories.log()
+        done = memories.review.accept([waits.id, other.id], dry_run=True)
+        assert [(each.id, each.done, each.memory.pending) for each in done] == [
+            (waits.id, True, False),
+            (other.id, True, False),
+        ]
+        assert [each.done for each in memories.review.reject([waits.id], dry_run=True)] == [True]
+        assert set(ids(memories, pending=True)) == {waits.id, other.id}
+        assert ids(memories) == []
+        assert memories.log() == before
+
+    def test_what_waits_is_forgotten_as_any_other(self, open_store: OpenStore) -> None:
+        memories = opened(open_store(FakeEmbedder.space))
+        waits = made(memories)
+        assert memories.forget(waits.id).versions == 1
+        assert ids(memories, pending=True) == []
+        assert memories.search(QUERY, pending=True) == ()
+
+    def test_pages_of_what_waits_and_of_the_past_are_whole(self, open_store: OpenStore) -> None:
+        clock = Clock()
+        memories = opened(open_store(FakeEmbedder.space), clock)
+        drafts = [Draft(f"fact {number} of {number * 7}", pending=number % 2 == 1) for number in range(12)]
+        all_ids = [created.memory.id for created in memories.create_many(drafts, force=True) if created.memory]
+        clock.now += HOUR
+        memories.review.accept(all_ids[1::2], force=True)
+        for expected, filters in ((all_ids[::2], {"as_of": T0 + HOUR / 2}), (all_ids, {"as_of": clock.now})):
+            found: list[str] = []
+            cursor: str | None = None
+            while True:
+                page = memories.list(limit=3, cursor=cursor, **filters)  # type: ignore[arg-type]
+                found += [memory.id for memory in page.memories]
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+                assert len(page.memories) == 3
+            assert found == sorted(expected, reverse=True)
