@@ -158,7 +158,7 @@ def test_every_option_with_a_default_says_it() -> None:
     without = {
         "tag", "agent", "personality", "project", "type", "conversation", "since", "until", "as_of", "cursor", "key",
         "supersedes", "remove_tag", "speaker", "message_id", "target", "salvage", "action", "against", "partitions",
-        "import_id", "match",
+        "import_id", "match", "written_by", "trust",
     }  # fmt: skip
     for name, option in options():
         if not option.is_flag:

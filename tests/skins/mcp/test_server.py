@@ -673,3 +673,33 @@ def test_an_answer_says_what_was_left_out_because_it_is_damaged(memories: Memori
     assert answer["count"] == 1
     assert memory.id in answer["damaged"]
     assert "damaged" not in modern.call("get_history", id=other.id)
+
+
+# --- what waits for review -------------------------------------------------------------------------------------------
+
+
+def test_nothing_that_waits_is_shown_to_an_agent_or_accepted_by_one(modern: Agent, memories: Memories) -> None:
+    waits = memories.create("Deploys happen on Tuesdays", key="deploys", pending=True).memory
+    rejected = memories.create("The harbour is closed on Mondays", pending=True).memory
+    assert waits is not None
+    assert rejected is not None
+    for tool, arguments in {
+        "search_memories": {"query": "when do deploys happen on Tuesdays?"},
+        "get_context": {"query": "when do deploys happen on Tuesdays?"},
+        "list_memories": {},
+    }.items():
+        assert "Deploys" not in json.dumps(modern.call(tool, **arguments))
+    assert modern.call("list_memories", deleted=True).get("results", []) == []
+    assert modern.call("delete_memory", id=rejected.id)["deleted"] is True
+    assert modern.call("restore_memory", id=rejected.id)["memory"]["pending"] is True
+    for tool, arguments in {
+        "restore_memory": {},
+        "update_memory": {"content": "Deploys happen on Fridays"},
+        "reinforce_memory": {},
+    }.items():
+        assert "waits for review" in modern.refused(tool, id=waits.id, **arguments)
+    refused = modern.refused("create_memory", content="Something else entirely", supersedes=waits.id)
+    assert "waits for review" in refused
+    assert modern.call("get_history", id=waits.id)["pending"] is True
+    assert memories.status().pending_count == 2
+    assert memories.list().memories == ()
