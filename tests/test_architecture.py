@@ -27,9 +27,9 @@ MODULES = [
 # to a neighbour on its own. So there is no cycle and no skin needs another. Of the stores, Chroma and Qdrant need the
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
-    "memories": """errors text unseen batches disk logs < origin < models < validate decay trust < times config <
-        ids http_client < stores < embedders versions turns lookup < write search transfer < service < agent < skins <
-        __main__""",
+    "memories": """errors text unseen batches disk < origin redaction < logs models < validate decay trust < times
+        config < ids http_client < stores < embedders versions turns lookup < write search transfer < service < agent <
+        skins < __main__""",
     "memories.stores": """records < damage words copies sql chain < protocol columns < logged <
         sqlite postgres documents < chroma qdrant files""",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
@@ -43,9 +43,10 @@ ORDER = {
     "memories.stores.files": "connection schema joined < log move < index < local < store",
     "memories.embedders": "protocol wordpiece < fake minilm service",
     "memories.embedders.service": "models cache windows < providers < client < embedder",
+    "memories.redaction": "values < rules < contexts < scan own < redactor",
     "memories.write": "vocabulary queue < reading < duplicates < create change turns forget < review",
     "memories.search": "dates speakers surroundings calibration ranking < candidates noise < results < search",
-    "memories.transfer": "lines pages proof < audit export importing migrate reembed < backup < doctor",
+    "memories.transfer": "lines pages proof < audit export importing migrate reembed secrets < backup < doctor",
     "memories.agent": """fence policy < payloads < backend < engine chroma_process < chroma_mcp < gateway < context <
         memory""",
     "memories.skins": "shapes < cli mcp",

@@ -5,12 +5,15 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from warnings import warn
 
 from memories import validate
 from memories.errors import ConfigError, InvalidInput
 from memories.models import SHARED
+
+if TYPE_CHECKING:
+    from memories.redaction.rules import Rule
 
 
 class Setting(NamedTuple):
@@ -52,6 +55,7 @@ class Config(NamedTuple):
 
     Attributes:
         sources: For each setting: `flag`, `environment`, `.env`, the path of `config.toml`, or `default`.
+        redact_rules: The user's own rules for `redact`, from `[[redact]]` in `config.toml`.
         identity: The namespace that is set otherwise than by a flag: who this is, whatever it writes to; None if unset.
     """
 
@@ -88,8 +92,10 @@ class Config(NamedTuple):
     context_token_budget: int | None
     log_level: str
     mcp_endpoint: str
+    redact: str
     sources: Mapping[str, str]
     identity: str | None = None
+    redact_rules: "tuple[Rule, ...]" = ()
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:
@@ -235,6 +241,8 @@ SETTINGS = (
             harmless=True),
     Setting("mcp_endpoint", "MCP_ENDPOINT", "memories", _name,
             "where agents keep turns and memories; memories is the store above"),
+    Setting("redact", "REDACT", "secrets", _one_of("secrets", "pii", "off"),
+            "what is taken out of all that is written: secrets; pii, personal data too; or off"),
 )
 # fmt: on
 
@@ -268,7 +276,9 @@ def load_config(
     layers.append((".env", dotenv))
     home, source = _first(SETTINGS[0], layers)
     file = (home or _platform_folder("config")) / "config.toml"
-    layers.append((str(file), _toml(file)))
+    toml = _toml(file)
+    own = toml.pop(_RULES, ())
+    layers.append((str(file), toml))
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for setting in SETTINGS:
@@ -285,7 +295,8 @@ def load_config(
     if told:
         tell(told)
     identity = values["namespace"] if sources["namespace"] != "flag" else _identity(layers[1:])
-    return Config(**values, sources=sources, identity=None if sources["namespace"] == "default" else identity)
+    known = None if sources["namespace"] == "default" else identity
+    return Config(**values, sources=sources, identity=known, redact_rules=own)
 
 
 def _identity(layers: list[tuple[str, Mapping[str, Any]]]) -> str | None:
@@ -439,11 +450,27 @@ def _toml(file: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError(f"cannot read {file}: {exc}") from exc
     names = {setting.name for setting in SETTINGS}
+    own = values.pop("redact") if isinstance(values.get("redact"), list) else []
+    if "redaction" in values:  # `[[redact]]` leaves no room for a value of that name
+        values["redact"] = values.pop("redaction")
     for name in values:
         if name not in names:
             line = next((at for at, found in enumerate(text.splitlines(), 1) if found.strip().startswith(name)), 1)
             raise ConfigError(f'{file}:{line}: there is no setting "{name}"; `memory config` lists them')
-    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
+    settings = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
+    return settings | ({_RULES: _own_rules(file, own)} if own else {})
+
+
+_RULES = "[[redact]]"
+
+
+def _own_rules(file: Path, tables: list[Any]) -> "tuple[Rule, ...]":
+    from memories.redaction.own import rule
+
+    try:
+        return tuple(rule(number, table) for number, table in enumerate(tables, 1))
+    except InvalidInput as exc:
+        raise ConfigError(f"{file}: {exc}") from None
 
 
 _WINDOWS = {"cache": "Cache"}

@@ -26,7 +26,16 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             shape["exception"] = self.formatException(record.exc_info)
-        return json.dumps(shape, default=str)
+        return json.dumps({name: _shown(value) for name, value in shape.items()}, default=str)
+
+
+def _shown(value: object) -> object:
+    """Return a value of an event without secrets: an error may quote what somebody wrote."""
+    from memories.redaction.redactor import redact
+
+    if isinstance(value, list | tuple):
+        return [_shown(item) for item in value]
+    return redact(value).text if isinstance(value, str) else value
 
 
 class _Standard(logging.StreamHandler):  # type: ignore[type-arg]

@@ -53,6 +53,7 @@ class Memory:
         pending: Whether it waits to be accepted; no search, list or context shows it unless asked for what waits.
         accepted_at: When it was accepted, if it had to wait.
         accepted_by: Who accepted it.
+        redacted: The kinds of the secrets that were taken out of its latest version when it was written.
     """
 
     id: str
@@ -75,6 +76,7 @@ class Memory:
     pending: bool = False
     accepted_at: datetime | None = None
     accepted_by: str | None = None
+    redacted: tuple[str, ...] = ()
 
 
 class Version(NamedTuple):

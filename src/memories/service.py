@@ -23,6 +23,7 @@ from memories.times import from_millis, to_millis
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
+    from memories.redaction.redactor import Redactor
     from memories.search.results import Explanation, Found, Hit
     from memories.search.search import SearchFilters
     from memories.transfer.audit import LogFilters
@@ -131,6 +132,7 @@ class Memories:
         created_at: datetime | None = None,
         pending: bool = False,
         force: bool = False,
+        redact: bool = True,
     ) -> "Created":
         """Store a statement, unless the same one is stored already.
 
@@ -146,6 +148,7 @@ class Memories:
             pending: It waits until a person accepts it (see `review`); its key and `supersedes` count from then on.
                 What comes by the channel `hook` always waits.
             force: Skip the duplicate check.
+            redact: Take out secrets, and what stands in `<private>` tags; see the setting `redact`.
 
         Returns:
             What happened. The same text in the same namespace and project is not stored again. A very similar text
@@ -156,14 +159,17 @@ class Memories:
             NotFound: There is no memory `supersedes`.
         """
         draft = Draft(content, tags or {}, decay, key, supersedes, confidence, created_at, pending)
-        return self.create_many([draft], force=force)[0]
+        return self.create_many([draft], force=force, redact=redact)[0]
 
-    def create_many(self, drafts: Iterable[Draft | str], *, force: bool = False) -> "list[Created]":
+    def create_many(
+        self, drafts: Iterable[Draft | str], *, force: bool = False, redact: bool = True
+    ) -> "list[Created]":
         """Store many statements as `create` does; faster, because many share one transaction.
 
         Args:
             drafts: Drafts, or contents.
             force: Skip the duplicate check.
+            redact: Take out secrets; see `create`.
 
         Returns:
             What happened to each, in order.
@@ -176,13 +182,14 @@ class Memories:
         given = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
         if self._channel == "hook":
             given = [replace(draft, pending=True) for draft in given]
-        return self._writer(force).write(given)
+        return self._writer(force=force, redact=redact).write(given)
 
-    def _writer(self, force: bool = False) -> "Writer":
+    def _writer(self, *, force: bool = False, redact: bool = True) -> "Writer":
         from memories.write.create import Writer
 
         half_life, least = self.config.decay_half_life_hours, self.config.min_confidence
-        return Writer(self._lookup, self._embedder, self._now(), half_life, least, force)
+        redactor = self._redactor(redact)
+        return Writer(self._lookup, self._embedder, self._now(), half_life, least, force, redactor)
 
     @property
     def review(self) -> "Review":
@@ -198,6 +205,7 @@ class Memories:
         *,
         tags: Mapping[str, str] | None = None,
         remove_tags: Sequence[str] = (),
+        redact: bool = True,
     ) -> Memory:
         """Append a new version to a memory.
 
@@ -206,6 +214,7 @@ class Memories:
             content: The new content; None keeps the old.
             tags: Tags to add or change.
             remove_tags: Keys of tags to remove; keys that it does not have are ignored.
+            redact: Take out secrets of what is given; see `create`.
 
         Returns:
             The memory. If nothing changes, no version is added.
@@ -217,7 +226,7 @@ class Memories:
         """
         from memories.write import change
 
-        given = change.Update(content, tags or {}, remove_tags)
+        given = change.Update(content, tags or {}, remove_tags, self._redactor(redact))
         return self._memory(change.update(self._lookup, self._embedder, memory_id, given, self._now()))
 
     def reinforce(self, memory_id: str) -> Memory:
@@ -274,12 +283,15 @@ class Memories:
             return finished
         return forget.memory(self._store, self._lookup.where(state="any", group=group))
 
-    def add_turns(self, conversation_id: str, turns: "Iterable[TurnDraft | str]") -> "list[Turn]":
+    def add_turns(
+        self, conversation_id: str, turns: "Iterable[TurnDraft | str]", *, redact: bool = True
+    ) -> "list[Turn]":
         """Append turns to a conversation in one transaction; stored turns never change.
 
         Args:
             conversation_id: The conversation, at most 256 characters.
             turns: Drafts, or texts said by the user, in order.
+            redact: Take out secrets; see `create`.
 
         Returns:
             The turns. If the conversation already has a `message_id`, its stored turn is returned.
@@ -293,7 +305,8 @@ class Memories:
         if isinstance(turns, str):
             raise InvalidInput("add_turns takes a list of turns or texts; put a single one in a list")
         drafts = [turn if isinstance(turn, TurnDraft) else TurnDraft(turn) for turn in turns]
-        return append(self._store, self._embedder, (self.namespace, conversation_id), drafts, self._now())
+        place = (self.namespace, conversation_id)
+        return append(self._store, self._embedder, place, drafts, self._now(), self._redactor(redact))
 
     def forget_turns(self, conversation_id: str, *, index: int | None = None) -> Forgotten:
         """Erase a conversation, or one of its turns: no byte of it stays in the store.
@@ -537,6 +550,11 @@ class Memories:
 
     def _now(self) -> datetime:
         return from_millis(to_millis(self._clock()))
+
+    def _redactor(self, redact: bool) -> "Redactor | None":
+        from memories.redaction.redactor import Redactor  # only what writes needs it
+
+        return Redactor(self.config.redact, self.config.redact_rules) if redact else None
 
     def _limit(self, given: int | None) -> int:
         return self.config.default_limit if given is None else validate.limit(given)

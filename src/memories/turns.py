@@ -53,6 +53,7 @@ class Turn:
         message_id: The id that its writer gave it.
         tags: Free pairs.
         origin: Who stored it; None if that was before origins were kept.
+        redacted: The kinds of the secrets that were taken out of it when it was stored.
     """
 
     conversation_id: str
@@ -66,6 +67,7 @@ class Turn:
     message_id: str | None
     tags: Mapping[str, str]
     origin: Origin | None = None
+    redacted: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -107,6 +109,7 @@ def to_turn(record: Record) -> Turn:
         message_id=None if record.key is None else record.key.rpartition(_SCOPE)[2],
         tags=labels,
         origin=origin_of(record.labels),
+        redacted=tuple(str(record.fields.get("redacted", "")).split()),
     )
 
 

@@ -18,6 +18,7 @@ MAX_TAG_KEY = 64
 MAX_TAG_VALUE = 256
 MAX_KEY = 256
 MAX_NAMESPACE = 63
+_QUOTED = 4_096  # characters of a text that a message may quote from
 
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _TAG_KEY = re.compile(r"[^\s=,\x00-\x1f\x7f]+")
@@ -204,7 +205,10 @@ def _number(text: str) -> float:
 
 
 def shown(text: str) -> str:
-    """Return text for a message: short, on one line, with nothing that could act on a terminal."""
+    """Return text for a message: short, on one line, with no secret and nothing that could act on a terminal."""
+    from memories.redaction.redactor import redact  # only where something is wrong
+
+    text = redact(text[:_QUOTED]).text
     cut = text if len(text) <= 60 else text[:60] + "…"
     return unseen.shown(cut, lambda sign: sign.encode("unicode_escape", "replace").decode())
 

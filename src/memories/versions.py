@@ -1,6 +1,6 @@
 """How a memory is laid out in records, one for each version, and how it is read from them. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,15 +13,17 @@ from memories.times import from_millis, to_millis
 _SCOPE = "\x1f"  # between project and key; neither can hold a control character
 
 
-def first_version(draft: Draft, memory_id: str, namespace: str, created_at: datetime) -> Record:
-    """Return the record of a new memory."""
+def first_version(
+    draft: Draft, memory_id: str, namespace: str, created_at: datetime, redacted: Sequence[str] = ()
+) -> Record:
+    """Return the record of a new memory; `redacted` are the kinds of the secrets that were taken out of it."""
     record = Record(
         ref=Ref(Collection.MEMORY, namespace, memory_id, 1),
         text=draft.content,
         created_at=created_at,
         key=None if draft.key is None else scoped_key(draft.key, draft.tags),
         labels=draft.tags,
-        fields=_present({**declared(draft), "supersedes": draft.supersedes}),
+        fields=_present({**declared(draft), "supersedes": draft.supersedes, "redacted": " ".join(redacted) or None}),
     )
     return held(record) if draft.pending else record
 
@@ -89,6 +91,11 @@ def plain_key(stored: str | None) -> str | None:
     return None if stored is None else stored.rpartition(_SCOPE)[2]
 
 
+def redacted(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the kinds of the secrets that the fields of a record name."""
+    return tuple(str(fields.get("redacted", "")).split())
+
+
 def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -127,6 +134,7 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         origin=origin_of(latest.labels),
         pending=latest.ended_by == PENDING,
         **_acceptance(fields),
+        redacted=redacted(fields),
     )
 
 

@@ -1,6 +1,7 @@
 """The second backend of a `MemoryGateway`: turns and memories on a Chroma server, through a `chroma-mcp` process."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -8,17 +9,21 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from memories.agent.backend import MCPError
 from memories.agent.chroma_process import NAME, Connect, Patience, Session, Unreachable, process
 from memories.agent.payloads import Document, HistoryTurn, MemoryItem, document, metadata_of, present
+from memories.config import load_config
 from memories.disk import locked
 from memories.errors import InvalidInput
 from memories.ids import digest
 from memories.stores.records import SEARCHED, Collection
 from memories.validate import MAX_QUERY_CHARACTERS, shown
+
+if TYPE_CHECKING:
+    from memories.redaction.redactor import Redactor
 
 PAGE = 256  # numbers of turns that are read at once
 KNOWN_CONVERSATIONS = 10_000
@@ -79,6 +84,14 @@ class ChromaMcpBackend:
     def folder_name(self) -> tuple[Path, str]:
         """The home; each server has files of its own."""
         return self._files
+
+    @functools.cached_property
+    def redactor(self) -> "Redactor":
+        """As the settings want it."""
+        from memories.redaction.redactor import Redactor  # reading does without it
+
+        config = load_config()
+        return Redactor(config.redact, config.redact_rules)
 
     def ensure_collections(self, names: Sequence[str]) -> None:
         """Make the collections that are missing."""

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memories.agent.backend import MCPError
 from memories.agent.payloads import Document, HistoryTurn, MemoryItem, document, moment, present
@@ -19,6 +19,9 @@ from memories.times import to_iso
 from memories.turns import Turn, TurnDraft
 from memories.validate import MAX_QUERY_CHARACTERS, MAX_TAG_VALUE, content
 from memories.write.queue import files_of
+
+if TYPE_CHECKING:
+    from memories.redaction.redactor import Redactor
 
 _WINDOW, _CHANNEL = "window", "channel"  # tags
 _TYPE, _CONVERSATION = "type", "conversation_id"
@@ -38,6 +41,13 @@ class EngineBackend:
     def folder_name(self) -> tuple[Path, str]:
         """The folder of the store if it is a file, else the home; each namespace has files of its own."""
         return files_of(self.memories.config, self.memories.namespace)
+
+    @property
+    def redactor(self) -> "Redactor":
+        """As the settings of the memory want it."""
+        from memories.redaction.redactor import Redactor  # reading does without it
+
+        return Redactor(self.memories.config.redact, self.memories.config.redact_rules)
 
     def ensure_collections(self, names: Sequence[str]) -> None:
         """Check that the store answers; its two collections are always there.

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from memories.agent.backend import Backend, MCPError, UnsupportedEndpoint
 from memories.agent.engine import EngineBackend
@@ -86,7 +86,7 @@ class MemoryGateway:
         Args:
             conversation_id: The conversation.
             role: `user`, `assistant` or `system`.
-            text: What was said, at most 100,000 characters.
+            text: What was said, at most 100,000 characters. Secrets are taken out before anything else is done.
             turn_index: Its place. If this or a later place is taken, the turn gets the next free one, so that two
                 writers never share a number; `tail_history` shows it. So 0 means: at the end.
             ts: When it was said, ISO 8601.
@@ -102,7 +102,8 @@ class MemoryGateway:
             ConnectionError: The memory does not answer.
             MCPError: It could not store the turn.
         """
-        turn = HistoryTurn(conversation_id, role, text, turn_index, ts, message_id, channel)
+        fields = (conversation_id, role, text, turn_index, ts, message_id, channel)
+        turn = HistoryTurn(*self._without_secrets(fields))
         if turn.turn_index > MAX_INDEX:
             raise InvalidInput(f"turn_index must be a whole number from 0 to {MAX_INDEX}")
         if not turn.message_id:  # the same for a turn that is the same in everything
@@ -179,9 +180,15 @@ class MemoryGateway:
             ConnectionError: The memory does not answer.
             MCPError: It could not store it.
         """
-        item = MemoryItem(text, memory_type, confidence, ts, conversation_id, entities, source, tags)
+        redactor = self._backend.redactor
+        if conversation_id is not None:
+            redactor.refuse(conversation_id, "conversation_id")
+        said = redactor.text(text, "text").text
+        about, words = (each and redactor.text(each, "entities and tags").text for each in (entities, tags))
+        item = MemoryItem(said, memory_type, confidence, ts, conversation_id, about, source, words)
+        counted = None if window is None else self._window(window)
         with self._timed("memory stored", type=memory_type, conversation_id=conversation_id, counts="memory_count"):
-            return self._backend.write(item, None if window is None else _window(window))
+            return self._backend.write(item, counted)
 
     def recall_memory(
         self, query_text: str, k: int, min_confidence: float, conversation_id: str | None = None
@@ -219,7 +226,7 @@ class MemoryGateway:
             ConnectionError: The memory does not answer.
             MCPError: It could not count.
         """
-        return self._backend.count_window(_window(window))
+        return self._backend.count_window(self._window(window))
 
     def hold_windows(self) -> AbstractContextManager[None]:
         """Keep other users of `hold_windows` out while inside, so that a count stays true until then."""
@@ -252,7 +259,7 @@ class MemoryGateway:
 
     def _drain(self, before: str | None) -> Drained:
         with _readable_queue(self.queue):
-            drained = self.queue.drain(lambda entry: self._backend.append(_turn(entry)), before=before)
+            drained = self.queue.drain(lambda entry: self._backend.append(self._entry(entry)), before=before)
         if drained.done:
             event(_log, logging.INFO, "queued turns stored", drained=drained.done)
         for conversation, error in drained.failed.items():
@@ -271,6 +278,25 @@ class MemoryGateway:
         if self._waiting(conversation_id):
             reason = drained.failed.get(conversation_id, "somebody else is storing them")
             raise MCPError(f"earlier turns of this conversation still wait to be stored: {reason}")
+
+    def _without_secrets(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the fields of a turn as they may be stored, queued and logged; wrong types are left for the turn."""
+        conversation, role, text, index, ts, message_id, channel, *rest = given
+        redactor = self._backend.redactor
+        redactor.refuse(conversation, "conversation_id")
+        named = message_id and redactor.name(message_id, "message id").text
+        more = (each and redactor.text(each, "a name").text for each in (channel, *rest))
+        return (conversation, role, redactor.text(text, "text").text, index, ts, named, *more)
+
+    def _entry(self, entry: Entry) -> HistoryTurn:
+        """Return the turn of a queued entry; one of an older program may hold what is taken out now."""
+        return HistoryTurn(*self._without_secrets(tuple(vars(_turn(entry)).values())))
+
+    def _window(self, name: str) -> str:
+        """Return the name of a window as it is stored, which is also how it is counted."""
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidInput("window must be text that is not empty")
+        return self._backend.redactor.name(name, "window").text
 
     def _waiting(self, conversation_id: str) -> list[Entry]:
         with _readable_queue(self.queue):
@@ -343,12 +369,6 @@ def _refusal(endpoint: str) -> str:
 def new_message_id() -> str:
     """Return a message id that no other turn has; it is never shown."""
     return f"{_OWN_ID}{os.urandom(16).hex()}"
-
-
-def _window(name: str) -> str:
-    if not isinstance(name, str) or not name.strip():
-        raise InvalidInput("window must be text that is not empty")
-    return name
 
 
 @contextmanager

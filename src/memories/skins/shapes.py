@@ -51,6 +51,7 @@ def memory(found: "Memory") -> dict[str, Any]:
         "origin": origin(found.origin, found.namespace),
         "pending": found.pending or None,
         **_fields(found, "accepted_at", "accepted_by"),
+        "redacted": list(found.redacted) or None,
     }
     return {
         **_fields(found, "id", "content"),
@@ -76,8 +77,12 @@ def created(result: "Created") -> dict[str, Any]:
     """Return what became of a create."""
     if result.memory is None:
         hint = HINT_DUPLICATE.format(id=result.duplicates[0].id)
-        return {"stored": False, "duplicates": [_similar(found) for found in result.duplicates], "hint": hint}
-    shape = memory(result.memory) | {"stored": result.stored} | ({"note": result.note} if result.note else {})
+        alike = {"duplicates": [_similar(found) for found in result.duplicates], "hint": hint}
+        return {"stored": False, **alike, **_present({"redacted": list(result.redacted) or None})}
+    redacted = _present({"redacted": list(result.redacted) or None})
+    shape = (
+        memory(result.memory) | redacted | {"stored": result.stored} | ({"note": result.note} if result.note else {})
+    )
     if result.similar_to:
         shape |= {"similar_to": [_similar(found) for found in result.similar_to], "hint": HINT_SIMILAR}
     if result.memory.pending:
@@ -125,6 +130,7 @@ def turn(said: "Turn") -> dict[str, Any]:
         "tags": dict(sorted(said.tags.items())),
         **_fields(said, "namespace", "created_at"),
         **_present({"message_id": said.message_id, "origin": origin(said.origin, said.namespace)}),
+        **_present({"redacted": list(said.redacted) or None}),
     }
 
 
@@ -136,7 +142,9 @@ def turns(said: "Sequence[Turn]") -> dict[str, Any]:
 def added(conversation: str, said: "Sequence[Turn]") -> dict[str, Any]:
     """Return what became of many turns that were added to a conversation."""
     last = said[-1].index if said else None
-    return {"conversation_id": conversation.strip(), "count": len(said), "last_index": last}
+    kinds = [kind for turn in said for kind in turn.redacted][:_MAX_SHOWN]
+    shape = {"conversation_id": conversation.strip(), "count": len(said), "last_index": last}
+    return shape | _present({"redacted": kinds or None})
 
 
 def conversations(found: "Sequence[Conversation]") -> dict[str, Any]:
@@ -278,6 +286,7 @@ def imported(done: "Imported", import_id: str | None, *, dry_run: bool) -> dict[
     counts = _fields(done, "imported", "known", "conflict_count")
     note = {"note": HINT_UNCHECKED} if done.unchecked else {}
     shape = {**counts, "conflicts": conflicts, "without_vector": done.without_vector, "dry_run": dry_run, **note}
+    shape |= _present({"redacted": dict(sorted(done.redacted.items())) or None})
     shape |= {"trusted": import_id is None, "pending": sum(done.pending.values())}
     if import_id is None or dry_run:
         return shape

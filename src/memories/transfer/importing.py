@@ -4,19 +4,23 @@ It can be stopped at any moment and run again. Nothing proves who wrote a foreig
 imported, whatever they say themselves, and its memories wait for review.
 """
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from memories.embedders.protocol import Embedder
 from memories.errors import Conflict, InvalidInput
 from memories.models import PENDING
-from memories.origin import HELD, IMPORT, IMPORTED, TRUST, tags_of
+from memories.origin import HELD, IMPORT, IMPORTED, TRUST, is_reserved, tags_of
 from memories.stores.copies import immutable
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.lines import Header, Tally, content_hash, is_last, read_header, read_line, refuse_other_files
 from memories.transfer.pages import PAGE, Place, with_vectors
+
+if TYPE_CHECKING:
+    from memories.redaction.redactor import Redactor
 
 MAX_BATCH = 2_000  # records of one memory or conversation that are stored in one step
 MAX_BATCH_CHARACTERS = 33_554_432
@@ -43,6 +47,7 @@ class Imported:
         conflicts: The first `MAX_SHOWN` records that were not stored.
         conflict_count: How many were not stored.
         without_vector: How many were stored without a vector, since there is no embedder.
+        redacted: How many secrets of each kind were taken out of what was stored.
         unchecked: The export is of the version without a last line, so nothing tells whether it is complete.
         pending: How many memories wait for review, by their namespace.
     """
@@ -54,6 +59,7 @@ class Imported:
     without_vector: int = 0
     unchecked: bool = False
     pending: dict[str, int] = field(default_factory=dict)
+    redacted: Counter[str] = field(default_factory=Counter)
 
 
 class Checked(NamedTuple):
@@ -69,8 +75,28 @@ class Checked(NamedTuple):
 
 
 class _Line(NamedTuple):
+    """A record, on which line it is, and how it was before secrets were taken out of it, if there were any."""
+
     number: int
     record: Record
+    given: Record | None = None
+
+
+class Intake(NamedTuple):
+    """What is done to the records of a file before they are stored.
+
+    Attributes:
+        foreign: For a file that nothing proves to be ours, the id of this import. What it says of its origins does not
+            count, its memories wait for review, and it adds nothing to memories and conversations that are there. None
+            to store records as they are; a store that `logged` returned decides about their origins.
+        redactor: Takes secrets out of what is stored; None to leave them.
+    """
+
+    foreign: str | None = None
+    redactor: "Redactor | None" = None
+
+
+_AS_IT_IS = Intake()
 
 
 def import_(
@@ -80,7 +106,7 @@ def import_(
     *,
     namespaces: Sequence[str] | None,
     dry_run: bool = False,
-    foreign: str | None = None,
+    intake: Intake = _AS_IT_IS,
 ) -> Imported:
     """Store the records of an export; those that are there already stay as they are.
 
@@ -90,38 +116,84 @@ def import_(
         embedder: Makes the vectors that the lines don't have; None to go by words alone.
         namespaces: Only these may be written; None for all.
         dry_run: Store nothing, only return what would happen.
-        foreign: For a file that nothing proves to be ours, the id of this import. What it says of its origins does not
-            count, its memories wait for review, and it adds nothing to memories and conversations that are there. None
-            to store records as they are; a store that `logged` returned decides about their origins.
+        intake: What is done to the records first.
 
     Raises:
         InvalidInput: A line is not acceptable, or the export is incomplete. The lines before its batch were stored;
             correct it and run this again. `check` finds this before anything is stored.
     """
-    importer = _Importer(store, embedder, foreign, dry_run=dry_run)
+    importer = _Importer(store, embedder, intake.foreign, dry_run=dry_run)
     for batch in _batches(_read(lines, importer.begin, namespaces)):
-        importer.store_batch(batch if foreign is None else _held(batch, foreign))
+        held = batch if intake.foreign is None else _held(batch, intake.foreign)
+        importer.store_batch(list(_redacted(held, intake.redactor)))
     return importer.result
 
 
-def check(lines: Iterable[bytes], *, namespaces: Sequence[str] | None, key: bytes | None = None) -> Checked:
+def check(
+    lines: Iterable[bytes],
+    *,
+    namespaces: Sequence[str] | None,
+    key: bytes | None = None,
+    redactor: "Redactor | None" = None,
+) -> Checked:
     """Read an export to its end, as `import_` does, and store nothing.
 
     Args:
         lines: The lines in order, UTF-8.
         namespaces: Only these may be written; None for all.
         key: The key of our own exports, if there is one; see `proof`.
+        redactor: Takes secrets out, as in an import.
 
     Raises:
         InvalidInput: A line is not acceptable, or the export is incomplete.
     """
-    reading, records = _read(lines, lambda _header: None, namespaces, key), 0
-    while True:
+    proven = False
+
+    def read() -> Iterator[_Line]:
+        nonlocal proven
+        proven = yield from _read(lines, lambda _header: None, namespaces, key)
+
+    records = sum(1 for _ in _redacted(read(), redactor))
+    return Checked(records, proven=proven)
+
+
+def _redacted(lines: Iterable[_Line], redactor: "Redactor | None") -> Iterator[_Line]:
+    """Yield lines without the secrets of their records.
+
+    Raises:
+        InvalidInput: A record can't be stored without them.
+    """
+    for line in lines:
         try:
-            next(reading)
-        except StopIteration as end:
-            return Checked(records, proven=end.value)
-        records += 1
+            record = line.record if redactor is None else _without_secrets(line.record, redactor)
+        except InvalidInput as exc:
+            raise InvalidInput(f"line {line.number}: {exc}; to import it all the same, add --no-redact") from exc
+        yield line if record is line.record else line._replace(record=record, given=line.record)
+
+
+def _without_secrets(record: Record, redactor: "Redactor") -> Record:
+    """Return a record without secrets; the same one if it has none."""
+    redactor.refuse(record.ref.group, "the name of a conversation or a memory")
+    text, kinds = redactor.text(record.text)
+    tags, in_tags = redactor.pairs(tags_of(record.labels))
+    scope, mark, name = (record.key or "").rpartition("\x1f")
+    key, in_key = redactor.name(name, "key" if record.ref.collection is Collection.MEMORY else "message id")
+    texts = {name: value for name, value in record.fields.items() if isinstance(value, str) and name not in _OURS}
+    fields, in_fields = redactor.pairs(texts)
+    ended_by, in_end = redactor.text(record.ended_by or "")
+    found = " ".join((*kinds, *in_tags, *in_key, *in_fields, *in_end))
+    bare = record._replace(vectors=None)
+    clean = bare._replace(
+        text=text,
+        labels={**tags, **{name: value for name, value in record.labels.items() if is_reserved(name)}},
+        key=record.key and f"{redactor.text(scope).text}{mark}{key}",
+        fields={**record.fields, **fields},
+        ended_by=record.ended_by and ended_by,
+    )
+    if clean == bare:
+        return record
+    vectors = record.vectors if text == record.text else None  # they were made of what it said
+    return clean._replace(fields={**clean.fields, "redacted": found}, vectors=vectors)
 
 
 def _read(
@@ -282,7 +354,7 @@ class _Importer:
             if ref not in there:
                 there[ref] = line.record
                 fresh.append(line)
-            elif _is_known(there[ref], line.record):
+            elif any(_is_known(there[ref], record) for record in (line.record, line.given) if record is not None):
                 self.result.known += 1
             else:
                 self._reject(line, "another record has this address")
@@ -338,6 +410,8 @@ class _Importer:
             if line.record.ended_by == PENDING:
                 namespace = line.record.ref.namespace
                 self.result.pending[namespace] = self.result.pending.get(namespace, 0) + 1
+            if line.given is not None:
+                self.result.redacted.update(str(line.record.fields["redacted"]).split())
         self.result.without_vector += sum(self._embedder is None for _ in stored)
 
     def _reject(self, line: _Line, reason: str) -> None:

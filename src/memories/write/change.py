@@ -18,6 +18,7 @@ from memories.times import from_millis, to_millis
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
+    from memories.redaction.redactor import Redactor
 
 
 class Update(NamedTuple):
@@ -26,14 +27,16 @@ class Update(NamedTuple):
     content: str | None
     tags: Mapping[str, str]
     remove_tags: Sequence[str]
+    redactor: "Redactor | None"
 
 
 def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: Update, now: datetime) -> Record:
     """Append a new version to a memory, if anything changes; return its latest version."""
     if given.content is None and not given.tags and not given.remove_tags:
         raise InvalidInput("nothing to update was given; give new content or a tag")
-    text = None if given.content is None else validate.content(given.content)
-    added = validate.tags(given.tags)
+    said, kinds = _redacted(given)
+    text = None if said.content is None else validate.content(said.content)
+    added = validate.tags(said.tags)
     keys = [given.remove_tags] if isinstance(given.remove_tags, str) else given.remove_tags
     removed = {validate.tag_key(key) for key in keys}
     expected = text or lookup.find(memory_id).text
@@ -46,9 +49,20 @@ def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: U
         if content == latest.text and tags == before:
             return latest
         fresh = content != latest.text
-        new = versions.next_version(latest, "update", now, fresh=fresh, text=content, labels=validate.tags(tags))
+        named = (*(() if fresh else versions.redacted(latest.fields)), *kinds)
+        changes = {"text": content, "labels": validate.tags(tags), "fields": {"redacted": " ".join(named) or None}}
+        new = versions.next_version(latest, "update", now, fresh=fresh, **changes)
         _refuse_taken_key(lookup, latest, new)
         return _append(lookup.store, latest, new, vectors if content == expected else _embed(embedder, content))
+
+
+def _redacted(given: Update) -> tuple[Update, tuple[str, ...]]:
+    """Return what a new version says without secrets, and the kinds of those."""
+    if given.redactor is None:
+        return given, ()
+    content, kinds = (None, ()) if given.content is None else given.redactor.text(given.content)
+    tags, in_tags = given.redactor.pairs(given.tags)
+    return given._replace(content=content, tags=tags), (*kinds, *in_tags)
 
 
 def _refuse_taken_key(lookup: Lookup, latest: Record, new: Record) -> None:

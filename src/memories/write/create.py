@@ -22,6 +22,7 @@ from memories.write.duplicates import Judgement, Verdict, judge
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
+    from memories.redaction.redactor import Redactor
 
 BATCH = 500  # drafts in one transaction: one disk flush for all of them
 BATCH_COMPARED = 25  # comparing takes time, and other writers should wait only briefly
@@ -62,6 +63,7 @@ class Created:
         memory: The memory that now holds the statement; None if it was refused as a duplicate.
         duplicates: The memories that say the same, if it was refused as a duplicate.
         similar_to: Similar memories that differ in a number, a date, a name, …: this one may correct one of them.
+        redacted: The kinds of the secrets that were replaced in it before anything else, in order.
         note: Why it was stored without a vector although there is an embedder; usually empty.
     """
 
@@ -70,6 +72,14 @@ class Created:
     duplicates: tuple[Similar, ...] = ()
     similar_to: tuple[Similar, ...] = ()
     note: str = ""
+    redacted: tuple[str, ...] = ()
+
+
+class _Ready(NamedTuple):
+    """A draft that was checked, and the kinds of the secrets that were taken out of it."""
+
+    draft: Draft
+    redacted: tuple[str, ...]
 
 
 class Writer(NamedTuple):
@@ -82,6 +92,7 @@ class Writer(NamedTuple):
         half_life_hours: See `decay`.
         min_confidence: What is less current is not found by a search, and so repeating it is no repetition.
         force: Store whatever is there already.
+        redactor: Takes secrets out; None to keep what is given as it is.
     """
 
     lookup: Lookup
@@ -90,6 +101,7 @@ class Writer(NamedTuple):
     half_life_hours: float
     min_confidence: float
     force: bool
+    redactor: "Redactor | None"
 
     @property
     def store(self) -> Store:
@@ -97,31 +109,36 @@ class Writer(NamedTuple):
         return self.lookup.store
 
     def write(self, drafts: Sequence[Draft]) -> list[Created]:
-        """Write drafts in order; all are checked before the first is written.
+        """Write drafts in order; all are redacted and checked before the first is written.
 
         Vectors are made before the transaction, so that no other writer waits for the model.
         """
-        checked = [_checked(draft) for draft in drafts]
+        ready = [_ready(draft, self.redactor) for draft in drafts]
         created: list[Created] = []
-        for batch in by_count(checked, BATCH if self.force else BATCH_COMPARED):
-            made = embed_to_store(self.embedder, [draft.content for draft in batch])
+        for batch in by_count(ready, BATCH if self.force else BATCH_COMPARED):
+            made = embed_to_store(self.embedder, [each.draft.content for each in batch])
             if made.note and self.embedder is not None:
                 refuse_other_model(self.store, self.embedder.space, Filter(Collection.MEMORY, (self.lookup.namespace,)))
             with self.store.transaction():
-                written = [self._write(draft, vectors) for draft, vectors in zip(batch, made.vectors, strict=True)]
-            created += [replace(each, note=made.note if each.stored else "") for each in written]
+                written = [self._write(each, vectors) for each, vectors in zip(batch, made.vectors, strict=True)]
+            created += [
+                replace(done, note=made.note if done.stored else "", redacted=each.redacted)
+                for done, each in zip(written, batch, strict=True)
+            ]
         return created
 
-    def _write(self, draft: Draft, vectors: Any) -> Created:
+    def _write(self, ready: _Ready, vectors: Any) -> Created:
+        draft = ready.draft
         superseded = None if draft.supersedes is None else self._find_replaced(draft.supersedes)
         if superseded is not None:
             draft = replace(draft, supersedes=superseded.ref.group)
+        ready = ready._replace(draft=draft)
         if draft.pending:
-            return self._write_pending(draft, vectors)
+            return self._write_pending(ready, vectors)
         if draft.key is not None:
             latest = self.lookup.by_key(versions.scoped_key(draft.key, draft.tags))
             if latest is not None:
-                return self._write_next(draft, latest, superseded, vectors)
+                return self._write_next(ready, latest, superseded, vectors)
         same, duplicates, similar = (None, (), ()) if self.force else self.compare(draft, vectors)
         # A draft with a key is never refused: the key says which memory is meant, whatever resembles it.
         if draft.key is None and same is not None:
@@ -129,22 +146,24 @@ class Writer(NamedTuple):
             return self.created(same, stored=False)
         if draft.key is None and duplicates:
             return Created(stored=False, memory=None, duplicates=duplicates)
-        return self._append(draft, vectors, superseded, similar)
+        return self._append(ready, vectors, superseded, similar)
 
     def _append(
-        self, draft: Draft, vectors: Any, superseded: Record | None = None, similar: tuple[Similar, ...] = ()
+        self, ready: _Ready, vectors: Any, superseded: Record | None = None, similar: tuple[Similar, ...] = ()
     ) -> Created:
+        draft = ready.draft
         created_at = draft.created_at or self.now
-        new = versions.first_version(draft, new_id(created_at), self.lookup.namespace, created_at)
+        new = versions.first_version(draft, new_id(created_at), self.lookup.namespace, created_at, ready.redacted)
         record = as_added(self.store, new)
         self.retire(superseded, record.ref.group, created_at)
         self.store.append([record._replace(vectors=vectors)])
         return self.created(record, similar_to=similar)
 
-    def _write_pending(self, draft: Draft, vectors: Any) -> Created:
+    def _write_pending(self, ready: _Ready, vectors: Any) -> Created:
         """Write a draft that waits to be accepted, unless it is known, waits already, or was rejected."""
+        draft = ready.draft
         if self.force:
-            return self._append(draft, vectors)
+            return self._append(ready, vectors)
         for where in (None, self.lookup.waiting(), self.lookup.waiting()._replace(ended_by="delete")):
             same, duplicates, _ = self.compare(draft, vectors, where)
             if same is not None and (draft.key is None or draft.key == versions.plain_key(same.key)):
@@ -152,13 +171,15 @@ class Writer(NamedTuple):
                     return self.created(same, stored=False)
             elif draft.key is None and duplicates and (where is None or where.ended_by == PENDING):
                 return Created(stored=False, memory=None, duplicates=duplicates)
-        return self._append(draft, vectors)
+        return self._append(ready, vectors)
 
-    def _write_next(self, draft: Draft, latest: Record, superseded: Record | None, vectors: Any) -> Created:
+    def _write_next(self, ready: _Ready, latest: Record, superseded: Record | None, vectors: Any) -> Created:
         """Write a new version of the memory that has the draft's key; what the draft leaves open stays."""
         if superseded is not None and superseded.ref.group == latest.ref.group:
             superseded = None  # it replaces itself
-        changes = versions.declared(draft) | ({"supersedes": draft.supersedes} if superseded else {})
+        draft = ready.draft
+        changes: dict[str, Any] = {"redacted": " ".join(ready.redacted) or None}
+        changes |= versions.declared(draft) | ({"supersedes": draft.supersedes} if superseded else {})
         tags = tags_of(latest.labels)
         labels = {**tags, **draft.tags}
         written_at = draft.created_at or self.now
@@ -262,6 +283,16 @@ class Writer(NamedTuple):
             and self._is_current(candidate.record, draft)
         ]
         return sorted(rivals, key=lambda rival: -(rival.similarity or 0.0))
+
+
+def _ready(draft: Draft, redactor: "Redactor | None") -> _Ready:
+    """Return a draft without secrets, in the form in which it is kept: nothing else sees what was given."""
+    if redactor is None:
+        return _Ready(_checked(draft), ())
+    content, kinds = redactor.text(draft.content)
+    tags, in_tags = redactor.pairs(draft.tags)
+    key, in_key = (None, ()) if draft.key is None else redactor.name(draft.key, "key")
+    return _Ready(_checked(replace(draft, content=content, tags=tags, key=key)), (*kinds, *in_tags, *in_key))
 
 
 def _checked(draft: Draft) -> Draft:

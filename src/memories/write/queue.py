@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
@@ -67,6 +67,15 @@ def refused(config: Config) -> dict[Path, int]:
     folder, name = files_of(config, "")
     found = sorted(folder.glob(f"{glob.escape(name)}*.turns.jsonl.refused"))
     return {path: sum(len(lines) for lines in _read(path)) for path in found}
+
+
+def lines_of(config: Config) -> Iterator[tuple[Path, int, str]]:
+    """Yield every line that waits or was put aside, of all namespaces: its file, its number and itself."""
+    folder, name = files_of(config, "")
+    for path in sorted(folder.glob(f"{glob.escape(name)}*.turns.jsonl*")):
+        if path.suffix in (".jsonl", ".refused"):
+            text = path.read_text("utf-8", "backslashreplace")
+            yield from ((path, number, line) for number, line in enumerate(text.splitlines(), 1) if line)
 
 
 class RetryQueue:

@@ -135,6 +135,8 @@ class Review:
         found = self._named(ids)
         if content is not None and len(found) != 1:
             raise InvalidInput("new content is for a single memory; accept the others by themselves")
+        if content is not None and self._writer.redactor is not None:
+            content = self._writer.redactor.text(content).text
         text = None if content is None else validate.content(content)
         writer = self._writer._replace(force=force)
         done: list[Reviewed] = []

@@ -17,6 +17,7 @@ from memories.turns import ROLES, Turn, TurnDraft, conversation_id, scoped_key, 
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
+    from memories.redaction.redactor import Redactor
 
 SESSION_PAUSE = timedelta(hours=1)  # a longer one begins a new session
 SESSION_TURNS = 64  # and so does a session of this many turns, so that none grows without end
@@ -28,6 +29,7 @@ def append(
     place: tuple[str, str],
     drafts: Sequence[TurnDraft],
     now: datetime,
+    redactor: "Redactor | None",
 ) -> list[Turn]:
     """Append turns to a conversation in one transaction; see `Memories.add_turns`.
 
@@ -39,12 +41,16 @@ def append(
         place: Namespace and conversation id.
         drafts: What was said, in order.
         now: The time of drafts without one.
+        redactor: Takes secrets out, before anything else; None to keep what is given as it is.
     """
     namespace, conversation = place[0], conversation_id(place[1])
+    if redactor is not None:
+        redactor.refuse(conversation, "conversation id")
     if not drafts:
         return []
-    checked = [_checked(draft, now, number if len(drafts) > 1 else None) for number, draft in enumerate(drafts, 1)]
-    vectors = embed_to_store(embedder, [draft.content for draft in checked]).vectors
+    several = len(drafts) > 1
+    checked = [_checked(draft, now, redactor, number if several else None) for number, draft in enumerate(drafts, 1)]
+    vectors = embed_to_store(embedder, [draft.content for draft, _ in checked]).vectors
     written: list[Record] = []
     new: list[Record] = []
     keyed: dict[str, Record] = {}
@@ -54,12 +60,12 @@ def append(
         last = next(iter(store.scan(where, limit=1, newest_first=True)), None)
         damaged = [finding.ref for finding in store.damaged.since(mark) if finding.ref is not None]
         taken = max((ref.position for ref in damaged if ref[1:3] == place), default=-1)  # by a turn that can't be read
-        for draft, vector in zip(checked, vectors, strict=True):
+        for (draft, kinds), vector in zip(checked, vectors, strict=True):
             key = scoped_key(conversation, draft.message_id)
             turn = None if key is None else keyed.get(key) or _stored(store, namespace, key)
             if turn is None:
                 first = Ref(Collection.HISTORY, namespace, conversation, taken + 1)
-                last = turn = as_added(store, _next(first, last, draft))
+                last = turn = as_added(store, _next(first, last, draft, kinds))
                 new.append(turn._replace(vectors=vector))
             if key is not None:
                 keyed[key] = turn
@@ -68,7 +74,7 @@ def append(
     return [to_turn(record) for record in written]
 
 
-def _next(first: Ref, last: Record | None, draft: TurnDraft) -> Record:
+def _next(first: Ref, last: Record | None, draft: TurnDraft, kinds: Sequence[str]) -> Record:
     """Return the record of the turn that follows the last one, not before the first place that it may have."""
     assert draft.created_at is not None  # it was checked
     index = max(draft.index, first.position, 0 if last is None else last.ref.position + 1)
@@ -83,6 +89,7 @@ def _next(first: Ref, last: Record | None, draft: TurnDraft) -> Record:
         created_at=draft.created_at,
         key=scoped_key(first.group, draft.message_id),
         labels={**draft.tags, **names},
+        fields={"redacted": " ".join(kinds)} if kinds else {},
         session=session,
     )
 
@@ -95,16 +102,28 @@ def _stored(store: Store, namespace: str, key: str) -> Record | None:
     return found[0] if found else None
 
 
-def _checked(draft: TurnDraft, now: datetime, number: int | None) -> TurnDraft:
-    """Return a draft as it is stored.
+def _checked(
+    draft: TurnDraft, now: datetime, redactor: "Redactor | None", number: int | None
+) -> tuple[TurnDraft, tuple[str, ...]]:
+    """Return a draft as it is stored, and the kinds of the secrets that were taken out of it.
 
     Raises:
         InvalidInput: A value is not acceptable; the message names the turn by its number, if there are several.
     """
     try:
-        return _valid(draft, now)
+        said, kinds = (draft, ()) if redactor is None else _redacted(draft, redactor)
+        return _valid(said, now), kinds
     except InvalidInput as exc:
         raise exc if number is None else InvalidInput(f"turn {number}: {exc}; nothing was stored") from exc
+
+
+def _redacted(draft: TurnDraft, redactor: "Redactor") -> tuple[TurnDraft, tuple[str, ...]]:
+    content, kinds = redactor.text(draft.content)
+    tags, in_tags = redactor.pairs(draft.tags)
+    speaker, in_speaker = (None, ()) if draft.speaker is None else redactor.text(draft.speaker, "speaker")
+    named, in_id = (None, ()) if draft.message_id is None else redactor.name(draft.message_id, "message id")
+    said = replace(draft, content=content, tags=tags, speaker=speaker, message_id=named)
+    return said, (*kinds, *in_tags, *in_speaker, *in_id)
 
 
 def _valid(draft: TurnDraft, now: datetime) -> TurnDraft:

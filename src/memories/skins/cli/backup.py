@@ -75,12 +75,15 @@ def restore_store(config: "Config", file: str, *, replace: bool) -> None:
         note(f"Note: {shapes.HINT_UNCHECKED}.")
 
 
-@command(epilog="memory doctor --deep\nmemory doctor --fix\nmemory doctor --salvage saved.jsonl")
+@command(
+    epilog="memory doctor --deep\nmemory doctor --fix\nmemory doctor --secrets\nmemory doctor --salvage saved.jsonl"
+)
 @option("--deep", is_flag=True, help="Look at everything in the store, however long it takes.")
 @option("--fix", is_flag=True, help="Make again what is derived and wrong (indexes, vectors), after a backup.")
+@option("--secrets", is_flag=True, help="Also look for secrets that were stored; name where they are, never what.")
 @option("--salvage", metavar="FILE", help="Write every sound record to FILE, an export, and name the others.")
 @with_settings(store_option, format_option)
-def doctor(config: "Config", deep: bool, fix: bool, salvage: str | None) -> int:
+def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str | None) -> int:
     """Find out what is wrong with a store, and what to do.
 
     Nothing is changed without --fix, and that leaves records as they are. Exits 1 if something is wrong.
@@ -90,6 +93,10 @@ def doctor(config: "Config", deep: bool, fix: bool, salvage: str | None) -> int:
 
     if fix and salvage is not None:
         raise InvalidInput("--fix and --salvage can't be combined; salvage first")
+    if secrets and (fix or salvage is not None):
+        raise InvalidInput(
+            "--secrets only finds; each finding tells the command that erases it, so leave the others out"
+        )
     with Bar() as bar:
         if salvage is not None:
             saved = save(config, Path(salvage), progress=bar)
@@ -102,6 +109,11 @@ def doctor(config: "Config", deep: bool, fix: bool, salvage: str | None) -> int:
             fixed = run_fix(config, found.findings, now=datetime.now(UTC), progress=bar)
             found = examine(config, deep=deep)
             look_around(config, found)
+        if secrets:
+            from memories.transfer.secrets import find
+            from memories.write.queue import lines_of
+
+            found.findings.extend(find(config, lines_of(config), bar))
     answer = shapes.examined(found, fixed)
     emit(answer, lambda: texts().examined(answer))
     return 1 if found.findings else 0

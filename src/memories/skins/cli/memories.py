@@ -9,7 +9,15 @@ import click
 from memories.errors import InvalidInput, NotFound, StoreDamaged
 from memories.ids import parse_id
 from memories.skins import shapes
-from memories.skins.cli.options import command, in_session, memory_id, option, share, tag_options
+from memories.skins.cli.options import (
+    command,
+    in_session,
+    memory_id,
+    no_redact_option,
+    option,
+    share,
+    tag_options,
+)
 from memories.skins.cli.output import changing, confirm, emit, note
 from memories.skins.cli.session import read_argument, texts
 
@@ -37,6 +45,7 @@ _POLICIES = ("stable", "contextual", "reinforceable")
 @option("--supersedes", metavar="ID", help="Memory that this one replaces.")
 @option("--confidence", metavar="0..1", help="How sure you are. [default: 1]")
 @option("--force", is_flag=True, help="Store it without comparing it with what is there.")
+@no_redact_option
 @tag_options
 @in_session(reads=False)
 def create(
@@ -48,6 +57,7 @@ def create(
     supersedes: str | None,
     confidence: str | None,
     force: bool,
+    no_redact: bool,
 ) -> int:
     """Store a memory, unless it is already there.
 
@@ -55,12 +65,10 @@ def create(
     memory exists; for the same text it exits 0, with "stored": false.
     """
     text = read_argument(content, "content")
-    sure = share(confidence, "confidence")
+    fields = {"decay": decay, "key": key, "supersedes": supersedes, "confidence": share(confidence, "confidence")}
     try:
         created = changing(
-            lambda: memories.create(
-                text, tags=tags, decay=decay, key=key, supersedes=supersedes, confidence=sure, force=force
-            ),
+            lambda: memories.create(text, tags=tags, force=force, redact=not no_redact, **fields),  # type: ignore[arg-type]
             lambda done: _stored(done, force=force),
         )
     except NotFound as exc:  # of the ids that a create is given, there is only this one
@@ -77,9 +85,15 @@ def create(
 @click.argument("content", required=False)
 @tag_options
 @option("--remove-tag", metavar="KEY", multiple=True, section="Tags", help="A tag to remove; may be repeated.")
+@no_redact_option
 @in_session(reads=True)
 def update(
-    memories: "Memories", memory_id: str, content: str | None, tags: Mapping[str, str], remove_tag: Sequence[str]
+    memories: "Memories",
+    memory_id: str,
+    content: str | None,
+    tags: Mapping[str, str],
+    remove_tag: Sequence[str],
+    no_redact: bool,
 ) -> None:
     """Add a new version of a memory: new text, new tags.
 
@@ -87,7 +101,7 @@ def update(
     """
     text = None if content is None else read_argument(content, "content")
     memory = changing(
-        lambda: memories.update(memory_id, text, tags=tags, remove_tags=remove_tag),
+        lambda: memories.update(memory_id, text, tags=tags, remove_tags=remove_tag, redact=not no_redact),
         lambda done: f"{done.id} was updated, version {done.version}",
     )
     emit(shapes.memory(memory), lambda: texts().memory(memory))

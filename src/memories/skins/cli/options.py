@@ -114,6 +114,9 @@ limit_option = option(
 
 pending_option = option("--pending", is_flag=True, section="Filters", help="What waits for review, instead.")
 
+no_redact_option = option(
+    "--no-redact", is_flag=True, help="Store secrets and what is marked <private> as they are. [default: take them out]"
+)
 _TYPES = ("preference", "fact", "observation", "project", "decision")
 
 

@@ -114,7 +114,9 @@ def emit(answer: Mapping[str, Any], text: Callable[[], str], *, stream: TextIO |
 
 def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
     """Print an error to standard error, one sentence; return the exit code."""
-    one_line = " ".join(message.split())
+    from memories.redaction.redactor import redact
+
+    one_line = " ".join(redact(message).text.split())  # a wrong option may quote what was meant for another
     if (_format or _format_of(sys.stderr)) == "text":
         red, plain = ("\033[31m", "\033[0m") if colored(sys.stderr) else ("", "")
         say(f"{red}error:{plain} {safe(one_line)}" + "".join(f"\n  {match}" for match in matches), sys.stderr)

@@ -21,6 +21,7 @@ from memories.skins.cli.options import (
     command,
     format_option,
     namespace_option,
+    no_redact_option,
     no_shared_option,
     option,
     store_option,
@@ -106,8 +107,11 @@ def export(config: "Config", file: str | None, vectors: bool, all_namespaces: bo
     "--trusted", is_flag=True,
     help="Take the file over as it is, without review, although nothing proves that you exported it.",
 )  # fmt: skip
+@no_redact_option
 @_some_namespaces
-def import_(config: "Config", file: str, dry_run: bool, trusted: bool, all_namespaces: bool, no_shared: bool) -> int:
+def import_(
+    config: "Config", file: str, dry_run: bool, trusted: bool, no_redact: bool, all_namespaces: bool, no_shared: bool
+) -> int:
     """Read an export into the store.
 
     FILE is what memory export wrote, or - for standard input. It is checked as a whole first: nothing of one that is
@@ -120,13 +124,15 @@ def import_(config: "Config", file: str, dry_run: bool, trusted: bool, all_names
     from memories.embedders import open_embedder
     from memories.ids import new_id
     from memories.origin import origin
+    from memories.redaction.redactor import Redactor
     from memories.stores.logged import logged
-    from memories.transfer.importing import check
+    from memories.transfer.importing import Intake, check
     from memories.transfer.importing import import_ as run
     from memories.transfer.proof import own_key
 
     names = _namespaces(config, all_namespaces, no_shared)
     embedder = open_embedder(config.embedder, config)
+    redactor = None if no_redact else Redactor(config.redact, config.redact_rules)
 
     with _readable(file) as lines:
 
@@ -135,10 +141,11 @@ def import_(config: "Config", file: str, dry_run: bool, trusted: bool, all_names
                 writer = functools.partial(origin, "import", config.identity or config.namespace)
                 stamp = None if import_id is None else writer
                 store = logged(opened, "cli", lambda: datetime.now(UTC), stamp, action="import")
-                return run(store, lines("importing"), embedder, namespaces=names, dry_run=dry_run, foreign=import_id)
+                intake = Intake(import_id, redactor)
+                return run(store, lines("importing"), embedder, namespaces=names, dry_run=dry_run, intake=intake)
 
         key = None if trusted else own_key(registers())
-        proven = check(lines("checking"), namespaces=names, key=key).proven
+        proven = check(lines("checking"), namespaces=names, key=key, redactor=redactor).proven
         import_id = None if trusted or proven else new_id(datetime.now(UTC))
         done = read() if dry_run else changing(read, _stored)
     if done.unchecked:

@@ -48,8 +48,16 @@ def memory(found: Memory) -> str:
         ("replaced by", found.superseded_by or ""),
         ("state", _paint(_YELLOW, WAITS) if found.pending else ""),
         ("accepted", f"{_dated(found.accepted_at)} by {safe(found.accepted_by or '-')}" if found.accepted_at else ""),
+        ("redacted", counted(found.redacted)),
     ]
     return f"{_paint(_BOLD, _wrapped(found.content))}\n{_table((name, value) for name, value in rows if value)}"
+
+
+def counted(kinds: Sequence[str]) -> str:
+    """Return kinds of secrets, each with how often it is there."""
+    return ", ".join(
+        f"{kind} × {kinds.count(kind)}" if kinds.count(kind) > 1 else kind for kind in dict.fromkeys(kinds)
+    )
 
 
 def created(result: "Created") -> str:
@@ -102,7 +110,9 @@ def turns(said: "Sequence[Turn]") -> str:
 
 def added(said: "Sequence[Turn]") -> str:
     """Return what became of many turns that were added to a conversation."""
-    return f"Added {len(said)} turns; the last one has index {said[-1].index}." if said else "No turns."
+    redacted = counted([kind for turn in said for kind in turn.redacted])
+    taken_out = f" Taken out before: {redacted}." if redacted else ""
+    return f"Added {len(said)} turns; the last one has index {said[-1].index}.{taken_out}" if said else "No turns."
 
 
 def conversations(found: "Sequence[Conversation]") -> str:

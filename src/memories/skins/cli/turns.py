@@ -7,7 +7,7 @@ import click
 
 from memories.errors import InvalidInput
 from memories.skins import shapes
-from memories.skins.cli.options import Group, in_session, limit_option, option, whole_number
+from memories.skins.cli.options import Group, in_session, limit_option, no_redact_option, option, whole_number
 from memories.skins.cli.output import changing, confirm, emit
 from memories.skins.cli.session import read_argument, texts
 from memories.times import parse_time
@@ -48,8 +48,9 @@ def turns(context: click.Context) -> None:
 @option("--speaker", metavar="NAME", help="Who said it.")
 @option("--at", "created_at", metavar="TIME", help="When it was said. [default: now]")
 @option("--message-id", metavar="ID", help="Its id elsewhere; a turn whose id is already there is not added again.")
+@no_redact_option
 @in_session(reads=False)
-def add(memories: "Memories", conversation: str, content: str, **given: str | None) -> None:
+def add(memories: "Memories", conversation: str, content: str, no_redact: bool, **given: str | None) -> None:
     """Add a turn to a conversation, or many.
 
     CONTENT is what was said, or - to read many turns from standard input: a JSON object on each line, with the keys
@@ -60,7 +61,7 @@ def add(memories: "Memories", conversation: str, content: str, **given: str | No
     fields = {name: value for name, value in given.items() if value is not None}
     if content != "-":
         draft = TurnDraft(content, **_read(fields))
-        [said] = changing(lambda: memories.add_turns(conversation, [draft]), _stored)
+        [said] = changing(lambda: memories.add_turns(conversation, [draft], redact=not no_redact), _stored)
         emit(shapes.turn(said), lambda: texts().turns([said]))
         return
     if fields:
@@ -69,7 +70,7 @@ def add(memories: "Memories", conversation: str, content: str, **given: str | No
     drafts = [_draft(line, number) for number, line in lines if line.strip()]
     if not drafts:
         raise InvalidInput("input has no turns; write a JSON object on each line")
-    added = changing(lambda: memories.add_turns(conversation, drafts), _stored)
+    added = changing(lambda: memories.add_turns(conversation, drafts, redact=not no_redact), _stored)
     emit(shapes.added(conversation, added), lambda: texts().added(added))
 
 

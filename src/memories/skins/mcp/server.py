@@ -194,6 +194,7 @@ class Tools:
             force=force,
         )
         facts: dict[str, Any] = {"stored": created.stored, "note": created.note or None}
+        facts["redacted"] = list(created.redacted) or None
         groups: dict[str, Any] = {}
         if created.memory is not None:
             replaced = HINT_REPLACED if created.memory.version > 1 else None
@@ -220,7 +221,7 @@ class Tools:
         signed = _signed(tags or {}, caller) if content and content != before.content else tags
         memory = self._written_by(caller).update(id, content or None, tags=signed, remove_tags=remove_tags or ())
         hint = HINT_UNCHANGED if memory.version == before.version else None
-        return _changed(memory, version=memory.version, hint=hint)
+        return _changed(memory, version=memory.version, hint=hint, redacted=list(memory.redacted) or None)
 
     def delete_memory(self, id: Id) -> CallToolResult:  # noqa: A002
         """Forget a memory: it is no longer found. restore_memory undoes it."""

@@ -1,0 +1,1 @@
+"""What secrets look like, and how they are taken out of a text. Pure; loaded only where something is written."""
