@@ -22,7 +22,7 @@ _UNSEEN = (
 _NOT_ASCII = r"[^\x00-\x7f]"
 _ESCAPE = r"%[2-7][0-9A-Fa-f]|\\{1,2}u00[2-7][0-9A-Fa-f]|\\{1,2}x[2-7][0-9A-Fa-f]|&#x?[2-7][0-9A-Fa-f]{1,2};"
 _BASE64 = r"[A-Za-z0-9+/_-]{24,}={0,2}"
-_BREAK = r"(?<=[A-Za-z0-9_=+/.-]{8})(?:\\?\r?\n[ \t]{0,16}|\\r?\\n)(?=[A-Za-z0-9_=+/.-]{8})"
+_BREAK = r"(?<=[A-Za-z0-9_=+/.-]{8})(?:\\?\r?\n[ \t]{0,16}|(?:\\r)?\\n)(?=[A-Za-z0-9_=+/.-]{8})"
 _KEY_HEADER = "PRIVATE KEY"
 _PUTTY, _PUTTY_END = "PuTTY-User-Key-File-", "Private-MAC:"
 _KEY_PIECE = r"(?:\s|\\+[nrt]|[\"'>|+,])*([A-Za-z0-9+/=]+)"

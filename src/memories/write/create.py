@@ -298,7 +298,7 @@ def _ready(draft: Draft, redactor: "Redactor | None") -> _Ready:
 def _checked(draft: Draft) -> Draft:
     """Return a draft whose values are acceptable, in the form in which they are kept."""
     if draft.decay is not None and draft.decay not in tuple(DecayPolicy):
-        raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{str(draft.decay)[:40]}"')
+        raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{validate.shown(str(draft.decay))}"')
     return replace(
         draft,
         content=validate.content(draft.content),
