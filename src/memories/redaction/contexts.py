@@ -97,6 +97,12 @@ def _given(found: Match[str]) -> Span | None:
     return found.start("s"), found.start("s") + len(value)
 
 
+def _literal(found: Match[str]) -> Span | None:
+    """Return where a literal that is passed on as a password stands; names and messages are literals too."""
+    value = found["s"]
+    return found.span("s") if values.is_password(value) and not values.is_name(value) else None
+
+
 def _flag(found: Match[str]) -> Span | None:
     word = found["s"]
     plain = word.isalpha() and not values.is_random(word) and not (len(word) >= 8 and found["sep"] == "=")
@@ -223,6 +229,27 @@ CONTEXTS: tuple[Rule, ...] = (
          rf"(?i:redis-cli|ldap\w{{3,9}}|smbclient|snmp\w{{2,9}})[ ](?:[^\n]{{0,300}}?[ ])?(?:-[awA][ ]|-U[ ][^\s"
          rf"%]{{1,80}}%)"
          rf"(?:{_Q})?(?P<s>[^\s\"'`-][^\s\"'`]{{3,200}})", _given),
+    # A name and a value that stand apart, as in lists of variables and in XML.
+    Rule("password", ("pass", "pwd", "secret", "token", "key"),
+         r"(?i:name|key|id)(?:[\"']?[ \t]{0,3}[:=][ \t]{0,3}[\"']?)[\w.-]{0,40}?(?i:pass(?:word|wd)?|pwd|secret|"
+         r"token|key)[\"']?"
+         r"[\s,]{1,40}[\"']?(?i:value|val)[\"']?[ \t]{0,3}[:=][ \t]{0,3}[\"'](?P<s>[^\s\"']{6,300})[\"']", _given, 60),
+    Rule("password", ("password(", "passwd(", "secret(", "token(", "apikey(", "passphrase(", "key("),
+         rf"(?i:password|passwd|secret|token|key|passphrase)\([ ]{{0,2}}(?:{_Q})(?P<s>[^\s\"'`]{{6,300}})(?"
+         rf":{_Q})[ ]{{0,2}}\)",
+         _literal),
+    Rule("password", ("auth", "credential"),
+         rf"(?i:auth|credentials?)[ ]?[=(:][ ]?[\[(]?[ ]?(?:{_Q})[^\s\"'`]{{1,60}}(?:{_Q}),[ ]{{0,2}}(?:{_Q})(?P"
+         rf"<s>[^\s\"'`]{{6,300}})",
+         _literal),
+    Rule("password", ("pass:", "pass ", "pass=", "pass\"", "pass'", "pw is", "pw: ", "pw = "),
+         r"(?<![A-Za-z])(?P<name>(?:[A-Za-z][\w.-]{0,30}[_.-])?(?i:pass|pw))"
+         rf"{_NAME_END}{_SEPARATOR}{_VALUE}", _password, 33),
+    Rule("password", ("as the password", "as password", "as passphrase", "as the token", "as token", "as the api key",
+                      "as my password", "as a password", "as the passphrase"),
+         r"(?P<s>[^\s\"'`<>(){}\[\]]{8,100})[\"'`]?[ ]as[ ](?:the |my |a )?(?i:pass|token|api key)", _said, 104),
+    Rule("password", ("vault login", "login --with-token"),
+         r"(?i:vault login|--with-token)[ ](?:-\S{1,30}[ ])?(?P<s>[^\s\"'`-][^\s\"'`]{15,200})", _random),
     Rule("password", ("pass:",), rf"{_A}pass:(?P<s>[^\s\"'`]{{4,200}})", _given),
     Rule("password", ("echo ", "printf "),
          rf"(?:echo|printf)[ ](?:-n[ ])?(?:{_Q})?(?:[\w.-]{{1,40}}:)?(?P<s>[^\s\"'`|]{{4,200}})(?:{_Q})?[ ]?\|[ "
