@@ -228,4 +228,4 @@ def test_the_same_export_twice_and_one_that_clashes(memory: Command) -> None:
         assert (answer["imported"], answer["known"]) == (imported, known)
     answer = memory("import", "-", stdin=export(line(text="another")))
     assert (answer.code, json.loads(answer.out)["conflict_count"]) == (1, 1)
-    assert [found["content"] for found in memory("list").json["results"]] == ["content"]
+    assert [found["content"] for found in memory("list", "--pending").json["results"]] == ["content"]
