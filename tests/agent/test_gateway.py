@@ -91,6 +91,7 @@ def test_ac_func_001_every_message_is_stored_with_what_is_known_of_it(gateway: M
     third = gateway.append_history("c", "system", "line", 2, "2026-05-31")
     documents = gateway.tail_history("c", 16)
     assert [document["id"] for document in documents] == [first, second, third]
+    assert documents[0].pop("origin")[:3] == ("agent", "python", user())
     assert documents[0] == {
         "id": "c#0",
         "text": "Hello",
@@ -508,7 +509,7 @@ def test_a_file_of_a_queue_forges_no_origin(flaky: Flaky) -> None:
     gateway.queue.add(turn | {"origin": {"trust": "user", "by": "boss"}})
     gateway.queue.add(turn | {"tags": {"=trust": "user"}})
     gateway.queue.add(turn)
-    assert gateway.drain() == 1
+    assert gateway.drain() == 3
     [kept] = flaky.memories.turns("c")
     assert kept.origin is not None
     assert kept.origin[:3] == ("agent", "python", user())

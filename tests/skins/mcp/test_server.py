@@ -490,7 +490,8 @@ def test_our_errors_are_one_sentence(agent: Agent, memories: Memories) -> None:
 
 def test_wrong_arguments_are_one_sentence(modern: Agent) -> None:
     assert modern.refused("search_memories", query="x", tag={"project": "shop"}) == (
-        'search_memories has no argument "tag"; it has query, limit, scope, conversation, tags, since, until, as_of'
+        'search_memories has no argument "tag"; it has query, limit, scope, conversation, tags, written_by, trust, '
+        "since, until, as_of"
     )
     assert modern.refused("search_memories") == "search_memories needs query"
     assert modern.refused("search_memories", query="x", limit="many").startswith(
