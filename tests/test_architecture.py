@@ -28,8 +28,8 @@ MODULES = [
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
     "memories": """errors text unseen batches disk < origin redaction < logs models < validate decay trust < times
-        config < ids http_client < stores < embedders versions turns lookup < write search transfer < service < agent <
-        skins < __main__""",
+        config < ids http_client < stores < embedders versions turns lookup < write search < transfer < service <
+        agent < skins < __main__""",
     "memories.stores": """records < damage words copies sql chain < protocol columns < logged <
         sqlite postgres documents < chroma qdrant files""",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
@@ -44,7 +44,7 @@ ORDER = {
     "memories.embedders": "protocol wordpiece < fake minilm service",
     "memories.embedders.service": "models cache windows < providers < client < embedder",
     "memories.redaction": "values < rules < contexts < scan own < redactor",
-    "memories.write": "vocabulary queue < reading < duplicates < create change turns forget < review",
+    "memories.write": "vocabulary queue orders < reading suspicion < duplicates < create change turns forget < review",
     "memories.search": "dates speakers surroundings calibration ranking < candidates noise < results < search",
     "memories.transfer": "lines pages proof < audit export importing migrate reembed secrets < backup < doctor",
     "memories.agent": """fence policy < payloads < backend < engine chroma_process < chroma_mcp < gateway < context <

@@ -54,6 +54,7 @@ class Memory:
         accepted_at: When it was accepted, if it had to wait.
         accepted_by: Who accepted it.
         redacted: The kinds of the secrets that were taken out of its latest version when it was written.
+        suspicious: Why it may give orders to a model, by the names of rules; see `write.suspicion`. Mostly empty.
     """
 
     id: str
@@ -77,6 +78,7 @@ class Memory:
     accepted_at: datetime | None = None
     accepted_by: str | None = None
     redacted: tuple[str, ...] = ()
+    suspicious: tuple[str, ...] = ()
 
 
 class Version(NamedTuple):
@@ -90,6 +92,7 @@ class Version(NamedTuple):
         origin: Who wrote it; None if it was written before origins were kept.
         accepted_at: When it was accepted, if it had to wait.
         accepted_by: Who accepted it.
+        suspicious: Why it may give orders to a model; see `Memory`.
     """
 
     version: int
@@ -102,6 +105,7 @@ class Version(NamedTuple):
     origin: Origin | None = None
     accepted_at: datetime | None = None
     accepted_by: str | None = None
+    suspicious: tuple[str, ...] = ()
 
 
 class History(NamedTuple):

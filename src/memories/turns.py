@@ -54,6 +54,7 @@ class Turn:
         tags: Free pairs.
         origin: Who stored it; None if that was before origins were kept.
         redacted: The kinds of the secrets that were taken out of it when it was stored.
+        suspicious: Why it may give orders to a model, by the names of rules; see `write.suspicion`. Mostly empty.
     """
 
     conversation_id: str
@@ -68,6 +69,7 @@ class Turn:
     tags: Mapping[str, str]
     origin: Origin | None = None
     redacted: tuple[str, ...] = ()
+    suspicious: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -110,6 +112,7 @@ def to_turn(record: Record) -> Turn:
         tags=labels,
         origin=origin_of(record.labels),
         redacted=tuple(str(record.fields.get("redacted", "")).split()),
+        suspicious=tuple(str(record.fields.get("suspicious", "")).split()),
     )
 
 

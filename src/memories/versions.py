@@ -135,6 +135,7 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         pending=latest.ended_by == PENDING,
         **_acceptance(fields),
         redacted=redacted(fields),
+        suspicious=suspicious(latest),
     )
 
 
@@ -150,6 +151,7 @@ def to_version(record: Record) -> Version:
         ended_by=record.ended_by,
         origin=origin_of(record.labels),
         **_acceptance(record.fields),
+        suspicious=suspicious(record),
     )
 
 
@@ -158,6 +160,11 @@ def _acceptance(fields: Mapping[str, Any]) -> dict[str, Any]:
     if "accepted_at" not in fields:
         return {}
     return {"accepted_at": from_millis(fields["accepted_at"]), "accepted_by": fields.get("accepted_by")}
+
+
+def suspicious(record: Record) -> tuple[str, ...]:
+    """Return what a version or a turn was marked with when it was written; see `write.suspicion`."""
+    return tuple(str(record.fields.get("suspicious", "")).split())
 
 
 def confidence(record: Record, now: datetime, half_life_hours: float) -> float:

@@ -52,6 +52,7 @@ def memory(found: "Memory") -> dict[str, Any]:
         "pending": found.pending or None,
         **_fields(found, "accepted_at", "accepted_by"),
         "redacted": list(found.redacted) or None,
+        "suspicious": list(found.suspicious) or None,
     }
     return {
         **_fields(found, "id", "content"),
@@ -95,6 +96,7 @@ def _similar(found: "Similar") -> dict[str, Any]:
         "agent": found.agent or None,
         "difference": found.difference or None,
         "origin": origin(found.origin, found.namespace),
+        "suspicious": list(found.suspicious) or None,
     }
     return _fields(found, "id", "content", "similarity", "created_at") | _present(optional)
 
@@ -130,7 +132,7 @@ def turn(said: "Turn") -> dict[str, Any]:
         "tags": dict(sorted(said.tags.items())),
         **_fields(said, "namespace", "created_at"),
         **_present({"message_id": said.message_id, "origin": origin(said.origin, said.namespace)}),
-        **_present({"redacted": list(said.redacted) or None}),
+        **_present({"redacted": list(said.redacted) or None, "suspicious": list(said.suspicious) or None}),
     }
 
 
@@ -190,7 +192,7 @@ def history(result: "History") -> dict[str, Any]:
     versions = [
         _fields(version, *names)
         | _present(_fields(version, "accepted_at", "accepted_by"))
-        | _present({"origin": origin(version.origin, result.namespace)})
+        | _present({"origin": origin(version.origin, result.namespace), "suspicious": list(version.suspicious) or None})
         for version in result.versions
     ]
     chain = _present(_fields(result, "supersedes", "superseded_by") | {"pending": result.pending or None})

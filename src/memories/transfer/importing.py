@@ -18,6 +18,7 @@ from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.lines import Header, Tally, content_hash, is_last, read_header, read_line, refuse_other_files
 from memories.transfer.pages import PAGE, Place, with_vectors
+from memories.write.suspicion import marked
 
 if TYPE_CHECKING:
     from memories.redaction.redactor import Redactor
@@ -335,7 +336,7 @@ class _Importer:
             self._looked_at |= among
             self._count(new, {_owner(line.record.ref) for line in new if self._key_is_taken(line.record)})
             return
-        records = [line.record for line in new]
+        records = [marked(line.record) for line in new]
         kept = {record.ref: record.vectors for record in records if record.vectors is not None}
         ours = self._embedder is not None and self.model == self._embedder.space.model
         records = with_vectors(records, kept if ours else {}, self._embedder)  # before others have to wait

@@ -205,8 +205,9 @@ def to_line(record: Record, vectors: "NDArray[np.float32] | None" = None) -> str
 
 
 def content_hash(record: Record) -> int:
-    """Return 128 bits of what a record says; how often it was read, a statistic, is no part of it."""
-    line = to_line(record._replace(accesses=0))
+    """Return 128 bits of what a record says; how often it was read and what it was marked with are no part of it."""
+    fields = {name: value for name, value in record.fields.items() if name != "suspicious"}
+    line = to_line(record._replace(accesses=0, fields=fields))
     return int.from_bytes(hashlib.blake2b(line.encode("utf-8", "surrogatepass"), digest_size=16).digest())
 
 

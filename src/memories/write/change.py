@@ -15,6 +15,7 @@ from memories.stores.logged import as_added
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record
 from memories.times import from_millis, to_millis
+from memories.write.suspicion import marked
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -152,6 +153,7 @@ def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: da
 def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
     live = latest.ended_at is None
     store.patch([versions.ended(latest, new.created_at, "update") if live else versions.undone(latest)])
+    new = marked(new)
     store.append([new._replace(vectors=vectors)])
     return as_added(store, new)
 

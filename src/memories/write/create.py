@@ -19,6 +19,7 @@ from memories.stores.records import Candidate, Collection, Filter, Record
 from memories.text import query_terms
 from memories.times import kept
 from memories.write.duplicates import Judgement, Verdict, judge
+from memories.write.suspicion import marked
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -42,6 +43,7 @@ class Similar:
         difference: What it says differently, if anything.
         namespace: The namespace it belongs to.
         origin: Who wrote it; None if that was before origins were kept.
+        suspicious: Why it may give orders to a model; see `Memory`.
     """
 
     id: str
@@ -52,6 +54,7 @@ class Similar:
     difference: str = ""
     namespace: str = SHARED
     origin: Origin | None = None
+    suspicious: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ class Writer(NamedTuple):
         draft = ready.draft
         created_at = draft.created_at or self.now
         new = versions.first_version(draft, new_id(created_at), self.lookup.namespace, created_at, ready.redacted)
-        record = as_added(self.store, new)
+        record = as_added(self.store, marked(new))
         self.retire(superseded, record.ref.group, created_at)
         self.store.append([record._replace(vectors=vectors)])
         return self.created(record, similar_to=similar)
@@ -192,7 +195,7 @@ class Writer(NamedTuple):
         new = versions.next_version(
             latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=changes
         )
-        record = as_added(self.store, new)
+        record = as_added(self.store, marked(new))
         self.store.patch([versions.ended(latest, record.created_at, "update")])
         self.store.append([record._replace(vectors=vectors)])
         return self.created(record)
@@ -248,6 +251,7 @@ class Writer(NamedTuple):
                 judgement.reason,
                 record.ref.namespace,
                 origin_of(record.labels),
+                versions.suspicious(record),
             )
             if judgement.verdict is Verdict.SAME:
                 same = same or record

@@ -14,6 +14,7 @@ from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import MAX_INDEX, ROLE, SPEAKER, Collection, Filter, Record, Ref
 from memories.times import kept
 from memories.turns import ROLES, Turn, TurnDraft, conversation_id, scoped_key, to_turn
+from memories.write.suspicion import marked
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -65,7 +66,7 @@ def append(
             turn = None if key is None else keyed.get(key) or _stored(store, namespace, key)
             if turn is None:
                 first = Ref(Collection.HISTORY, namespace, conversation, taken + 1)
-                last = turn = as_added(store, _next(first, last, draft, kinds))
+                last = turn = as_added(store, marked(_next(first, last, draft, kinds)))
                 new.append(turn._replace(vectors=vector))
             if key is not None:
                 keyed[key] = turn

@@ -49,6 +49,7 @@ def memory(found: Memory) -> str:
         ("state", _paint(_YELLOW, WAITS) if found.pending else ""),
         ("accepted", f"{_dated(found.accepted_at)} by {safe(found.accepted_by or '-')}" if found.accepted_at else ""),
         ("redacted", counted(found.redacted)),
+        ("suspicious", ", ".join(found.suspicious)),
     ]
     return f"{_paint(_BOLD, _wrapped(found.content))}\n{_table((name, value) for name, value in rows if value)}"
 
@@ -145,6 +146,7 @@ def history(result: History) -> str:
             until += f", accepted {_dated(version.accepted_at)} by {safe(version.accepted_by or '-')}"
         by = f" by {_writer(version.origin)}" if version.origin else ""
         head = f"version {version.version}, {version.operation}{by}, {_dated(version.created_at)}{until}"
+        head = _marked(head, version.suspicious, ", ")
         tags = [f"  {_paint(_DIM, _tags(version.tags))}"] if version.tags else []
         blocks.append("\n".join([_paint(_DIM, head), f"  {_wrapped(version.content, indent='  ')}", *tags]))
     for name, other in (("supersedes", result.supersedes), ("replaced by", result.superseded_by)):
@@ -362,7 +364,7 @@ def _said(place: int | None, turn: "Turn", what: str) -> str:
     """Return a turn: what was said, and by whom, when and where."""
     said = f"{turn.speaker or turn.role} in {turn.conversation_id}"
     by = f"stored by {_writer(turn.origin)}" if turn.origin else ""
-    details = [what, said, _dated(turn.created_at), _tags(turn.tags), by]
+    details = [what, _marked("", turn.suspicious), said, _dated(turn.created_at), _tags(turn.tags), by]
     return _block(place, turn.content, " · ".join(safe(part) for part in details if part), turn.id)
 
 
@@ -379,7 +381,15 @@ def _item(place: int | None, found: Memory, what: str) -> str:
     faded = "" if found.confidence >= 0.995 else f"confidence {found.confidence:.0%}"
     where = "" if found.namespace == SHARED else f"in {found.namespace}"
     by = f"by {_writer(found.origin)}" if found.origin else ""
-    known = [what, faded, describe_age(found.updated_at, datetime.now(UTC)), by, _tags(found.tags), where]
+    known = [
+        what,
+        _marked("", found.suspicious),
+        faded,
+        describe_age(found.updated_at, datetime.now(UTC)),
+        by,
+        _tags(found.tags),
+        where,
+    ]
     if found.pending:  # what it would do if it were accepted
         key = f"key {safe(found.key)}" if found.key else ""
         known += [WAITS, key, f"supersedes {found.supersedes}" if found.supersedes else ""]
@@ -401,7 +411,13 @@ def _writer_in_full(origin: Origin | None) -> str:
 
 
 def _alike(found: "Similar", what: str) -> str:
-    return f"{what}, by {_writer(found.origin)}" if found.origin else what
+    by = f"{what}, by {_writer(found.origin)}" if found.origin else what
+    return _marked(by, found.suspicious)
+
+
+def _marked(what: str, suspicious: Sequence[str], between: str = " · ") -> str:
+    """Return a remark with the names of the rules that a text met, which says that it may give orders to a model."""
+    return between.join(filter(None, [what, f"suspicious: {', '.join(suspicious)}" if suspicious else ""]))
 
 
 def _one(memory_id: str, content: str, what: str) -> str:

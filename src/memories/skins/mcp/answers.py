@@ -20,7 +20,7 @@ MAX_WHOLE = 40_000  # and of one that was asked for by itself
 
 _BRIEF = (
     *("kind", "id", "content", "tags", "namespace", "conversation_id", "key", "decay_policy", "confidence", "version"),
-    *("score", "similarity", "superseded_by", "deleted", "pending", "role", "speaker"),
+    *("score", "similarity", "superseded_by", "deleted", "pending", "role", "speaker", "suspicious"),
 )
 _USUAL = {"trust": "agent", "kind": "memory", "decay_policy": "stable", "confidence": 1.0, "version": 1}
 # Joiners pass where they join, as in Persian words and in emoji; several in a row hide something.
@@ -59,6 +59,8 @@ def brief(shape: Mapping[str, Any], most: int = MAX_CONTENT) -> dict[str, Any]:
     """Return what matters of a memory, a turn or a hit; what is as usual is left out, and long content is cut."""
     known = {name: shape[name] for name in _BRIEF if shape.get(name) not in (None, "", {})}
     kept = {name: value for name, value in known.items() if value != _USUAL.get(name)}
+    if "suspicious" in kept:
+        kept["suspicious"] = " ".join(kept["suspicious"])
     full = named(shape)
     if "turn_index" not in shape:
         kept.pop("speaker", None)  # the tag agent, which is among the tags
@@ -81,7 +83,8 @@ def shortened(item: Mapping[str, Any], most: int = MAX_CONTENT) -> dict[str, Any
 
 def alike(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return a memory that is like a new one, dated and attributed, as much as tells which one is right."""
-    return shortened(named(found), MAX_ALIKE) | {"created_at": None}
+    marks = " ".join(found.get("suspicious", ())) or None
+    return shortened(named(found), MAX_ALIKE) | {"created_at": None, "suspicious": marks}
 
 
 def fenced(**groups: Any) -> str:
