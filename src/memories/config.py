@@ -90,6 +90,9 @@ class Config(NamedTuple):
     memory_confidence_min: float
     memory_max_per_window: int
     context_token_budget: int | None
+    context_max_per_writer: int | None
+    context_memory_characters: int
+    context_tool_turns: bool
     log_level: str
     mcp_endpoint: str
     redact: str
@@ -152,6 +155,10 @@ def _one_of(*words: str) -> Callable[[str], str]:
 
 def _budget(text: str) -> int | None:
     return None if text.lower() in ("none", "null") else _whole(1, 100_000_000)(text)
+
+
+def _per_writer(text: str) -> int | None:
+    return None if text.lower() in ("none", "null") else _whole(1, validate.MAX_LIMIT)(text)
 
 
 def _log_level(text: str) -> str:
@@ -237,6 +244,12 @@ SETTINGS = (
             "maximum number of memories that an agent stores per conversation and hour"),
     Setting("context_token_budget", "CONTEXT_TOKEN_BUDGET", None, _budget,
             "maximum number of tokens in a context, or none", harmless=True),
+    Setting("context_max_per_writer", "CONTEXT_MAX_PER_WRITER", 3, _per_writer,
+            "maximum number of memories of one other writer in a context, or none"),
+    Setting("context_memory_characters", "CONTEXT_MEMORY_CHARACTERS", 8000, _whole(1, 100_000_000),
+            "maximum number of characters of all memories in a context", harmless=True),
+    Setting("context_tool_turns", "CONTEXT_TOOL_TURNS", False, _yes_or_no,
+            "true: a context has turns of the roles tool and system too"),
     Setting("log_level", "LOG_LEVEL", "INFO", _log_level, "what agents log: DEBUG, INFO, WARN or ERROR",
             harmless=True),
     Setting("mcp_endpoint", "MCP_ENDPOINT", "memories", _name,

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from memories.agent import fence
+from memories.agent import admission, fence
+from memories.agent.admission import Admission, Admitted
 from memories.agent.payloads import ContextPackage, Document, HistoryTurn, MemoryItem, item_of, turn_of
 from memories.errors import InvalidInput
 from memories.logs import event
@@ -47,7 +48,7 @@ def estimate_tokens(text: str) -> int:
 class ContextBuilder:
     """Puts together what a model reads, within a budget; a failing memory never stops an answer."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - these are the settings of a context
         self,
         gateway: "MemoryGateway",
         history_tail_n: int = 16,
@@ -56,6 +57,7 @@ class ContextBuilder:
         token_budget: int | None = None,
         *,
         count_tokens: Callable[[str], int] = estimate_tokens,
+        admission: Admission = Admission(),  # noqa: B008 - a value that nobody can change
     ) -> None:
         """Set what a context contains.
 
@@ -66,6 +68,8 @@ class ContextBuilder:
             min_confidence: The lowest confidence of a memory, 0 to 1.
             token_budget: How many tokens the formatted context may have; None for no limit.
             count_tokens: Returns how many tokens a text has for the model that reads it.
+            admission: What is taken in without being asked for. [default: nothing that seems to give orders to a
+                model, no turns of tools, at most 3 memories of one other writer]
 
         Raises:
             ValueError: A number is not acceptable.
@@ -77,19 +81,40 @@ class ContextBuilder:
         if token_budget is not None and (type(token_budget) is not int or token_budget < 1):
             raise InvalidInput("token_budget must be a whole number, 1 or more, or None")
         self.token_budget = token_budget
-        self._count_tokens = count_tokens
+        self._count_tokens, self._admission = count_tokens, admission
 
     @classmethod
     def from_config(
-        cls, gateway: "MemoryGateway", config: "Config", token_budget: int | None = None
+        cls,
+        gateway: "MemoryGateway",
+        config: "Config",
+        token_budget: int | None = None,
+        *,
+        include_suspicious: bool = False,
+        include_tool_turns: bool = False,
     ) -> "ContextBuilder":
-        """Return a builder with the settings, and with another budget if one is given."""
+        """Return a builder with the settings.
+
+        Args:
+            gateway: The source of turns and memories.
+            config: The settings.
+            token_budget: Another budget than theirs.
+            include_suspicious: Take in texts that seem to give orders to a model; they are marked.
+            include_tool_turns: Take in turns of the roles `tool` and `system`, whatever the setting says.
+        """
+        rules = Admission(
+            include_suspicious,
+            include_tool_turns or config.context_tool_turns,
+            config.context_max_per_writer,
+            config.context_memory_characters,
+        )
         return cls(
             gateway,
             config.history_tail_n,
             config.memory_top_k,
             config.memory_confidence_min,
             config.context_token_budget if token_budget is None else token_budget,
+            admission=rules,
         )
 
     def build_context(self, conversation_id: str, latest_user_text: str) -> dict[str, Any]:
@@ -107,8 +132,9 @@ class ContextBuilder:
             pairs of `MemoryItem` and similarity, most relevant first; `latest_message`; and `metadata`:
             `conversation_id`, `built_at`, `query_latency_ms`, `degraded` and `errors` (part and message),
             `token_budget`, `token_counts` (`history`, `memories`, `latest_message`, `total`: of the formatted text),
-            `truncated`, `dropped_turns`, `dropped_memories`, `shortened_turns`, `latest_message_cut` (characters), and
-            `boundary`, the number of the blocks' marks.
+            `truncated`, `dropped_turns`, `dropped_memories`, `shortened_turns`, `latest_message_cut` (characters),
+            `boundary`, the number of the blocks' marks, and `left_out`: what was found and may not be shown, for each
+            reason its `count` and the first `ids`: `suspicious`, `tool_turn`, `one_writer`, `no_room`.
 
         Raises:
             ContextBuildError: The id of the conversation is not acceptable, or the message is not text.
@@ -181,10 +207,11 @@ class ContextBuilder:
         errors: list[dict[str, str]] = []
         history: list[HistoryTurn] = []
         memories: list[_Pair] = []
+        left_out: list[tuple[str, str]] = []
         if conversation is not None:
-            history = self._attempt(errors, "history", lambda: self._history(conversation, message))
+            history = self._attempt(errors, "history", lambda: self._history(conversation, message, left_out))
         if query.strip():
-            memories = self._attempt(errors, "memories", lambda: self._memories(query))
+            memories = self._attempt(errors, "memories", lambda: self._memories(query, left_out))
         metadata = {
             "conversation_id": conversation,
             "built_at": to_iso(datetime.now(UTC)),
@@ -192,6 +219,7 @@ class ContextBuilder:
             "degraded": bool(errors),
             "errors": errors,
             "boundary": fence.new_boundary(),
+            "left_out": admission.told(left_out),
         }
         return self._truncate_to_budget(vars(ContextPackage(history, memories, message, metadata)))
 
@@ -204,20 +232,37 @@ class ContextBuilder:
             errors.append({"part": part, "error": " ".join(str(exc).split()) or type(exc).__name__})
             return []
 
-    def _history(self, conversation_id: str, latest: str) -> list[HistoryTurn]:
-        turns = self._tail(conversation_id, self.history_tail_n)
-        if not (turns and turns[-1].role == "user" and _said(turns[-1].text) == _said(latest)):
-            return turns
-        if len(turns) == self.history_tail_n < MAX_LIMIT:
-            turns = self._tail(conversation_id, self.history_tail_n + 1)
-        return turns[:-1]
+    def _history(self, conversation_id: str, latest: str, left_out: list[tuple[str, str]]) -> list[HistoryTurn]:
+        """Return the last turns that may be shown, without the latest message; add what may not to `left_out`."""
 
-    def _tail(self, conversation_id: str, n: int) -> list[HistoryTurn]:
-        return _each(turn_of, self.gateway.tail_history(conversation_id, n))
+        def read(n: int) -> tuple[list[Document], Admitted]:
+            found = list(self.gateway.tail_history(conversation_id, n))
+            earlier = found[:-1] if found and _is_latest(found[-1], latest) else found
+            return found, admission.turns(earlier, self._admission)
 
-    def _memories(self, query: str) -> list[tuple[MemoryItem, float]]:
-        found = self.gateway.recall_memory(query, self.memory_top_k, self.min_confidence)
-        return _each(lambda document: (item_of(document), float(document["similarity"])), found)
+        admitted = self._enough(read, self.history_tail_n, self.history_tail_n)
+        left_out += admitted.left_out
+        return _each(turn_of, admitted.documents)[-self.history_tail_n :]
+
+    def _memories(self, query: str, left_out: list[tuple[str, str]]) -> list[_Pair]:
+        """Return the memories that may be shown, best first; add what may not to `left_out`."""
+
+        def read(n: int) -> tuple[list[Document], Admitted]:
+            found = self.gateway.recall_memory(query, n, self.min_confidence)
+            return found, admission.memories(found, self._admission, self.memory_top_k)
+
+        # Twice as many as are wanted, so that there are others to divide the room among.
+        admitted = self._enough(read, self.memory_top_k, min(2 * self.memory_top_k, MAX_LIMIT))
+        left_out += admitted.left_out
+        return _each(lambda document: (item_of(document), float(document["similarity"])), admitted.documents)
+
+    def _enough(self, read: Callable[[int], tuple[list[Document], Admitted]], wanted: int, n: int) -> Admitted:
+        """Return what may be shown; ask for more while what is left out takes the place of what is wanted."""
+        while True:
+            found, admitted = read(n)
+            if len(admitted.documents) >= wanted or len(found) < n or n == MAX_LIMIT:
+                return admitted
+            n = min(MAX_LIMIT, 2 * n)
 
     def _total(self, context: dict[str, Any]) -> int:
         return self._count_tokens(self.format_for_prompt(context))
@@ -274,6 +319,12 @@ class ContextBuilder:
         }
 
 
+def _is_latest(document: Document, latest: str) -> bool:
+    """Return whether the last turn is the message that is to be answered."""
+    text = document.get("text")
+    return isinstance(text, str) and document["metadata"].get("role") == "user" and _said(text) == _said(latest)
+
+
 def _said(text: str) -> list[str]:
     """Return the words of a message, to compare it with a stored one."""
     return unicodedata.normalize("NFC", text)[:MAX_TURN_CHARACTERS].split()
@@ -315,7 +366,8 @@ def _name(conversation_id: str) -> str:
 def turn_item(turn: HistoryTurn) -> dict[str, Any]:
     """Return a turn as a model is shown it, for `fence.line`."""
     who = {"turn": turn.turn_index, "role": turn.role, "speaker": turn.speaker, **writer(turn.origin)}
-    return {**who, "at": turn.ts, "channel": turn.channel, "text": turn.text}
+    known = {"at": turn.ts, "channel": turn.channel, "suspicious": _names(turn.suspicious)}
+    return {**who, **known, "text": turn.text}
 
 
 def memory_item(item: MemoryItem, similarity: float) -> dict[str, Any]:
@@ -333,8 +385,13 @@ def memory_item(item: MemoryItem, similarity: float) -> dict[str, Any]:
         "similarity": round(similarity, 2),
         "about": item.entities,
         "tags": item.tags,
+        "suspicious": _names(item.suspicious),
         "text": item.text,
     }
+
+
+def _names(suspicious: Sequence[str]) -> str | None:
+    return " ".join(suspicious) or None
 
 
 def _turn_line(turn: HistoryTurn) -> str:

@@ -12,6 +12,8 @@ from memories.agent.payloads import Document, HistoryTurn, MemoryItem, document,
 from memories.disk import locked
 from memories.errors import InvalidInput, MemoriesError
 from memories.logs import event
+from memories.models import Memory
+from memories.origin import user
 from memories.search.results import Hit
 from memories.service import Memories
 from memories.stores.records import SEARCHED
@@ -116,7 +118,13 @@ class EngineBackend:
         with _translated():
             query = query_text[:MAX_QUERY_CHARACTERS]
             hits = self.memories.search(query, limit=k, min_confidence=min_confidence, tags=tags)
-            return [_memory_document(hit) | {"shared": hit.memory.namespace != self.memories.namespace} for hit in hits]
+            return [_memory_document(hit) | self._place_of(hit.memory) for hit in hits]
+
+    def _place_of(self, memory: Memory) -> dict[str, bool]:
+        """Return whether a memory is another namespace's, and whether one's own agents wrote it."""
+        reader, written = self.memories.config.identity or self.memories.namespace, memory.origin
+        own = memory.namespace == reader if written is None else (written.namespace, written.user) == (reader, user())
+        return {"shared": memory.namespace != self.memories.namespace, "own": own}
 
     def count_window(self, window: str) -> int:
         """Count the memories tagged with the window; those of other namespaces don't count."""
@@ -169,7 +177,7 @@ def _turn_document(turn: Turn) -> Document:
         "channel": turn.tags.get(_CHANNEL),
         "speaker": turn.speaker,
     }
-    return document(turn.id, turn.content, metadata) | {"origin": turn.origin}
+    return document(turn.id, turn.content, metadata) | {"origin": turn.origin, "suspicious": turn.suspicious}
 
 
 def _memory_document(hit: Hit) -> Document:
@@ -183,4 +191,4 @@ def _memory_document(hit: Hit) -> Document:
     }
     similarity = hit.score if hit.similarity is None else hit.similarity
     found = {"similarity": similarity, "score": hit.score, "origin": memory.origin}
-    return document(memory.id, memory.content, metadata) | found
+    return document(memory.id, memory.content, metadata) | found | {"suspicious": memory.suspicious}

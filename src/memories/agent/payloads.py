@@ -32,6 +32,7 @@ class HistoryTurn:
         channel: Where it came from, such as `web`.
         speaker: Who said it, where the name is known.
         origin: Who stored it, if the store tells; nobody can give it.
+        suspicious: Why it may give orders to a model, by the names of rules; see `Turn`.
 
     Raises:
         InvalidInput: A value is not acceptable.
@@ -46,6 +47,7 @@ class HistoryTurn:
     channel: str | None = None
     speaker: str | None = None
     origin: Origin | None = field(default=None, init=False)
+    suspicious: tuple[str, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         self.conversation_id = validate.one_line(self.conversation_id, "conversation_id")
@@ -75,6 +77,7 @@ class MemoryItem:
         agent: The agent that it is tagged with, once it is stored.
         origin: Who wrote it, if the store tells; nobody can give it.
         shared: Whether it comes from the shared namespace and that is not one's own.
+        suspicious: Why it may give orders to a model, by the names of rules; see `Memory`.
 
     Raises:
         InvalidInput: A value is not acceptable.
@@ -92,6 +95,7 @@ class MemoryItem:
     agent: str | None = None
     origin: Origin | None = field(default=None, init=False)
     shared: bool = field(default=False, init=False)
+    suspicious: tuple[str, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         _text(self.text, MAX_MEMORY_CHARACTERS, "a memory", "summarize it")
@@ -133,7 +137,7 @@ def present(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def metadata_of(turn: HistoryTurn) -> dict[str, Any]:
     """Return all that a document says of a turn beside its text."""
-    return {name: value for name, value in vars(turn).items() if name not in ("text", "origin")}
+    return {name: value for name, value in vars(turn).items() if name not in ("text", "origin", "suspicious")}
 
 
 def turn_of(document: Document) -> HistoryTurn:
@@ -148,6 +152,7 @@ def turn_of(document: Document) -> HistoryTurn:
         given |= {"role": "assistant", "channel": given["channel"] or "tool"}
     turn = HistoryTurn(text=document["text"], **given)
     turn.origin = document.get("origin")  # beside the metadata, which other writers fill in
+    turn.suspicious = document.get("suspicious", ())
     return turn
 
 
@@ -169,6 +174,7 @@ def item_of(document: Document) -> MemoryItem:
         **{name: known.get(name) for name in ("conversation_id", "entities", "tags", "agent")},
     )
     item.origin, item.shared = document.get("origin"), document.get("shared", False)
+    item.suspicious = document.get("suspicious", ())
     return item
 
 

@@ -279,6 +279,7 @@ def context(built: Mapping[str, Any], prompt: str) -> dict[str, Any]:
 
 def _recalled(item: "HistoryTurn | MemoryItem") -> dict[str, Any]:
     shape = vars(item) | {"origin": item.origin and _present(item.origin._asdict())}
+    shape |= {"suspicious": list(item.suspicious) or None}
     return {name: value for name, value in _present(shape).items() if value is not False}
 
 

@@ -1,7 +1,7 @@
 """The command that assembles what a model is given before it answers: context."""
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,8 @@ from memories.skins.cli.output import emit, note, safe
 from memories.skins.cli.session import read_argument
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from memories.agent.context import ContextBuilder
     from memories.service import Memories
 
@@ -22,25 +24,51 @@ MAX_BUDGET = 100_000_000
 @click.argument("query")
 @option("--conversation", metavar="NAME", required=True, help="Conversation that the message belongs to.")
 @option("--budget", metavar="N", help="Maximum number of tokens, as estimated. [default: no limit]")
+@option("--include-suspicious", is_flag=True, help="Include texts that seem to give orders to a model, marked.")
+@option("--include-tool-turns", is_flag=True, help="Include turns of the roles tool and system.")
 @in_session(reads=True)
-def context(memories: "Memories", query: str, conversation: str, budget: str | None) -> None:
+def context(
+    memories: "Memories",
+    query: str,
+    conversation: str,
+    budget: str | None,
+    include_suspicious: bool,
+    include_tool_turns: bool,
+) -> None:
     """Assemble what a model needs to answer a message.
 
     That is the last turns, relevant memories, and the message itself. QUERY is the message, or - to read it from
     standard input. Everything recalled is fenced as data. The text format is the prompt; in JSON it is under prompt,
-    beside its parts.
+    beside its parts. What seems to give orders to a model is left out, and turns of tools; a note says how many.
     """
     message = read_argument(query, "query")
-    builder = _builder(memories, None if budget is None else _tokens(budget))
+    asked = {"include_suspicious": include_suspicious, "include_tool_turns": include_tool_turns}
+    builder = _builder(memories, None if budget is None else _tokens(budget), **asked)
     with contextlib.closing(builder.gateway):
         built = builder.build_context(conversation, message)
     prompt = builder.format_for_prompt(built)
     for failed in built["metadata"]["errors"]:
         note(f"{failed['part']} left out: {failed['error']}")
+    if told := left_out(built["metadata"]["left_out"]):
+        note(told)
     emit(shapes.context(built, prompt), lambda: safe(prompt))
 
 
-def _builder(memories: "Memories", budget: int | None) -> "ContextBuilder":
+def left_out(found: "Mapping[str, Mapping[str, Any]]") -> str:
+    """Return what a context leaves out, and how to include it, as one sentence; empty if it leaves out nothing."""
+    told = [f"{found[reason]['count']} {what}" for reason, what in _LEFT_OUT.items() if reason in found]
+    return f"left out: {'; '.join(told)}" if told else ""
+
+
+_LEFT_OUT = {
+    "suspicious": "that seem to give orders to a model (--include-suspicious)",
+    "tool_turn": "turns of tools or the system (--include-tool-turns)",
+    "one_writer": "more of one other writer (CONTEXT_MAX_PER_WRITER)",
+    "no_room": "for which there is no room (CONTEXT_MEMORY_CHARACTERS)",
+}
+
+
+def _builder(memories: "Memories", budget: int | None, **asked: bool) -> "ContextBuilder":
     """Return a builder over this run's memory, or over what MCP_ENDPOINT names, if it names something else.
 
     Raises:
@@ -60,7 +88,7 @@ def _builder(memories: "Memories", budget: int | None) -> "ContextBuilder":
         gateway = MemoryGateway(endpoint, backend=EngineBackend(memories) if ours else None)
     except UnsupportedEndpoint as exc:
         raise InvalidInput(f"MCP_ENDPOINT: {exc}") from exc
-    return ContextBuilder.from_config(gateway, memories.config, budget)
+    return ContextBuilder.from_config(gateway, memories.config, budget, **asked)
 
 
 def _tokens(text: str) -> int:

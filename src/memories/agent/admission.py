@@ -1,0 +1,135 @@
+"""What may enter a prompt by itself: which turns and memories are left out of a context, and why. Pure."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memories.agent.payloads import Document
+from memories.write.suspicion import marks
+
+if TYPE_CHECKING:
+    from memories.origin import Origin
+
+SUSPICIOUS, TOOL_TURN, ONE_WRITER, NO_ROOM = "suspicious", "tool_turn", "one_writer", "no_room"  # reasons
+PER_WRITER = 3
+MEMORY_CHARACTERS = 8_000
+MAX_NAMED = 20  # documents that are named for a reason; all are counted
+_TOOL_ROLES = ("tool", "system")
+
+
+class Admission(NamedTuple):
+    """What a context takes in.
+
+    Attributes:
+        suspicious: Also texts that seem to give orders to a model; they are marked.
+        tool_turns: Also turns of the roles `tool` and `system`, which nobody said.
+        per_writer: How many memories of one other writer at most; None for no limit.
+        memory_characters: How many characters all memories together have at most.
+    """
+
+    suspicious: bool = False
+    tool_turns: bool = False
+    per_writer: int | None = PER_WRITER
+    memory_characters: int = MEMORY_CHARACTERS
+
+
+class Admitted(NamedTuple):
+    """Documents that a context takes in, in their order, and what it leaves out: the reason, and the id."""
+
+    documents: list[Document]
+    left_out: list[tuple[str, str]]
+
+
+def turns(documents: Sequence[Document], rules: Admission) -> Admitted:
+    """Return the turns of a conversation that may be shown; those that are suspicious have their `suspicious` marks."""
+    kept: list[Document] = []
+    left_out: list[tuple[str, str]] = []
+    for found in map(_marked, documents):
+        if found["suspicious"] and not rules.suspicious:
+            left_out.append((SUSPICIOUS, _id(found)))
+        elif _role(found) in _TOOL_ROLES and not rules.tool_turns:
+            left_out.append((TOOL_TURN, _id(found)))
+        else:
+            kept.append(found)
+    return Admitted(kept, left_out)
+
+
+def memories(documents: Sequence[Document], rules: Admission, most: int) -> Admitted:
+    """Return the memories that may be shown, best first.
+
+    Room is divided: no writer gets more than `per_writer` before all others have had as many. What room is left then
+    goes to the reader's own agents, and never to another writer.
+
+    Args:
+        documents: What was found, best first; more than `most` if there is more.
+        rules: What is taken in.
+        most: How many at most.
+    """
+    left_out: list[tuple[str, str]] = []
+    safe: list[Document] = []
+    for found in map(_marked, documents):
+        if found["suspicious"] and not rules.suspicious:
+            left_out.append((SUSPICIOUS, _id(found)))
+        else:
+            safe.append(found)
+    rows = _divided(safe, rules.per_writer, most)
+    last = max(rows, default=-1) if len(rows) == most else len(safe)
+    left_out += [(ONE_WRITER, _id(found)) for row, found in enumerate(safe[:last]) if row not in rows]
+    kept: list[Document] = []
+    room = rules.memory_characters
+    for row in sorted(rows):
+        size = len(safe[row]["text"])
+        if size <= room or not kept:
+            kept.append(safe[row])
+            room -= size
+        else:
+            left_out.append((NO_ROOM, _id(safe[row])))
+    return Admitted(kept, left_out)
+
+
+def told(left_out: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Return how many documents were left out for each reason, and the first ids; empty if none was."""
+    return {
+        reason: {"count": count, "ids": [name for why, name in left_out if why == reason][:MAX_NAMED]}
+        for reason, count in Counter(reason for reason, _ in left_out).items()
+    }
+
+
+def _divided(found: Sequence[Document], per_writer: int | None, most: int) -> set[int]:
+    """Return the places of those that are taken in."""
+    if per_writer is None:
+        return set(range(min(most, len(found))))
+    taken: Counter[tuple[Any, ...]] = Counter()
+    rows: list[int] = []
+    waiting: list[int] = []
+    for row, document in enumerate(found):
+        who = _writer(document)
+        if taken[who] < per_writer:
+            taken[who] += 1
+            rows.append(row)
+        elif document.get("own", True):
+            waiting.append(row)
+    rows = rows[:most]
+    return {*rows, *waiting[: most - len(rows)]}
+
+
+def _writer(document: Document) -> tuple[Any, ...]:
+    origin: Origin | None = document.get("origin")
+    if origin is None:
+        return (document["metadata"].get("namespace"),)
+    return (origin.by, origin.user, origin.namespace, origin.channel == "import")
+
+
+def _marked(document: Document) -> Document:
+    """Return a document with the marks of its text: also of one that was written before there were any."""
+    if not isinstance(document.get("text"), str):
+        return {**document, "suspicious": ()}  # it can't be shown either
+    return {**document, "suspicious": document.get("suspicious") or marks(document["text"])}
+
+
+def _role(document: Document) -> Any:
+    return document.get("metadata", {}).get("role")
+
+
+def _id(document: Document) -> str:
+    return str(document.get("id", ""))
