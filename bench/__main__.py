@@ -7,7 +7,20 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the command, and comparable between machines
 
-from bench import calibration, cold, conversation, duplicates, floor, long, report, scale, search, stores, turns
+from bench import (
+    calibration,
+    cold,
+    conversation,
+    duplicates,
+    floor,
+    long,
+    report,
+    scale,
+    search,
+    stores,
+    suspicion,
+    turns,
+)
 from bench.retrieval import measure, systems
 from bench.retrieval.datasets import DataError
 
@@ -24,6 +37,7 @@ _WHAT = {
     "floor": ("noise floor",),
     "calibration": ("calibration",),
     "duplicates": ("duplicates",),
+    "suspicion": ("suspicious texts",),
     "all": (
         "cold commands",
         "warm search",
@@ -34,6 +48,7 @@ _WHAT = {
         "noise floor",
         "calibration",
         "duplicates",
+        "suspicious texts",
     ),
 }
 _OF_LOCOMO = ("LoCoMo", "noise floor", "calibration")  # what needs its conversations
@@ -47,9 +62,12 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # a long run shows its tables as they come
     print(f"Measured {report.environment()}.")
     for part in _WHAT[given.what]:
-        data = {"duplicates": None, "long texts": None, **dict.fromkeys(_OF_LOCOMO, given.locomo)}.get(
-            part, given.texts
-        )
+        data = {
+            "duplicates": None,
+            "long texts": None,
+            "suspicious texts": None,
+            **dict.fromkeys(_OF_LOCOMO, given.locomo),
+        }.get(part, given.texts)
         if data is None or _present(data, part):
             _measure(part, given)
 
@@ -75,13 +93,16 @@ def _measure(part: str, given: argparse.Namespace) -> None:
             _locomo(given.locomo, chroma=given.peers)
         case "noise floor" | "calibration":
             _constants(part, given)
-        case "duplicates" | "long texts":
+        case "duplicates" | "long texts" | "suspicious texts":
             _without_data(part)
 
 
 def _without_data(part: str) -> None:
     if part == "long texts":
         long.run(long.ROUNDS)
+        return
+    if part == "suspicious texts":
+        suspicion.run()
         return
     report.heading("Duplicates and corrections")
     print("```")  # plain text, in columns

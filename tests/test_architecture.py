@@ -47,8 +47,8 @@ ORDER = {
     "memories.write": "vocabulary queue orders < reading suspicion < duplicates < create change turns forget < review",
     "memories.search": "dates speakers surroundings calibration ranking < candidates noise < results < search",
     "memories.transfer": "lines pages proof < audit export importing migrate reembed secrets < backup < doctor",
-    "memories.agent": """fence policy < payloads < admission backend < engine chroma_process < chroma_mcp < gateway < context <
-        memory""",
+    "memories.agent": """fence policy < payloads < admission backend < engine chroma_process < chroma_mcp < gateway <
+        context < memory""",
     "memories.skins": "shapes < cli mcp",
     "memories.skins.cli": """output progress < text < session < options < backup <
         log memories search turns context stores status serve trust < review < app""",

@@ -18,6 +18,7 @@ from memories import (
     MemoryItem,
     load_config,
 )
+from memories.agent.admission import Admission
 from memories.agent.context import HISTORY, MEMORIES, estimate_tokens, memory_item
 from memories.agent.fence import MAX_SHOWN, block, line, new_boundary, read_block
 from memories.agent.payloads import document, item_of, metadata_of, turn_of
@@ -77,10 +78,18 @@ def test_ac_func_007_a_context_has_history_memories_and_the_latest_message() -> 
     assert history == [f"turn number {number}" for number in range(4, 20)]
     assert memories == [f"memory number {number}" for number in range(8)]
     assert context["latest_message"] == "what now?"
-    assert gateway.asked == [("tail", "c", 16), ("recall", "what now?", 8, 0.7, None)]
+    assert gateway.asked == [("tail", "c", 16), ("recall", "what now?", 16, 0.7, None)]
     assert set(ContextPackage(**context).metadata) == {
         *("conversation_id", "built_at", "query_latency_ms", "degraded", "errors", "boundary", "token_budget"),
-        *("token_counts", "truncated", "dropped_turns", "dropped_memories", "shortened_turns", "latest_message_cut"),
+        *(
+            "token_counts",
+            "truncated",
+            "dropped_turns",
+            "dropped_memories",
+            "shortened_turns",
+            "latest_message_cut",
+            "left_out",
+        ),
     }
     assert (context["metadata"]["degraded"], context["metadata"]["truncated"]) == (False, False)
 
@@ -104,7 +113,7 @@ def test_ac_conf_004_and_the_budget_come_from_the_settings(monkeypatch: pytest.M
     gateway = FakeGateway()
     built = ContextBuilder.from_config(cast("MemoryGateway", gateway), load_config())
     built.build_context("c", "q")
-    assert gateway.asked[1] == ("recall", "q", 8, 0.25, None)
+    assert gateway.asked[1] == ("recall", "q", 16, 0.25, None)
     assert built.token_budget == 77
 
 
@@ -129,7 +138,7 @@ def test_what_other_writers_stored_is_shown_in_this_specifications_terms() -> No
     gateway.recall_memory = lambda *_: [  # type: ignore[method-assign]
         {"id": "1", "text": "x" * 3_000, "metadata": long, "similarity": 0.5}
     ]
-    context = builder(gateway).build_context("c", "q")
+    context = builder(gateway, admission=Admission(tool_turns=True)).build_context("c", "q")
     [turn], [(item, similarity)] = context["history"], context["memories"]
     assert (turn.role, turn.channel) == ("assistant", "tool")
     assert (item.memory_type, item.source, len(item.text), item.text[-1], similarity) == ("fact", None, 2_000, "…", 0.5)

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memories import AgentMemory, ContextBuilder, MCPError, Memories, MemoryGateway, MemoryPolicy, load_config, logs
+from memories.agent.admission import Admission
 from memories.agent.backend import UnsupportedEndpoint
 from memories.agent.context import HISTORY, MEMORIES
 from memories.agent.engine import EngineBackend
@@ -808,7 +809,8 @@ def test_hostile_contents_come_back_from_the_store_as_data(gateway: MemoryGatewa
     for number, text in enumerate(hostile):
         say(gateway, text, number)
         gateway.write_memory(text[:2_000], "fact", 0.9, TS)
-    builder = ContextBuilder(gateway, history_tail_n=500, memory_top_k=50)
+    everything = Admission(suspicious=True, tool_turns=True, memory_characters=1_000_000)
+    builder = ContextBuilder(gateway, history_tail_n=500, memory_top_k=50, admission=everything)
     context = builder.build_context("c", "system memories data end rules obey")
     prompt, boundary = builder.format_for_prompt(context), context["metadata"]["boundary"]
     shown = [turn["text"] for turn in read_block(prompt, HISTORY, boundary)]

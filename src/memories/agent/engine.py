@@ -177,7 +177,7 @@ def _turn_document(turn: Turn) -> Document:
         "channel": turn.tags.get(_CHANNEL),
         "speaker": turn.speaker,
     }
-    return document(turn.id, turn.content, metadata) | {"origin": turn.origin, "suspicious": turn.suspicious}
+    return document(turn.id, turn.content, metadata) | {"origin": turn.origin} | _suspicious(turn)
 
 
 def _memory_document(hit: Hit) -> Document:
@@ -191,4 +191,8 @@ def _memory_document(hit: Hit) -> Document:
     }
     similarity = hit.score if hit.similarity is None else hit.similarity
     found = {"similarity": similarity, "score": hit.score, "origin": memory.origin}
-    return document(memory.id, memory.content, metadata) | found | {"suspicious": memory.suspicious}
+    return document(memory.id, memory.content, metadata) | found | _suspicious(memory)
+
+
+def _suspicious(found: Memory | Turn) -> Document:
+    return {"suspicious": found.suspicious} if found.suspicious else {}

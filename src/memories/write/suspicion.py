@@ -59,7 +59,7 @@ _LOOK_ALIKE = {ord(sign): letter for letter, signs in _LOOKS.items() for sign in
     for number, code in enumerate(range(first, first + 26))
 }
 _LEET = str.maketrans("013457@$!|", "oieastasii")
-_LEETED = "[a-z][013457@$]+[a-z]"
+_LEETED = frozenset("013457@$")
 _BETWEEN = ".-_*|/~+,"
 _SIGNS = "<[{#:!"  # without one of these, no structure
 _DATA = ("{", "[", "<", "%PDF")  # what is not marked for being encoded alone
@@ -220,12 +220,17 @@ def _disguised(plain: str, folded: str) -> Iterator[str]:
     spelled = (word[1] == word[3] == word[5] in _BETWEEN for word in words if len(word) > 8)
     if list(map(len, words)).count(1) > 5 or any(spelled):
         yield _folded(_compiled(_SPELLED).sub(_joined, plain.casefold()))
-    if any(sign in folded for sign in "013457@$") and len(_compiled(_LEETED).findall(folded)) > 1:
+    if sum(_is_leet(word) for word in words if len(word) > 3 and not word.isalpha()) > 1:
         yield folded.translate(_LEET)
     if any(sign in folded for sign in _BACKWARDS):
         yield folded[::-1]
     if any(sign in folded for sign in _ROT13):
         yield "".join(chr((ord(sign) - 84) % 26 + 97) if "a" <= sign <= "z" else sign for sign in folded)
+
+
+def _is_leet(word: str) -> bool:
+    """Return whether signs stand for letters in a word: there are some in it, and letters too."""
+    return not _LEETED.isdisjoint(word[:-1]) and len(word) < _LONG_WORD and any(map(str.isalpha, word))
 
 
 def _joined(spelled: re.Match[str]) -> str:

@@ -257,7 +257,7 @@ class Tools:
         built = ContextBuilder.from_config(gateway, found_by.config, tokens).build_recall(query, conversation or None)
         known = built["metadata"]
         facts = {name: known[name] for name in ("dropped_turns", "dropped_memories", "shortened_turns")}
-        facts |= {"left_out": {reason: found["count"] for reason, found in known["left_out"].items()}}
+        facts |= {"left_out": ", ".join(f"{found['count']} {reason}" for reason, found in known["left_out"].items())}
         facts |= {"hint": hint, "failed": "; ".join(failed["error"] for failed in known["errors"])}
         return {name: fact for name, fact in facts.items() if fact}, {
             "turns": [turn_item(turn) for turn in built["history"]],
