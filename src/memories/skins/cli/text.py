@@ -12,7 +12,15 @@ from memories.config import SETTINGS, Config, without_password
 from memories.models import PENDING, SHARED, History, Memory, Page, Status
 from memories.origin import AGENT, Origin
 from memories.skins.cli.output import colored, safe
-from memories.skins.shapes import HINT_DUPLICATE, HINT_LEFT, HINT_SAME, HINT_SUSPICIOUS, HINT_WAITS, large_log
+from memories.skins.shapes import (
+    HINT_DUPLICATE,
+    HINT_LEFT,
+    HINT_SAME,
+    HINT_SUSPICIOUS,
+    HINT_WAITS,
+    large_log,
+    note_on,
+)
 from memories.times import describe_age, to_iso
 
 if TYPE_CHECKING:
@@ -96,8 +104,8 @@ def forget_question(history: History) -> str:
 def found(result: "Explanation", *, explain: bool) -> str:
     """Return the hits of a search."""
     head = "\n\n".join(_hit(place, hit) for place, hit in enumerate(result.hits, 1)) or "Nothing found."
-    if result.note:
-        head += f"\n\n{_paint(_YELLOW, safe(result.note))}"
+    if note := note_on(result):
+        head += f"\n\n{_paint(_YELLOW, safe(note))}"
     if not explain:
         return head
     terms = ", ".join(map(safe, result.terms)) or "-"
