@@ -21,7 +21,7 @@ _BLOB = 200  # characters of base64
 _QUOTES = "\"'`“”‘’«»„‚「」『』"
 
 _PUNCTUATION = {
-    ord(sign): " " for sign in '!"#%&()*+,./:;<=>?@[\\]^_`{|}~-\n\r\t\0“”„«»‘’、。，！？：；（）【】「」—–…¿¡'
+    ord(sign): " " for sign in "'!\"#%&()*+,./:;<=>?@[\\]^_`{|}~-\n\r\t\0“”„«»‘’、。，！？：；（）【】「」—–…¿¡"
 }
 _EMPHASIS = {ord(sign): " " for sign in "*`\0"}
 # Letters of other scripts that look like these; a folded text has no capitals and no accents.
@@ -73,6 +73,11 @@ _UNSEEN_RUN = (
 _FLAG = "\U0001f3f4[\U000e0020-\U000e007e]{1,12}\U000e007f"
 _SPELLED = (
     r"(?<![a-z])[a-z](?:([ .\-_*|/~+,])\1{0,2}[a-z](?![a-z]))(?:\1{1,3}[a-z](?![a-z])|\1{1,8}[a-z](?![a-z])){3,400}"
+)
+_APART = ("instruction", "rule")
+_JOINED = ("instruction", "previousrule", "priorrule")
+_TOGETHER = (
+    r"(ignore|disregard|forget)(?:all|any|the|your|of|my|these){0,3}(previous|prior|earlier|above)(instruction|rule)s?"
 )
 _BASE64 = r"(?<![\w+/=-])[A-Za-z0-9+/_-]{24,}={0,2}"
 _HEX = r"(?<![0-9a-z])(?:[0-9a-f]{2}){16,}(?![0-9a-z])|(?<![0-9a-z])(?:(?:\\x|0x)?[0-9a-f]{2}[ ,:]{1,2}){16,}"
@@ -222,6 +227,9 @@ def _disguised(plain: str, folded: str) -> Iterator[str]:
         yield _folded(_compiled(_SPELLED).sub(_joined, plain.casefold()))
     if sum(_is_leet(word) for word in words if len(word) > 3 and not word.isalpha()) > 1:
         yield folded.translate(_LEET)
+    joined = folded.translate(_PUNCTUATION).replace(" ", "")
+    if any(word in joined for word in _JOINED) and not any(word.startswith(_APART) for word in words):
+        yield _compiled(_TOGETHER).sub(r" \1 \2 \3s ", joined)
     if any(sign in folded for sign in _BACKWARDS):
         yield folded[::-1]
     if any(sign in folded for sign in _ROT13):
