@@ -42,6 +42,8 @@ HOSTILE = {
     "FILE_MIGRATE_TO": "postgresql://evil.example/theirs",
     "MEMORY_CONFIDENCE_MIN": "0",
     "MEMORY_MAX_PER_WINDOW": "1000",
+    "CONTEXT_MAX_PER_WRITER": "none",
+    "CONTEXT_TOOL_TURNS": "true",
     "MCP_ENDPOINT": "./evil.db",
 }
 HARMLESS = {
@@ -50,6 +52,7 @@ HARMLESS = {
     "HISTORY_TAIL_N": "5",
     "MEMORY_TOP_K": "2",
     "CONTEXT_TOKEN_BUDGET": "900",
+    "CONTEXT_MEMORY_CHARACTERS": "4000",
     "LOG_LEVEL": "ERROR",
 }
 
