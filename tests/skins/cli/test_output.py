@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from memories.origin import user
+
 Command = Callable[..., Any]
 ESCAPE = "\x1b"
 ID = "01a1fdf1-92cd-72f2-8000-000000000000"
@@ -62,7 +64,7 @@ def test_a_terminal_gets_text_in_colours(terminal: Command, stored: Callable[...
     shown = terminal("list")
     assert shown.code == 0
     assert f"{ESCAPE}[1mDeploys happen on Tuesdays{ESCAPE}[0m" in shown.out
-    assert "just now · project=shop" in shown.out
+    assert f"just now · by {user()} · project=shop" in shown.out
 
 
 def test_a_terminal_gets_no_colours_where_that_is_asked(terminal: Command, stored: Callable[..., str]) -> None:

@@ -87,7 +87,7 @@ def test_who_resembles_a_new_memory_is_named_with_its_writer(memory: Command) ->
 def test_text_tells_who_wrote(memory: Command) -> None:
     made = memory("create", "Deploys happen on Tuesdays").json["id"]
     memory("turns", "add", "standup", "Deploys happen on Fridays")
-    assert f"written by  {user()} (agent) by cli: {user()}@{host()}" in memory("get", made, "--format", "text").out
+    assert f"writer     {user()} (agent) by cli: {user()}@{host()}" in memory("get", made, "--format", "text").out
     assert f" · by {user()}" in memory("list", "--format", "text").out
     assert f" · stored by {user()}" in memory("turns", "tail", "standup", "--format", "text").out
     assert f"version 1, create by {user()}, " in memory("history", made, "--format", "text").out

@@ -241,7 +241,7 @@ def test_history_shows_every_version_oldest_first(memory: Command, stored: Calla
     shape = memory("history", memory_id).json
     assert list(shape) == ["id", "versions", "count"]
     assert (shape["id"], shape["count"]) == (memory_id, 3)
-    keys = ["version", "content", "tags", "operation", "created_at", "ended_at", "ended_by"]
+    keys = ["version", "content", "tags", "operation", "created_at", "ended_at", "ended_by", "origin"]
     assert [list(version) for version in shape["versions"]] == [keys] * 3
     told = [[version[key] for key in ("version", "content", "operation")] for version in shape["versions"]]
     assert told == [

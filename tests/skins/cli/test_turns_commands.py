@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from memories import Memories
+from memories.origin import host, user
 from memories.skins.cli import turns
 
 Command = Callable[..., Any]
@@ -57,6 +58,7 @@ def test_add_shows_the_turn(memory: Command) -> None:
         "namespace": "shared",
         "created_at": "2026-05-01T09:00:00.000Z",
         "message_id": "a",
+        "origin": {"trust": "agent", "channel": "cli", "by": user(), "host": host(), "program": "0.1.0"},
     }
     plain = memory("turns", "add", "trip", "hello").json
     assert (plain["turn_index"], plain["role"], plain["speaker"]) == (1, "user", None)

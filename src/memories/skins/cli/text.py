@@ -45,7 +45,7 @@ def memory(found: Memory) -> str:
     rows = [
         ("id", found.id),
         ("namespace", found.namespace),
-        ("written by", _writer_in_full(found.origin)),
+        ("writer", _writer_in_full(found.origin)),
         ("tags", _tags(found.tags) or "-"),
         ("decay", f"{found.decay_policy}, confidence {found.confidence:.0%}"),
         ("created", _dated(found.created_at)),
