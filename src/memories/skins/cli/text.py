@@ -45,11 +45,11 @@ def memory(found: Memory) -> str:
     rows = [
         ("id", found.id),
         ("namespace", found.namespace),
-        ("writer", _writer_in_full(found.origin)),
         ("tags", _tags(found.tags) or "-"),
         ("decay", f"{found.decay_policy}, confidence {found.confidence:.0%}"),
         ("created", _dated(found.created_at)),
         ("updated", f"{_dated(found.updated_at)}, version {found.version}" if found.version > 1 else ""),
+        ("writer", _writer_in_full(found.origin)),
         ("reinforced", _dated(found.last_reinforced_at) if found.last_reinforced_at else ""),
         ("key", safe(found.key or "")),
         ("supersedes", found.supersedes or ""),
