@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memories.errors import InvalidInput
-from memories.times import describe_age, from_millis, mixes_zones, parse_time, to_iso, to_millis
+from memories.times import describe_age, from_millis, mixes_zones, parse_span, parse_time, to_iso, to_millis, to_moment
 
 NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)
 
@@ -118,3 +118,40 @@ def test_a_day_counts_to_its_end_however_it_is_written(day: str) -> None:
 )  # fmt: skip
 def test_ages_are_told_in_words(seconds: int, words: str) -> None:
     assert describe_age(NOW - timedelta(seconds=seconds), NOW) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ("last week", "2026-02-09T00:00:00.000Z", "2026-02-15T23:59:59.999Z"),
+        ("Yesterday", "2026-02-20T00:00:00.000Z", "2026-02-20T23:59:59.999Z"),
+        ("  last   monday ", "2026-02-16T00:00:00.000Z", "2026-02-16T23:59:59.999Z"),
+        ("monday", "2026-02-16T00:00:00.000Z", "2026-02-16T23:59:59.999Z"),
+        ("3 may", "2025-05-03T00:00:00.000Z", "2025-05-03T23:59:59.999Z"),
+        ("may", "2025-05-01T00:00:00.000Z", "2025-05-31T23:59:59.999Z"),
+        ("29 February", "2024-02-29T00:00:00.000Z", "2024-02-29T23:59:59.999Z"),
+        ("this month", "2026-02-01T00:00:00.000Z", "2026-02-21T23:59:59.999Z"),
+        ("2 weeks ago", "2026-02-07T10:00:00.000Z", "2026-02-07T10:00:00.000Z"),
+        ("an hour ago", "2026-02-21T09:00:00.000Z", "2026-02-21T09:00:00.000Z"),
+        ("2024-05-31", "2024-05-31T00:00:00.000Z", "2024-05-31T23:59:59.999Z"),
+        ("7d", "2026-02-14T10:00:00.000Z", "2026-02-14T10:00:00.000Z"),
+    ],
+)
+def test_times_in_words_are_spans(text: str, first: str, last: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    assert tuple(map(to_iso, parse_span(text, NOW))) == (first, last)
+    assert to_iso(to_moment(text, NOW) or NOW) == first
+    assert to_iso(to_moment(text, NOW, end_of_day=True) or NOW) == last
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_days_in_words_are_local_ones(berlin: None) -> None:
+    assert to_iso(parse_span("yesterday", NOW)[0]) == "2026-02-19T23:00:00.000Z"
+
+
+@pytest.mark.parametrize("text", ["what was last week", "3 days", "may or june", "999999 years ago", "x" * 100_000])
+def test_other_words_are_no_time(text: str) -> None:
+    with pytest.raises(InvalidInput, match="not a date or time"):
+        parse_span(text, NOW)

@@ -11,6 +11,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _DATE_ONLY = re.compile(r"\d{4}-?\d{2}-?\d{2}|\d{4}-?W\d{2}(-?\d)?")
 _AGO = re.compile(r"(\d{1,6})\s*(m|min|h|d|w)")
+_IN_WORDS = re.compile(r"(\d{1,6}|an?)\s+(minute|hour|day|week|month|year)s?\s+ago", re.IGNORECASE)
+_WORD_DAYS = {"month": 30, "year": 365}
 _AGO_UNITS = {"m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _AGES = (
     (31_557_600, "year"),
@@ -79,9 +81,45 @@ def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetim
             moment += timedelta(days=1, milliseconds=-1)
         return moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise InvalidInput(
-            f'not a date or time: "{shown(text)}"; use 2024-05-31, an ISO 8601 time, or how long ago, such as 7d'
-        ) from None
+        raise _not_a_time(text) from None
+
+
+def parse_span(text: str, now: datetime) -> tuple[datetime, datetime]:
+    """Read a time as people write it in a filter: as `parse_time` does, or in words.
+
+    Args:
+        text: What was written: `2024-05-31`, `7d`, `last week`, `yesterday`, `3 May`, `2 hours ago`. Days are those of
+            local time.
+        now: The time that "ago" counts from.
+
+    Returns:
+        Its first and its last millisecond, aware, in UTC: of a day or a week they differ.
+
+    Raises:
+        InvalidInput: It is not a time, or out of the years 1 to 9999.
+    """
+    if ago := _IN_WORDS.fullmatch(text.strip()):
+        count, unit = int(ago[1]) if ago[1].isdigit() else 1, ago[2].lower()
+        length = timedelta(days=_WORD_DAYS[unit]) if unit in _WORD_DAYS else timedelta(**{f"{unit}s": 1})
+        try:
+            return now - count * length, now - count * length
+        except OverflowError:
+            raise _not_a_time(text) from None
+    try:
+        return parse_time(text, now), parse_time(text, now, end_of_day=True)
+    except InvalidInput:
+        from memories import dates  # which most commands do without
+
+        days = dates.span(text, now.astimezone())
+        if days is None:
+            raise
+        return parse_time(f"{days[0]}", now), parse_time(f"{days[1]}", now, end_of_day=True)
+
+
+def _not_a_time(text: str) -> InvalidInput:
+    return InvalidInput(
+        f'not a date or time: "{shown(text)}"; use 2024-05-31, an ISO 8601 time, or how long ago, such as 7d'
+    )
 
 
 def mixes_zones(one: str, other: str) -> bool:
@@ -132,7 +170,7 @@ def to_moment(given: Moment | None, now: datetime, *, end_of_day: bool = False) 
         InvalidInput: It is not a time, or has no zone.
     """
     if isinstance(given, str):
-        return parse_time(given, now, end_of_day=end_of_day)
+        return parse_span(given, now)[end_of_day]
     if given is not None and not isinstance(given, datetime):
         raise InvalidInput(f"{str(given)[:40]} is not a time; give an aware datetime, or text such as 2024-05-31")
     if given is not None and given.tzinfo is None:

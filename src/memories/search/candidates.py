@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories import versions
+from memories import dates, versions
 from memories.embedders.protocol import embed_query
 from memories.lookup import accepted_by_then, known_at
-from memories.search import dates
 from memories.search.ranking import FULL_LENGTH, FULL_WORDS, ON_DATE, Evidence, Features, fused
 from memories.search.speakers import named, without
 from memories.stores.protocol import Store

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memories.search.dates import (
+from memories.dates import (
     DAYS_AFTER,
     DAYS_BEFORE,
     WIDTH_SHARE,

@@ -18,6 +18,8 @@ DAYS_BEFORE, DAYS_AFTER = 3.0, 7.0  # at this distance from a single day, a time
 WIDTH_SHARE = 0.25  # of the width of a span is added to these distances
 _RECENT_DAYS = 14
 _NEAR_DAYS, _FITTING_DAYS = 2.0, 7
+_LONGEST = 60  # characters of a date
+_LEAP_YEARS = 8  # in which there is always a 29 February, from 1904 to 2096
 
 _MONTHS = {
     name: number
@@ -86,6 +88,26 @@ def spans(text: str, now: datetime, years: Sequence[int]) -> list[Span]:
         if matches:
             text = pattern.sub(" . ", text)  # what one pattern has read, no other reads again
     return found
+
+
+def span(text: str, now: datetime) -> Span | None:
+    """Return the days that a text stands for, such as "last week", "yesterday" or "3 May"; None if it is no date.
+
+    Args:
+        text: A date and nothing else.
+        now: When it was written. Of a date without a year, the last one that has begun is meant.
+    """
+    today, written = now.date(), " ".join(text.split()).title()  # with a capital, "May" is a month
+    if len(written) > _LONGEST:
+        return None
+    asked = _Asked(today, range(today.year, today.year - _LEAP_YEARS, -1))
+    for phrase in (written, f"On {written}"):  # a weekday or a month by itself
+        for pattern, read in _patterns():
+            match = pattern.fullmatch(phrase)
+            found: list[Span] = list(read(match, asked)) if match else []
+            if found:
+                return next((each for each in found if each[0] <= today), found[0])
+    return None
 
 
 def closeness(days: "NDArray[np.int64]", spans: Sequence[Span]) -> "NDArray[np.float64]":
