@@ -103,6 +103,15 @@ def covered(text: str, words: Sequence[str]) -> float:
     return sum(f" {beginning}" in held for beginning in beginnings) / max(1, len(words))
 
 
+def words_in(text: str) -> set[str]:
+    """Return the words of a text without case and accents; of unspaced scripts, its characters and pairs."""
+    indexed = _bare(index_text(text))
+    found = set(_words(indexed))
+    if not indexed.isascii():
+        found.update(piece for piece in indexed.split() if is_unspaced(piece) or _is_emoji(piece[0]))
+    return found
+
+
 def _bare(text: str) -> str:
     """Return text without accents and other marks."""
     if text.isascii():
