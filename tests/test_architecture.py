@@ -27,8 +27,8 @@ MODULES = [
 # to a neighbour on its own. So there is no cycle and no skin needs another. Of the stores, Chroma and Qdrant need the
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
-    "memories": """errors text unseen batches disk < origin redaction < logs models < validate decay trust < times
-        config < ids http_client < stores < embedders versions turns lookup < write search < transfer < service <
+    "memories": """errors text unseen batches dates disk < origin redaction < logs models < validate decay trust < times
+        config < ids http_client < stores < embedders versions turns lookup < where < write search < transfer < service <
         agent < skins < __main__""",
     "memories.stores": """records < damage words copies sql chain < protocol columns < logged <
         sqlite postgres documents < chroma qdrant files""",
@@ -44,14 +44,16 @@ ORDER = {
     "memories.embedders": "protocol wordpiece < fake minilm service",
     "memories.embedders.service": "models cache windows < providers < client < embedder",
     "memories.redaction": "values < rules < contexts < scan own < redactor",
-    "memories.write": "vocabulary queue orders < reading suspicion < duplicates < create change turns forget < review",
-    "memories.search": "dates speakers surroundings calibration ranking < candidates noise < results < search",
+    "memories.where": "language < selector",
+    "memories.write": """vocabulary queue orders < reading suspicion < duplicates <
+        create change turns forget < many review < rollback""",
+    "memories.search": "speakers surroundings calibration ranking < candidates noise < results < search",
     "memories.transfer": "lines pages proof < audit export importing migrate reembed secrets < backup < doctor",
     "memories.agent": """fence policy < payloads < admission backend < engine chroma_process < chroma_mcp < gateway <
         context < memory""",
     "memories.skins": "shapes < cli mcp",
-    "memories.skins.cli": """output progress < text < session < options < backup <
-        log memories search turns context stores status serve trust < review < app""",
+    "memories.skins.cli": """output progress < text < session < options < backup many <
+        log memories rollback search turns context stores status serve trust < review < app""",
     "memories.skins.mcp": "answers < server < stdio",
 }
 MAX_FILES_TO_ROWS = 16

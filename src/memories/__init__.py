@@ -64,18 +64,19 @@ if TYPE_CHECKING:
     from memories.transfer.audit import LogFilters
     from memories.turns import Conversation, Turn, TurnDraft
     from memories.write.create import Created, Similar
+    from memories.write.many import Affected, Step
 
 __version__ = "0.1.0"
 
 
 # fmt: off
 __all__ = [
-    "Actor", "AgentMemory", "AmbiguousId", "Backend", "Change", "Config", "ConfigError", "Conflict", "Considered",
-    "ContextBuildError", "ContextBuilder", "ContextPackage", "Conversation", "Created", "DecayPolicy", "Draft",
-    "Embedder", "EmbedderError", "EmbedderMismatch", "Explanation", "Forgotten", "History", "HistoryTurn", "Hit",
-    "InvalidInput", "LogCheck", "LogEntry", "LogFilters", "MCPError", "Memories", "MemoriesError", "Memory",
+    "Actor", "Affected", "AgentMemory", "AmbiguousId", "Backend", "Change", "Config", "ConfigError", "Conflict",
+    "Considered", "ContextBuildError", "ContextBuilder", "ContextPackage", "Conversation", "Created", "DecayPolicy",
+    "Draft", "Embedder", "EmbedderError", "EmbedderMismatch", "Explanation", "Forgotten", "History", "HistoryTurn",
+    "Hit", "InvalidInput", "LogCheck", "LogEntry", "LogFilters", "MCPError", "Memories", "MemoriesError", "Memory",
     "MemoryGateway", "MemoryItem", "MemoryPolicy", "NotFound", "NotReinforceable", "Origin", "Page", "RequestError",
-    "SchemaTooNew", "SearchFilters", "Similar", "Space", "Status", "Store", "StoreBusy", "StoreDamaged",
+    "SchemaTooNew", "SearchFilters", "Similar", "Space", "Status", "Step", "Store", "StoreBusy", "StoreDamaged",
     "StoreError", "StoreUnreachable", "SystemFault", "Turn", "TurnDraft", "Version", "__version__", "load_config",
 ]
 # fmt: on
@@ -104,6 +105,7 @@ _HOMES = {
         "service": "Memories",
         "stores": "Store",
         "write.create": "Created Similar",
+        "write.many": "Affected Step",
         "transfer.audit": "LogFilters",
         "turns": "Conversation Turn TurnDraft",
     }.items()

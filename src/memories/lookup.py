@@ -1,6 +1,6 @@
 """Memories that are looked up rather than searched: one by its id, a prefix of it or its key, and pages of many."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import Collection, Filter, Record
 from memories.times import mixes_zones, to_millis, to_moment
 
+_PAGE = 500  # that are read at once for an expression that few may meet
 _MOST_VERSIONS = 1_000_000  # more than one memory has
 
 
@@ -130,20 +131,31 @@ class Lookup(NamedTuple):
         group = self.find(memory_id, deleted=True).ref.group
         return self.store.scan(self.where(state="any", group=group), limit=_MOST_VERSIONS)
 
-    def page(self, where: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
-        """Return a page of records, newest first, and the cursor of the next page if there is one."""
+    def page(
+        self, where: Filter, limit: int, cursor: str | None, selects: Callable[[Record], bool] | None = None
+    ) -> tuple[list[Record], str | None]:
+        """Return a page of records, newest first, and the cursor of the next page if there is one.
+
+        Args:
+            where: Which records.
+            limit: How many at most.
+            cursor: The cursor of the page before.
+            selects: Which of these; as many are read as it takes to fill the page.
+        """
         after = None if cursor is None else self._parse_cursor(cursor)
-        records: list[Record] = []
-        while len(records) <= limit:
-            found = self.store.scan(where, limit=limit + 1, after=after, newest_first=True)
-            records += accepted_by_then(found, where.as_of)
-            if len(found) <= limit:
+        found: list[Record] = []
+        size = limit + 1
+        while len(found) <= limit:
+            read = self.store.scan(where, limit=size, after=after, newest_first=True)
+            current = accepted_by_then(read, where.as_of)
+            found += current if selects is None else filter(selects, current)
+            if len(read) < size:
                 break
-            after = (found[-1].ref.group, found[-1].ref.position)
-        if len(records) <= limit:
-            return records, None
-        last = records[limit - 1].ref
-        return records[:limit], f"{last.group}.{last.position}"
+            after, size = (read[-1].ref.group, read[-1].ref.position), min(2 * size, max(size, _PAGE))
+        if len(found) <= limit:
+            return found, None
+        last = found[limit - 1].ref
+        return found[:limit], f"{last.group}.{last.position}"
 
     def _parse_cursor(self, cursor: str) -> tuple[str, int]:
         group, separator, position = str(cursor).rpartition(".")

@@ -49,6 +49,7 @@ class Memory:
         superseded_by: The id of the memory that replaced it; it is then no longer found by a search.
         deleted: Whether it was deleted (it can be restored).
         access_count: How often it was read; approximate.
+        source: The conversation that it was made from, or a turn of it such as `standup#3`, if its writer said so.
         origin: Who wrote its latest version; None if that was before origins were kept.
         pending: Whether it waits to be accepted; no search, list or context shows it unless asked for what waits.
         accepted_at: When it was accepted, if it had to wait.
@@ -79,13 +80,14 @@ class Memory:
     accepted_by: str | None = None
     redacted: tuple[str, ...] = ()
     suspicious: tuple[str, ...] = ()
+    source: str | None = None
 
 
 class Version(NamedTuple):
     """One version of a memory: what it said from `created_at` until `ended_at`.
 
     Attributes:
-        operation: What wrote it: `create`, `update` or `restore`.
+        operation: What wrote it: `create`, `update`, `restore` or `rollback`.
         ended_at: When it stopped being the current one, if it did.
         ended_by: What ended it: `update`, `delete` or `supersede`; the last two say so if they were undone. `pending`
             if it waits to be accepted.
@@ -139,6 +141,7 @@ class Draft:
     confidence: float | None = None
     created_at: datetime | None = None
     pending: bool = False
+    source: str | None = None
 
 
 class Page(NamedTuple):
@@ -155,11 +158,13 @@ class Forgotten(NamedTuple):
         id: The memory, or the conversation.
         versions: How many versions or turns it had; 0 if they were gone and only their bytes were left.
         also_in: Files that may still hold it, such as snapshots taken before an upgrade.
+        memories: How many memories went with the turns that they were made from.
     """
 
     id: str
     versions: int
     also_in: tuple[str, ...]
+    memories: int = 0
 
 
 class Actor(NamedTuple):
@@ -182,7 +187,7 @@ class Change(NamedTuple):
     """What an entry of the audit log says was done to a memory or a conversation.
 
     Attributes:
-        action: `create`, `update`, `restore`, `delete`, `supersede`, `reinforce`, `accept`, `turns`, `forget`,
+        action: `create`, `update`, `restore`, `delete`, `supersede`, `reinforce`, `accept`, `rollback`, `turns`, `forget`,
             `import`, `undone` (the change of the entry `first` was not stored after all) or `change`.
         id: The memory; None for turns.
         conversation: The conversation of turns, if it is still there and may be read; else its digest, after a `#`.

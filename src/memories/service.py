@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from memories.search.search import SearchFilters
     from memories.transfer.audit import LogFilters
     from memories.turns import Conversation, Turn, TurnDraft
+    from memories.where.selector import Selector
     from memories.write.create import Created, Writer
+    from memories.write.many import Affected
+    from memories.write.queue import RetryQueue
     from memories.write.review import Review
 
 
@@ -131,6 +134,7 @@ class Memories:
         confidence: float | None = None,
         created_at: datetime | None = None,
         pending: bool = False,
+        source: str | None = None,
         force: bool = False,
         redact: bool = True,
     ) -> "Created":
@@ -147,6 +151,8 @@ class Memories:
             created_at: When it was first written, for imports; now by default.
             pending: It waits until a person accepts it (see `review`); its key and `supersedes` count from then on.
                 What comes by the channel `hook` always waits.
+            source: The conversation that it was made from, or one of its turns, such as `standup#3`: `forget_turns`
+                erases it with them if it is told to.
             force: Skip the duplicate check.
             redact: Take out secrets, and what stands in `<private>` tags; see the setting `redact`.
 
@@ -158,7 +164,7 @@ class Memories:
             InvalidInput: A value is not acceptable; nothing was stored.
             NotFound: There is no memory `supersedes`.
         """
-        draft = Draft(content, tags or {}, decay, key, supersedes, confidence, created_at, pending)
+        draft = Draft(content, tags or {}, decay, key, supersedes, confidence, created_at, pending, source)
         return self.create_many([draft], force=force, redact=redact)[0]
 
     def create_many(
@@ -308,7 +314,9 @@ class Memories:
         place = (self.namespace, conversation_id)
         return append(self._store, self._embedder, place, drafts, self._now(), self._redactor(redact))
 
-    def forget_turns(self, conversation_id: str, *, index: int | None = None) -> Forgotten:
+    def forget_turns(
+        self, conversation_id: str, *, index: int | None = None, with_memories: bool = False, dry_run: bool = False
+    ) -> Forgotten:
         """Erase a conversation, or one of its turns: no byte of it stays in the store.
 
         Turns that are still queued for the conversation are erased with it; see `MemoryGateway`.
@@ -316,6 +324,8 @@ class Memories:
         Args:
             conversation_id: A conversation in your own namespace.
             index: The only turn to erase; the others keep their indexes.
+            with_memories: Also erase your memories of which a version was made from what is erased; see `create`.
+            dry_run: Erase nothing, only return how much there is.
 
         Raises:
             NotFound: There is no such conversation or turn.
@@ -323,12 +333,103 @@ class Memories:
                 the same; forgetting anything finishes the erasure.
         """
         from memories.write import forget
-        from memories.write.queue import RetryQueue, files_of
 
-        if index is not None:
-            return forget.turn(self._store, self.namespace, conversation_id, index)
-        queue = RetryQueue.of_turns(*files_of(self.config, self.namespace))
-        return forget.conversation(self._store, self.namespace, conversation_id, queue)
+        turns = forget.Turns(self._store, self.namespace, conversation_id, index)
+        if not with_memories:
+            return turns.forget(self._queue(), dry_run=dry_run)
+        from memories.write.many import forget_with_turns
+
+        return forget_with_turns(self._lookup, turns, self._queue(), dry_run=dry_run)
+
+    # --- changing many ---------------------------------------------------------------------------------------------
+
+    def delete_where(self, where: str, *, dry_run: bool = False) -> "Affected":
+        """Delete all memories of one's own namespace that meet an expression of the filter language.
+
+        All are deleted at one moment, so that the rollback that the answer names brings back just these. Up to 10,000
+        are deleted in one transaction; of more, a run that was cut short has deleted some, and a second one the rest.
+
+        Args:
+            where: The expression, such as "by = claude-code and updated > 7d". Only current memories are deleted.
+            dry_run: Change nothing, only return what would be done.
+
+        Raises:
+            InvalidInput: The expression can't be read; the message names the place.
+        """
+        from memories.write import many
+
+        return many.delete(self._lookup, self._selector(where), dry_run=dry_run)
+
+    def forget_where(self, where: str, *, scope: str = "memories", dry_run: bool = False) -> "Affected":
+        """Erase all memories or turns of one's own namespace that meet an expression. This cannot be undone.
+
+        Args:
+            where: The expression. A memory is judged by its latest version, whatever state it is in, and erased with
+                all of its versions. If it is "conversation = NAME" and nothing else, turns that are still queued for
+                that conversation are erased too.
+            scope: `memories`, `history` (turns) or `all`.
+            dry_run: Change nothing, only return what would be done.
+
+        Raises:
+            InvalidInput: The expression can't be read, or asks turns for what only memories have.
+            StoreBusy: See `forget`.
+        """
+        from memories.search.search import collections_of
+        from memories.write import many
+
+        kinds = collections_of(scope)
+        selectors = [self._selector(where, kind, any_state=kind is Collection.MEMORY) for kind in kinds]
+        return many.forget(self._lookup, selectors, self._queue().discard, dry_run=dry_run)
+
+    def tag_where(
+        self,
+        where: str | None,
+        *,
+        tags: Mapping[str, str] | None = None,
+        remove_tags: Sequence[str] = (),
+        rename_tags: Mapping[str, str] | None = None,
+        dry_run: bool = False,
+    ) -> "Affected":
+        """Set, remove or rename tags of all memories of one's own namespace that meet an expression.
+
+        Args:
+            where: The expression; None for all memories.
+            tags: Tags to set.
+            remove_tags: Keys of tags to remove.
+            rename_tags: Keys by their new keys, or tags as `key=value` by what they are to be. A memory that has the
+                new key already keeps the value that it has there.
+            dry_run: Change nothing, only return what would be done.
+
+        Raises:
+            InvalidInput: The expression can't be read, or a tag is not acceptable.
+        """
+        from memories.write import many
+
+        tagging = many.Tagging(tags or {}, remove_tags, rename_tags or {})
+        return many.retag(self._lookup, self._embedder, self._selector(where), tagging, dry_run=dry_run)
+
+    def rollback(self, to: Moment, *, where: str | None = None, dry_run: bool = False) -> "Affected":
+        """Put the memories of one's own namespace back as they were at a time, by new versions and deletions.
+
+        What was created since is deleted, what was changed gets a version that says what it said, what was deleted or
+        replaced is restored. Turns stay as they are, for they never change. The answer names the rollback that undoes
+        this one. Up to 10,000 memories are put back in one transaction; of more, a run that was cut short has put back
+        some, and a second one the rest.
+
+        Args:
+            to: The time, not in the future; a date means its beginning.
+            where: Only memories of which a version since then, or else the latest one, meets this expression.
+            dry_run: Change nothing, only return what would be done.
+
+        Raises:
+            InvalidInput: The time or the expression is not acceptable.
+        """
+        from memories.write.rollback import Rollback
+
+        now = self._now()
+        selector = None if where is None else self._selector(where, any_state=True, now=now)
+        lookup = self._lookup._replace(store=logged(self._kept, self._channel, self._clock, None))
+        return Rollback.of(lookup, to, now, selector).run(self._embedder, dry_run=dry_run)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -402,6 +503,7 @@ class Memories:
         as_of: Moment | None = None,
         deleted: bool = False,
         pending: bool = False,
+        where: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page:
@@ -417,6 +519,7 @@ class Memories:
             as_of: List what was current at this time.
             deleted: List deleted memories instead.
             pending: List those that wait to be accepted instead; see `review`.
+            where: An expression of the filter language, such as "type = fact and not by = ann".
             limit: How many at most, up to 1,000.
             cursor: `next_cursor` of the previous page.
         """
@@ -424,15 +527,21 @@ class Memories:
             raise InvalidInput("only one of deleted, pending and as_of can be given; leave the others out")
         limit, now = self._limit(limit), self._now()
         given = {"tags": tags, "written_by": written_by, "trust": trust, "since": since, "until": until, "as_of": as_of}
-        where = narrowed(self._lookup.where(), given, now)
+        among = narrowed(self._lookup.where(), given, now)
         if deleted:
-            where = where._replace(state="ended", ended_by="delete")
+            among = among._replace(state="ended", ended_by="delete")
         if pending:
-            where = waiting(where)
-        records, more = self._lookup.page(where, limit, cursor)
-        if where.as_of is not None:
-            records = known_at(self._store, records, where.as_of)
-        return Page(tuple(self._memory(record, where.as_of or now) for record in records), more)
+            among = waiting(among)
+        if where is None:
+            records, more = self._lookup.page(among, limit, cursor)
+        else:
+            from memories.where.selector import listed
+
+            asked = self._selector(where, now=among.as_of or now)
+            records, more = self._lookup.page(*listed(asked, among, limit, cursor))
+        if among.as_of is not None:
+            records = known_at(self._store, records, among.as_of)
+        return Page(tuple(self._memory(record, among.as_of or now) for record in records), more)
 
     def search(self, query: str, **filters: "Unpack[SearchFilters]") -> "tuple[Hit, ...]":
         """Return the memories, or with `scope` the turns, that answer a query, best first; empty if nothing does.
@@ -558,6 +667,26 @@ class Memories:
 
     def _limit(self, given: int | None) -> int:
         return self.config.default_limit if given is None else validate.limit(given)
+
+    def _selector(
+        self,
+        where: str | None,
+        collection: Collection = Collection.MEMORY,
+        *,
+        any_state: bool = False,
+        now: datetime | None = None,
+    ) -> "Selector":
+        from memories.where import selector
+
+        moment = selector.Moment(now or self._now(), self.config.decay_half_life_hours)
+        if where is None:
+            return selector.everything(collection, moment)
+        return selector.read(where, collection, moment, any_state=any_state)
+
+    def _queue(self) -> "RetryQueue":
+        from memories.write.queue import RetryQueue, files_of
+
+        return RetryQueue.of_turns(*files_of(self.config, self.namespace))
 
     def _memory(self, record: Record, now: datetime | None = None) -> Memory:
         return versions.to_memory(record, now or self._now(), self.config.decay_half_life_hours)

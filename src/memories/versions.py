@@ -48,7 +48,14 @@ def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, 
         fresh: Its decay starts over because it was stated again; otherwise it goes on aging.
         **changes: `text`, `labels`, or `fields` to set, where they differ from the latest version.
     """
-    names = ("decay", "confidence", "supersedes", "first_at", *(() if fresh else ("aging_from", "reinforced_at")))
+    names = (
+        "decay",
+        "confidence",
+        "source",
+        "supersedes",
+        "first_at",
+        *(() if fresh else ("aging_from", "reinforced_at")),
+    )
     fields = {"first_at": to_millis(latest.created_at)} | (
         {} if fresh else {"aging_from": to_millis(latest.created_at)}
     )
@@ -71,12 +78,14 @@ def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, 
 
 
 def declared(draft: Draft) -> dict[str, Any]:
-    """Return the fields for the policy and the confidence that a draft declares; what is usual is None."""
+    """Return the fields for the policy, confidence and source that a draft declares; what is usual is None."""
     fields: dict[str, Any] = {}
     if draft.decay is not None:
         fields["decay"] = None if draft.decay == DecayPolicy.STABLE else str(draft.decay)
     if draft.confidence is not None:
         fields["confidence"] = None if draft.confidence == 1.0 else draft.confidence
+    if draft.source is not None:
+        fields["source"] = draft.source
     return fields
 
 
@@ -102,7 +111,8 @@ def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def undone(record: Record) -> Patch:
     """Return the change that marks the end of a version as undone, for it no longer counts as deleted."""
-    return Patch(record.ref, record.ended_at, f"{record.ended_by} (restored)", {"superseded_by": None})
+    successor = {"superseded_by": None, "replaced_by": record.fields.get("superseded_by")}
+    return Patch(record.ref, record.ended_at, f"{record.ended_by} (restored)", successor)
 
 
 def ended(record: Record, at: datetime, by: str, **fields: Any) -> Patch:
@@ -136,6 +146,7 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         **_acceptance(fields),
         redacted=redacted(fields),
         suspicious=suspicious(latest),
+        source=fields.get("source"),
     )
 
 

@@ -97,6 +97,7 @@ class EngineBackend:
             _WINDOW: None if window is None else _window_tag(window),
         }
         draft: dict[str, Any] = {"tags": present(known), "confidence": item.confidence, "created_at": moment(item.ts)}
+        draft["source"] = item.conversation_id
         sure = round(item.confidence, 4)  # as confidences are shown
         with _translated():
             made = self.memories.create(item.text, **draft)

@@ -126,7 +126,7 @@ def parse(
             raise InvalidInput(f'there is no filter "{name}"; use {", ".join(SearchFilters.__annotations__)}')
     text = validate.query(text)
     where = narrowed(lookup.where(), given, now)
-    collections = _collections(given)
+    collections = collections_of(given.get("scope", "memories"))
     if given.get("pending"):
         if where.as_of is not None or collections != COLLECTIONS["memories"]:
             raise InvalidInput("pending finds memories that wait now; leave out as_of, history and all")
@@ -175,8 +175,12 @@ def _in_conversation(where: Filter, conversation: str, collections: Sequence[Col
     return where._replace(group=validate.one_line(conversation, "conversation id"))
 
 
-def _collections(given: SearchFilters) -> tuple[Collection, ...]:
-    scope = given.get("scope", "memories")
+def collections_of(scope: str) -> tuple[Collection, ...]:
+    """Return what a scope means: memories, turns, or both.
+
+    Raises:
+        InvalidInput: There is no such scope.
+    """
     if not isinstance(scope, str) or scope not in COLLECTIONS:
         raise InvalidInput(f'"{validate.shown(str(scope))}" can\'t be searched; use {", ".join(COLLECTIONS)}')
     return COLLECTIONS[scope]

@@ -154,7 +154,7 @@ class _Logged:
         told: dict[str, list[_Note]] = {}
         for note in notes:
             after = note.ref._replace(position=note.ref.position + 1)
-            if not note.follows or _Note(note.follows, after) not in done:
+            if not note.follows or not done & {_Note(action, after) for action in (note.follows, "rollback")}:
                 told.setdefault(note.ref.namespace, []).append(note)
         records = [record for namespace in sorted(told) for record in self._entries(namespace, told[namespace])]
         if records:
@@ -233,6 +233,8 @@ def _added(record: Record, action: str | None) -> str:
 
 
 def _changed(patch: Patch) -> _Note:
+    if patch.fields.get("rolled_back_to") is not None:
+        return _Note("rollback", patch.ref)
     if patch.fields.get("accepted_at"):
         return _Note("accept", patch.ref)
     if patch.ended_by == PENDING:

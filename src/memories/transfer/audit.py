@@ -17,13 +17,13 @@ from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 from memories.times import to_moment
 from memories.transfer.pages import Place, pages
 
-ACTIONS = tuple("create update restore delete supersede reinforce turns forget import undone change".split())
+ACTIONS = tuple("create update restore delete supersede reinforce rollback turns forget import undone change".split())
 _PAGE = 250
 _MOST_CONVERSATIONS = 100_000  # whose names are looked up
 _HASH = re.compile(r"[0-9a-f]{64}")
 _MOST_IN_ITEM = 1_000_000
 _ANY = -1  # stands for all positions
-_WRITING = ("create", "update", "restore", "turns", "import")
+_WRITING = ("create", "update", "restore", "rollback", "turns", "import")
 
 
 class LogFilters(TypedDict, total=False):

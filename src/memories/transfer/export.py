@@ -57,6 +57,7 @@ def export(  # noqa: PLR0913 - these are the properties of an export
     with_vectors: bool = False,
     backup: Mapping[str, str] | None = None,
     prove: Callable[[], bytes | None] = lambda: None,
+    chosen: Callable[[Collection, Iterator[Record]], Iterator[Record]] | None = None,
     progress: Progress,
 ) -> int:
     """Write every record as a line of JSON, in order of collection, namespace, group and position.
@@ -71,6 +72,7 @@ def export(  # noqa: PLR0913 - these are the properties of an export
         with_vectors: Also write the vectors that the store has.
         backup: What a backup says of itself.
         prove: Returns the key that it is to be known again by; see `proof`. It is called if there is a record.
+        chosen: Yields those of a collection's records that are exported; None for all.
         progress: Is told how much is done.
 
     Returns:
@@ -89,6 +91,8 @@ def export(  # noqa: PLR0913 - these are the properties of an export
         lines = Lines(write, model, backup)
         for place in among:
             records = _in_order(store, place)
+            if chosen is not None:
+                records = chosen(place.collection, records)
             while page := list(islice(records, PAGE)):
                 vectors = store.vectors([record.ref for record in page]) if with_vectors else {}
                 for record in page:

@@ -311,6 +311,7 @@ def _checked(draft: Draft) -> Draft:
         key=None if draft.key is None else validate.key(draft.key),
         confidence=None if draft.confidence is None else validate.unit(draft.confidence, "confidence"),
         created_at=None if draft.created_at is None else kept(draft.created_at, "created_at"),
+        source=None if draft.source is None else validate.one_line(draft.source, "source"),
     )
 
 

@@ -1,6 +1,7 @@
 """Erasing memories, conversations and turns, queued turns included."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from memories import validate
 from memories.errors import NotFound
@@ -18,42 +19,57 @@ def memory(store: Store, where: Filter) -> Forgotten:
     return _remove(store, where.group, lambda: [*store.refs(where), *store.refs(times)])
 
 
-def conversation(store: Store, namespace: str, name: str, queue: RetryQueue) -> Forgotten:
-    """Erase a conversation, and the turns that are queued for it.
+class Turns(NamedTuple):
+    """Turns to be erased: those of a conversation, or one of them.
 
-    Raises:
-        NotFound: There is no such conversation.
+    Attributes:
+        store: Where they are.
+        namespace: The namespace of the conversation.
+        conversation: Its id.
+        place: The index of the only turn that is meant; the others keep their indexes. None for all of them.
     """
-    name = validate.one_line(name, "conversation id")
-    waiting = queue.discard(name)
-    where = Filter(Collection.HISTORY, (namespace,), group=name, state="any")
-    forgotten = _remove(store, name, lambda: store.refs(where))
-    return _found(store, forgotten._replace(versions=forgotten.versions + waiting), where, "Conversation")
 
+    store: Store
+    namespace: str
+    conversation: str
+    place: int | None
 
-def turn(store: Store, namespace: str, name: str, index: int) -> Forgotten:
-    """Erase one turn of a conversation; the others keep their indexes.
+    @property
+    def name(self) -> str:
+        """The conversation, or the conversation and the index of its turn."""
+        name = validate.one_line(self.conversation, "conversation id")
+        return name if self.place is None else f"{name}#{validate.index(self.place)}"
 
-    Raises:
-        NotFound: There is no such turn.
-    """
-    ref = Ref(Collection.HISTORY, namespace, validate.one_line(name, "conversation id"), validate.index(index))
-    where = Filter(Collection.HISTORY, (namespace,), group=ref.group, state="any")
-    return _found(store, _remove(store, ref.group, lambda: [ref] if ref in store.refs(where) else []), where, "Turn")
+    def forget(self, queue: RetryQueue, *, dry_run: bool = False) -> Forgotten:
+        """Erase them, and if all are meant, those that are queued too.
+
+        Raises:
+            NotFound: There are none.
+        """
+        name = validate.one_line(self.conversation, "conversation id")
+        waiting = 0
+        if self.place is None:
+            waiting = len(queue.entries(name)) if dry_run else queue.discard(name)
+        else:
+            validate.index(self.place)
+        forgotten = Forgotten(name, len(self._refs()), ()) if dry_run else _remove(self.store, name, self._refs)
+        if forgotten.versions or waiting:
+            return forgotten._replace(versions=forgotten.versions + waiting)
+        where = Filter(Collection.HISTORY, (self.namespace,), group=name, state="any")
+        finished = None if dry_run else finish(self.store, name, where)
+        if finished is None:
+            raise NotFound("Conversation not found" if self.place is None else "Turn not found")
+        return finished
+
+    def _refs(self) -> list[Ref]:
+        name = validate.one_line(self.conversation, "conversation id")
+        found = self.store.refs(Filter(Collection.HISTORY, (self.namespace,), group=name, state="any"))
+        return [ref for ref in found if self.place in (None, ref.position)]
 
 
 def finish(store: Store, name: str, where: Filter) -> Forgotten | None:
     """Finish an erasure that was cut short, or return None if there is none."""
     return Forgotten(name, 0, store.remove([])) if store.info(where).erasing else None
-
-
-def _found(store: Store, forgotten: Forgotten, where: Filter, what: str) -> Forgotten:
-    if forgotten.versions:
-        return forgotten
-    finished = finish(store, forgotten.id, where)
-    if finished is None:
-        raise NotFound(f"{what} not found")
-    return finished
 
 
 def _remove(store: Store, name: str, find: Callable[[], Sequence[Ref]]) -> Forgotten:

@@ -22,6 +22,7 @@ from contract.order import Order
 from contract.origin import Origins
 from contract.review import Review
 from contract.search import Search
+from contract.undo import Undo
 
 # isort: split
 # Importing the module `search` bound that name here; now it becomes the function.
@@ -80,5 +81,5 @@ __all__ = [
 ]
 
 
-class StoreContract(Durability, Isolation, Order, Search, Moving, Health, Log, Origins, Review, AsTheModelSays):
+class StoreContract(Durability, Isolation, Order, Search, Moving, Health, Log, Origins, Review, Undo, AsTheModelSays):
     """What holds for every store."""
