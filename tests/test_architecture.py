@@ -27,9 +27,9 @@ MODULES = [
 # to a neighbour on its own. So there is no cycle and no skin needs another. Of the stores, Chroma and Qdrant need the
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
-    "memories": """errors text unseen batches dates disk < origin redaction < logs models < validate decay trust < times
-        config < ids http_client < stores < embedders versions turns lookup < where < write search < transfer < service <
-        agent < skins < __main__""",
+    "memories": """errors text unseen batches dates disk < origin redaction < logs models < validate decay trust <
+        times config < ids http_client < stores < embedders versions turns lookup < where < write search < transfer <
+        service < agent < skins < __main__""",
     "memories.stores": """records < damage words copies sql chain < protocol columns < logged <
         sqlite postgres documents < chroma qdrant files""",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <

@@ -187,8 +187,8 @@ class Change(NamedTuple):
     """What an entry of the audit log says was done to a memory or a conversation.
 
     Attributes:
-        action: `create`, `update`, `restore`, `delete`, `supersede`, `reinforce`, `accept`, `rollback`, `turns`, `forget`,
-            `import`, `undone` (the change of the entry `first` was not stored after all) or `change`.
+        action: `create`, `update`, `restore`, `delete`, `supersede`, `reinforce`, `accept`, `rollback`, `turns`,
+            `forget`, `import`, `undone` (the change of the entry `first` was not stored after all) or `change`.
         id: The memory; None for turns.
         conversation: The conversation of turns, if it is still there and may be read; else its digest, after a `#`.
         first: The first version or turn index.

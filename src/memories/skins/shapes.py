@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from memories.transfer.reembed import Reembedded
     from memories.turns import Conversation, Turn
     from memories.write.create import Created, Similar
+    from memories.write.many import Affected
     from memories.write.review import Reviewed
 
 _SHOWN = 5  # damaged records that a sentence names
@@ -46,7 +47,7 @@ def memory(found: "Memory") -> dict[str, Any]:
     optional = {
         "key": found.key,
         "base_confidence": None if found.base_confidence == 1.0 else found.base_confidence,
-        **_fields(found, "last_reinforced_at", "supersedes", "superseded_by"),
+        **_fields(found, "last_reinforced_at", "supersedes", "superseded_by", "source"),
         "deleted": found.deleted or None,
         "access_count": found.access_count or None,
         "origin": origin(found.origin, found.namespace),
@@ -118,10 +119,32 @@ def forgotten(result: "Forgotten") -> dict[str, Any]:
     return {"id": result.id, "forgotten": True, "versions": result.versions, "also_in": list(result.also_in)}
 
 
-def forgotten_turns(result: "Forgotten") -> dict[str, Any]:
-    """Return what was removed of a conversation for good."""
+def forgotten_turns(result: "Forgotten", memories: int | None = None, *, dry_run: bool = False) -> dict[str, Any]:
+    """Return what was removed of a conversation for good, or would be; `memories`, if these were meant too."""
     also_in = list(result.also_in)
-    return {"conversation_id": result.id, "forgotten": True, "turns": result.versions, "also_in": also_in}
+    shape = {"conversation_id": result.id, "forgotten": not dry_run, "turns": result.versions, "also_in": also_in}
+    return shape | ({} if memories is None else {"memories": memories}) | ({"dry_run": True} if dry_run else {})
+
+
+def affected(result: "Affected", undo: str | None, shown: int) -> dict[str, Any]:
+    """Return what was done to many, or would be: how many, the first ones, and the command that undoes it."""
+    names = ("id", "action", "content")
+    steps = [_fields(step, *names) | _present({"reason": step.reason or None}) for step in result.steps[:shown]]
+    left = result.counts.get("left", 0)
+    return {
+        "count": sum(result.counts.values()) - left,
+        "dry_run": result.dry_run,
+        **({"left": left} if left else {}),
+        "counts": dict(result.counts),
+        "steps": steps,
+        **_present({"undo": undo, "also_in": list(result.also_in) or None}),
+    }
+
+
+def summary(result: "Affected") -> str:
+    """Return the same as a part of a sentence."""
+    words = [f"{count} {_DONE[action]}" for action, count in result.counts.items() if count]
+    return ", ".join(words) or "nothing met it"
 
 
 def turn(said: "Turn") -> dict[str, Any]:
@@ -481,6 +504,17 @@ def config(found: "Config") -> dict[str, Any]:
             }
         )
     return {"settings": rows}
+
+
+_DONE = {
+    "delete": "deleted",
+    "restore": "restored",
+    "update": "put back",
+    "pend": "waiting for review again",
+    "tag": "tagged",
+    "forget": "forgotten for good",
+    "left": "left as they are",
+}
 
 
 def _fields(found: object, *names: str) -> dict[str, Any]:

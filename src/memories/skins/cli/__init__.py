@@ -16,6 +16,7 @@ COMMANDS = {
     "delete": ("memories", "Change", "Delete a memory; restore brings it back."),
     "restore": ("memories", "Change", "Bring back a deleted memory, or a whole store from a backup."),
     "review": ("review", "Change", "Decide about memories that wait: list, accept, edit, reject."),
+    "rollback": ("rollback", "Change", "Put memories back as they were at a time."),
     "forget": ("memories", "Change", "Erase a memory for good, every version of it."),
     "turns": ("turns", "Conversations", "Add, read and erase what was said in conversations."),
     "context": ("context", "Agents", "Assemble what a model needs to answer a message."),

@@ -8,17 +8,22 @@ import click
 
 from memories.errors import InvalidInput, NotFound, StoreDamaged
 from memories.ids import parse_id
+from memories.models import Draft
 from memories.skins import shapes
 from memories.skins.cli.options import (
+    SCOPES,
     command,
+    dry_run_option,
     in_session,
     memory_id,
     no_redact_option,
     option,
     share,
+    show_option,
     tag_options,
+    where_option,
 )
-from memories.skins.cli.output import changing, confirm, emit, note
+from memories.skins.cli.output import changing, confirm, emit
 from memories.skins.cli.session import read_argument, texts
 
 if TYPE_CHECKING:
@@ -44,6 +49,7 @@ _POLICIES = ("stable", "contextual", "reinforceable")
 )  # fmt: skip
 @option("--supersedes", metavar="ID", help="Memory that this one replaces.")
 @option("--confidence", metavar="0..1", help="How sure you are. [default: 1]")
+@option("--source", metavar="CONVERSATION[#INDEX]", help="Conversation, or turn of one, that it was made from.")
 @option("--force", is_flag=True, help="Store it without comparing it with what is there.")
 @no_redact_option
 @tag_options
@@ -56,6 +62,7 @@ def create(
     key: str | None,
     supersedes: str | None,
     confidence: str | None,
+    source: str | None,
     force: bool,
     no_redact: bool,
 ) -> int:
@@ -65,10 +72,11 @@ def create(
     memory exists; for the same text it exits 0, with "stored": false.
     """
     text = read_argument(content, "content")
-    fields = {"decay": decay, "key": key, "supersedes": supersedes, "confidence": share(confidence, "confidence")}
+    sure = share(confidence, "confidence")
+    draft = Draft(text, tags, decay, key, supersedes, sure, source=source)
     try:
         created = changing(
-            lambda: memories.create(text, tags=tags, force=force, redact=not no_redact, **fields),  # type: ignore[arg-type]
+            lambda: memories.create_many([draft], force=force, redact=not no_redact)[0],
             lambda done: _stored(done, force=force),
         )
     except NotFound as exc:  # of the ids that a create is given, there is only this one
@@ -116,13 +124,27 @@ def reinforce(memories: "Memories", memory_id: str) -> None:
     emit(shapes.reinforced(memory), lambda: texts().memory(memory))
 
 
-@command(epilog="memory delete 01a1fdf1-92cd-72f2")
-@memory_id
+@command(epilog="memory delete 01a1fdf1-92cd-72f2\nmemory delete --where 'by = claude-code and since 2h' --dry-run")
+@click.argument("memory_id", metavar="ID", required=False)
+@where_option
+@dry_run_option
+@show_option
 @in_session(reads=True)
-def delete(memories: "Memories", memory_id: str) -> None:
-    """Delete a memory; restore brings it back."""
+def delete(memories: "Memories", memory_id: str | None, where: str | None, dry_run: bool, show: str | None) -> int:
+    """Delete a memory; restore brings it back.
+
+    With --where, all memories of your own namespace that meet the expression; the answer names the command that brings
+    them back.
+    """
+    from memories.skins.cli.many import delete_where, one_or_many
+
+    one_or_many(memory_id, where, dry_run)
+    if where is not None:
+        return delete_where(memories, where, show, dry_run=dry_run)
+    assert memory_id is not None
     memory = changing(lambda: memories.delete(memory_id), lambda done: f"{done.id} was deleted")
     emit(shapes.deleted(memory), lambda: texts().deleted(memory))
+    return 0
 
 
 @command(epilog="memory restore 01a1fdf1-92cd-72f2\nmemory restore backups/memories-20260102T100000Z.db --replace")
@@ -161,22 +183,46 @@ def _exists(wanted: str) -> bool:
         return False
 
 
-@command(epilog="memory forget 01a1fdf1-92cd-72f2\nmemory forget 01a1fdf1-92cd-72f2 --yes")
-@memory_id
+@command(
+    epilog="memory forget 01a1fdf1-92cd-72f2 --yes\nmemory forget --where 'conversation = standup' --in all --dry-run"
+)
+@click.argument("memory_id", metavar="ID", required=False)
+@where_option
+@option(
+    "--in", "scope", metavar="WHAT", values=SCOPES, section="Filters",
+    help="With --where: memories, history (turns) or all. [default: memories]",
+)  # fmt: skip
+@dry_run_option
 @option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@show_option
 @in_session(reads=True)
-def forget(memories: "Memories", memory_id: str, yes: bool) -> int:
+def forget(
+    memories: "Memories",
+    memory_id: str | None,
+    where: str | None,
+    scope: str | None,
+    dry_run: bool,
+    yes: bool,
+    show: str | None,
+) -> int:
     """Erase a memory for good, every version of it.
 
-    No byte of it stays in the store, and nothing brings it back.
+    No byte of it stays in the store, and nothing brings it back. With --where, all memories or turns of your own
+    namespace that meet the expression; memories are judged by their latest version, deleted ones too.
     """
+    from memories.skins.cli.many import forget_where, one_or_many, tell_copies
+
+    one_or_many(memory_id, where, dry_run)
+    if where is not None:
+        return forget_where(memories, where, scope or "memories", show, dry_run=dry_run, yes=yes)
+    assert memory_id is not None
+    if scope is not None:
+        raise InvalidInput("--in goes with --where; turns of a conversation: memory turns forget CONVERSATION")
     if not yes and not confirm(_question(memories, memory_id)):
         return 1
     forgotten = changing(lambda: memories.forget(memory_id), lambda done: f"{done.id} was forgotten for good")
     emit(shapes.forgotten(forgotten), lambda: f"Forgotten for good: {forgotten.id}")
-    if forgotten.also_in:
-        where = ", ".join(forgotten.also_in)
-        note(f"Copies made before an upgrade or a move, or kept by a server, may still hold it: {where}")
+    tell_copies(forgotten.also_in)
     return 0
 
 

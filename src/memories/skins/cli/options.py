@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 TIME = (
-    "TIME is a date (2024-05-31), an ISO 8601 time (2024-05-31T14:00Z), or how long ago: 30m, 12h, 7d, 2w. "
-    "Without a time zone it is local time."
+    "TIME is a date (2024-05-31), an ISO 8601 time (2024-05-31T14:00Z), how long ago (30m, 12h, 7d, 2w), or words "
+    '("yesterday", "last week"). Without a time zone it is local time.'
 )
 
 
@@ -117,6 +117,15 @@ pending_option = option("--pending", is_flag=True, section="Filters", help="What
 no_redact_option = option(
     "--no-redact", is_flag=True, help="Store secrets and what is marked <private> as they are. [default: take them out]"
 )
+where_option = option(
+    "--where", metavar="EXPRESSION", section="Filters",
+    help='Only what meets an expression, such as "type = fact and not by = claude-code".',
+)  # fmt: skip
+dry_run_option = option("--dry-run", is_flag=True, help="Change nothing, only show what would be done.")
+show_option = option(
+    "--show", metavar="N", section="Output", help=f"How many of them to name, 0 to {MAX_LIMIT}. [default: 10]"
+)
+SCOPES = ("memories", "history", "all")
 _TYPES = ("preference", "fact", "observation", "project", "decision")
 
 

@@ -1,13 +1,16 @@
 """Commands that only read memories: search, get, history, list, tags."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from memories.errors import InvalidInput
 from memories.skins import shapes
 from memories.skins.cli.options import (
+    SCOPES,
     command,
+    dry_run_option,
     filter_options,
     in_session,
     limit_option,
@@ -16,17 +19,20 @@ from memories.skins.cli.options import (
     origin_options,
     pending_option,
     share,
+    show_option,
     time_options,
+    where_option,
     whole_number,
 )
 from memories.skins.cli.output import emit
 from memories.skins.cli.session import read_argument, texts
+from memories.validate import shown
 
 if TYPE_CHECKING:
     from memories.search.search import Scope
     from memories.service import Memories
 
-_SCOPES = ("memories", "history", "all")
+_CHANGES = ("set", "remove", "rename", "merge")  # of tags
 
 
 @command(
@@ -35,7 +41,7 @@ _SCOPES = ("memories", "history", "all")
 )
 @click.argument("query")
 @option(
-    "--in", "scope", metavar="WHAT", values=_SCOPES, section="Filters",
+    "--in", "scope", metavar="WHAT", values=SCOPES, section="Filters",
     help="What to search: memories, history (conversations) or all. [default: memories]",
 )  # fmt: skip
 @option(
@@ -113,9 +119,13 @@ def history(memories: "Memories", memory_id: str) -> None:
     emit(shapes.history(versions), lambda: texts().history(versions))
 
 
-@command("list", epilog="memory list --since 7d --type preference\nmemory list --deleted --limit 50")
+@command(
+    "list",
+    epilog="memory list --since 7d --type preference\nmemory list --where 'type = fact and not by = claude-code'",
+)
 @filter_options
 @origin_options
+@where_option
 @option("--deleted", is_flag=True, section="Filters", help="List deleted memories instead.")
 @pending_option
 @time_options
@@ -126,6 +136,7 @@ def list_(
     memories: "Memories",
     deleted: bool,
     pending: bool,
+    where: str | None,
     limit: str | None,
     cursor: str | None,
     tags: Mapping[str, str],
@@ -140,6 +151,7 @@ def list_(
         tags=tags,
         deleted=deleted,
         pending=pending,
+        where=where,
         limit=whole_number(limit),
         cursor=cursor,
         **written,
@@ -148,17 +160,45 @@ def list_(
     emit(shapes.page(page), lambda: texts().page(page))
 
 
-@command(epilog="memory tags\nmemory tags project --trust user")
-@click.argument("key", required=False)
+@command(
+    epilog="memory tags project --trust user\nmemory tags rename proj project\n"
+    "memory tags merge type=pref type=likes type=preference --dry-run\n"
+    "memory tags set project=shop --where 'content ~ checkout'"
+)
+@click.argument("words", nargs=-1, metavar="[KEY]")
 @origin_options
+@where_option
+@dry_run_option
+@show_option
 @in_session(reads=True)
-def tags(memories: "Memories", key: str | None, written: Mapping[str, Any]) -> None:
+def tags(
+    memories: "Memories",
+    words: Sequence[str],
+    written: Mapping[str, Any],
+    where: str | None,
+    dry_run: bool,
+    show: str | None,
+) -> int:
     """List tags and how many memories have each.
 
-    With KEY, list the values of that tag.
+    With KEY, list the values of that tag. To change the tags of your own memories, of all or of those that meet
+    --where: set KEY=VALUE, remove KEY, rename OLD NEW, merge OLD NEW, where OLD and NEW are keys or KEY=VALUE; all but
+    rename take several. The answer names the command that undoes it.
     """
+    if len(words) > 1:
+        from memories.skins.cli.many import change_tags
+
+        if words[0] not in _CHANGES:
+            raise InvalidInput(f'"{shown(words[0])}" is no change of tags; use {", ".join(_CHANGES)}')
+        if any(written.values()):
+            raise InvalidInput("a change of tags takes the writer in its expression: --where 'by = NAME'")
+        return change_tags(memories, words, where, show, dry_run=dry_run)
+    if where is not None or dry_run or show is not None:
+        raise InvalidInput("--where, --dry-run and --show go with a change, such as: memory tags rename OLD NEW")
+    key = words[0] if words else None
     counts = memories.tags(key, **written)
     emit(shapes.tags(key, counts), lambda: texts().tags(key, counts))
+    return 0
 
 
 COMMANDS = (search, get, history, list_, tags)

@@ -18,6 +18,7 @@ from memories.errors import InvalidInput, MemoriesError, SystemFault
 from memories.models import SHARED
 from memories.skins import shapes
 from memories.skins.cli.options import (
+    SCOPES,
     command,
     format_option,
     namespace_option,
@@ -25,6 +26,7 @@ from memories.skins.cli.options import (
     no_shared_option,
     option,
     store_option,
+    where_option,
     with_settings,
 )
 from memories.skins.cli.output import changing, emit, note, watch
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from memories.config import Config
     from memories.embedders import Embedder
     from memories.stores import Store
+    from memories.stores.records import Collection, Record
     from memories.transfer.importing import Imported
     from memories.transfer.migrate import Migrated
     from memories.transfer.reembed import Reembedded
@@ -60,16 +63,31 @@ _whole_store = with_settings(store_option, format_option)
     "--output", "-o", "file", metavar="FILE",
     help="Write to FILE, either all of it or nothing. [default: standard output]",
 )  # fmt: skip
+@where_option
+@option(
+    "--in", "scope", metavar="WHAT", values=SCOPES, section="Filters",
+    help="With --where: memories, history (turns) or all. [default: all]",
+)  # fmt: skip
 @option("--vectors", is_flag=True, help="Include vectors, so that an import need not compute them.")
 @_some_namespaces
-def export(config: "Config", file: str | None, vectors: bool, all_namespaces: bool, no_shared: bool) -> None:
+def export(
+    config: "Config",
+    file: str | None,
+    where: str | None,
+    scope: str | None,
+    vectors: bool,
+    all_namespaces: bool,
+    no_shared: bool,
+) -> None:
     """Write all memories and turns as JSON lines.
 
-    Every version and every field is in it, deleted memories too. memory import reads it.
+    Every version and every field is in it, deleted memories too. memory import reads it. With --where, memories of
+    which the latest version meets the expression, and turns that do.
     """
     from memories.transfer.export import export as run
 
     names = _namespaces(config, all_namespaces, no_shared)
+    chosen = None if where is None else _chosen(where, scope or "all", config)
 
     def write_to(stream: IO[bytes]) -> int:
         with _opened(config.store, None, config) as opened, Bar() as bar:
@@ -79,6 +97,7 @@ def export(config: "Config", file: str | None, vectors: bool, all_namespaces: bo
                 namespaces=names,
                 with_vectors=vectors,
                 prove=_own_key,
+                chosen=chosen,
                 progress=bar,
             )
 
@@ -263,6 +282,17 @@ def _own_key() -> bytes | None:
             f"({exc.strerror or exc}); an import of it needs --trusted, or its memories wait for review."
         )
         return None
+
+
+def _chosen(where: str, scope: str, config: "Config") -> "Callable[[Collection, Iterator[Record]], Iterator[Record]]":
+    """Return what chooses the records that meet an expression."""
+    from memories.search.search import collections_of
+    from memories.stores.records import Collection
+    from memories.where.selector import Moment, read, with_versions
+
+    moment = Moment(datetime.now(UTC), config.decay_half_life_hours)
+    selectors = {kind: read(where, kind, moment, any_state=kind is Collection.MEMORY) for kind in collections_of(scope)}
+    return lambda kind, records: with_versions(selectors[kind], records) if kind in selectors else iter(())
 
 
 def _namespaces(config: "Config", all_namespaces: bool, no_shared: bool) -> tuple[str, ...] | None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from memories.config import SETTINGS, Config, without_password
+from memories.ids import ID_LENGTH
 from memories.models import PENDING, SHARED, History, Memory, Page, Status
 from memories.origin import AGENT, Origin
 from memories.skins.cli.output import colored, safe
@@ -20,6 +21,7 @@ from memories.skins.shapes import (
     HINT_WAITS,
     large_log,
     note_on,
+    summary,
 )
 from memories.times import describe_age, to_iso
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from memories.transfer.importing import Imported
     from memories.turns import Conversation, Turn
     from memories.write.create import Created, Similar
+    from memories.write.many import Affected
     from memories.write.review import Reviewed
 
 MAX_SHOWN = 2_000
@@ -99,6 +102,29 @@ def forget_question(history: History) -> str:
     count = len(history.versions)
     versions = f"{count} versions" if count > 1 else "1 version"
     return f"Forget for good ({versions}): {_short(history.versions[-1].content)}"
+
+
+def forget_many_question(planned: "Affected") -> str:
+    """Return what a person is asked before many are forgotten."""
+    first = "".join(f"\n  {_short(step.content)}" for step in planned.steps[:3])
+    return f"Forget {planned.counts['forget']} for good, such as:{first}\nAll of them?"
+
+
+def affected(result: "Affected", undo: str | None, shown: int) -> str:
+    """Return what was done to many, or would be."""
+    would = "Would be done: " if result.dry_run else "Done: "
+    lines = [f"{would}{summary(result)}." if any(result.counts.values()) else "Nothing meets it; nothing was changed."]
+    for step in result.steps[:shown]:
+        reason = f" ({safe(step.reason)})" if step.reason else ""
+        lines.append(f"  {step.action:<8}{_dim_id(step.id)}  {_short(step.content)}{reason}")
+    more = sum(result.counts.values()) - min(shown, len(result.steps))
+    lines += [f"  and {more} more"] if more > 0 and any(result.counts.values()) else []
+    lines += [f"To undo it: {undo}"] if undo else []
+    return "\n".join(lines)
+
+
+def _dim_id(name: str) -> str:
+    return _paint(_DIM, safe(name[:SHORT_ID] if len(name) == ID_LENGTH else name))
 
 
 def found(result: "Explanation", *, explain: bool) -> str:

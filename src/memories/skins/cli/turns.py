@@ -7,7 +7,15 @@ import click
 
 from memories.errors import InvalidInput
 from memories.skins import shapes
-from memories.skins.cli.options import Group, in_session, limit_option, no_redact_option, option, whole_number
+from memories.skins.cli.options import (
+    Group,
+    dry_run_option,
+    in_session,
+    limit_option,
+    no_redact_option,
+    option,
+    whole_number,
+)
 from memories.skins.cli.output import changing, confirm, emit
 from memories.skins.cli.session import read_argument, texts
 from memories.times import parse_time
@@ -105,24 +113,37 @@ def list_(memories: "Memories", limit: str | None) -> None:
     emit(shapes.conversations(found), lambda: texts().conversations(found))
 
 
-@turns.command(epilog="memory turns forget standup\nmemory turns forget standup --index 3 --yes")
+@turns.command(
+    epilog="memory turns forget standup --with-memories --dry-run\nmemory turns forget standup --index 3 --yes"
+)
 @click.argument("conversation")
 @option("--index", metavar="INDEX", help="Only this turn. [default: the whole conversation]")
+@option("--with-memories", is_flag=True, help="Also erase the memories that were made from them.")
+@dry_run_option
 @option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @in_session(reads=False)
-def forget(memories: "Memories", conversation: str, index: str | None, yes: bool) -> int:
+def forget(
+    memories: "Memories", conversation: str, index: str | None, with_memories: bool, dry_run: bool, yes: bool
+) -> int:
     """Erase a conversation, or one of its turns, for good.
 
     No byte of it stays in the store, and nothing brings it back. The other turns keep their index.
     """
     number = whole_number(index, "index must be a whole number from 0")
     what = f"turn {number} of {conversation}" if number is not None else f"the conversation {conversation}"
-    if not yes and not confirm(f"Forget {what} for good?"):
+    too = " and the memories made from it" if with_memories else ""
+    if not yes and not dry_run and not confirm(f"Forget {what}{too} for good?"):
         return 1
     gone = changing(
-        lambda: memories.forget_turns(conversation, index=number), lambda _: f"{what} was forgotten for good"
+        lambda: memories.forget_turns(conversation, index=number, with_memories=with_memories, dry_run=dry_run),
+        lambda _: f"{what}{too} was forgotten for good",
     )
-    emit(shapes.forgotten_turns(gone), lambda: f"Forgotten for good: {gone.versions} turns of {gone.id}")
+    done = "Would be forgotten for good" if dry_run else "Forgotten for good"
+    made = f", and {gone.memories} memories made from them" if with_memories else ""
+    emit(
+        shapes.forgotten_turns(gone, gone.memories if with_memories else None, dry_run=dry_run),
+        lambda: f"{done}: {gone.versions} turns of {gone.id}{made}",
+    )
     return 0
 
 

@@ -1,0 +1,119 @@
+"""What commands do to many memories at once, by an expression: delete, forget, tag; and how they tell it."""
+
+from shlex import quote
+from typing import TYPE_CHECKING
+
+import click
+
+from memories.errors import InvalidInput
+from memories.skins import shapes
+from memories.skins.cli.options import whole_number
+from memories.skins.cli.output import changing, confirm, emit, note
+from memories.skins.cli.session import texts
+from memories.validate import MAX_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from memories.service import Memories
+    from memories.write.many import Affected
+
+_SHOWN = 10
+_SHOW = f"show must be a whole number from 0 to {MAX_LIMIT}"
+
+
+def one_or_many(memory_id: str | None, where: str | None, dry_run: bool) -> None:
+    """Check that a command is given one memory or an expression.
+
+    Raises:
+        InvalidInput: It is given both, or neither, or --dry-run for one.
+    """
+    if memory_id is not None and where is not None:
+        raise InvalidInput("ID and --where do not go together; give one of them")
+    if memory_id is None and where is None:
+        raise click.UsageError("Missing argument 'ID', or --where.")
+    if dry_run and where is None:
+        raise InvalidInput("--dry-run goes with --where; memory get shows one memory")
+
+
+def delete_where(memories: "Memories", where: str, show: str | None, *, dry_run: bool) -> int:
+    """Delete what meets an expression."""
+    return told(memories, lambda: memories.delete_where(where, dry_run=dry_run), show)
+
+
+def forget_where(memories: "Memories", where: str, scope: str, show: str | None, *, dry_run: bool, yes: bool) -> int:
+    """Erase what meets an expression, after a question."""
+    if not dry_run and not yes:
+        planned = memories.forget_where(where, scope=scope, dry_run=True)
+        count = planned.counts.get("forget", 0)
+        if count and not confirm(texts().forget_many_question(planned)):
+            return 1
+    return told(memories, lambda: memories.forget_where(where, scope=scope, dry_run=dry_run), show)
+
+
+def change_tags(
+    memories: "Memories", words: "Sequence[str]", where: str | None, show: str | None, *, dry_run: bool
+) -> int:
+    """Set, remove, rename or merge tags; the first word says which."""
+    from memories.validate import parse_tag
+
+    change, *given = words
+    tags: Mapping[str, str] = {}
+    renamed: Mapping[str, str] = {}
+    if change == "set":
+        tags = dict(map(parse_tag, given))
+    elif change in ("rename", "merge"):
+        if len(given) < 2 or (change == "rename" and len(given) > 2):
+            many = "OLD… NEW" if change == "merge" else "OLD NEW"
+            raise InvalidInput(f"{change} takes {many}: keys, or tags such as type=fact")
+        *old, new = given
+        if change == "rename":
+            _refuse_used(memories, new)
+        renamed = dict.fromkeys(old, new)
+    removed = given if change == "remove" else []
+    return told(
+        memories,
+        lambda: memories.tag_where(where, tags=tags, remove_tags=removed, rename_tags=renamed, dry_run=dry_run),
+        show,
+    )
+
+
+def _refuse_used(memories: "Memories", new: str) -> None:
+    """Refuse to give tags a name that others have already: they could not be told apart afterwards.
+
+    Raises:
+        InvalidInput: It is in use.
+    """
+    key, _, value = new.partition("=")
+    used = memories.tags(key)
+    if (value in used) if "=" in new else used:
+        raise InvalidInput(f'"{new}" is in use; to make them one: memory tags merge OLD {quote(new)}')
+
+
+def told(memories: "Memories", run: "Callable[[], Affected]", show: str | None) -> int:
+    """Do it and say what was done; return the exit code."""
+    shown = _SHOWN if show is None else whole_number(show, _SHOW) or 0
+    if shown > MAX_LIMIT:
+        raise InvalidInput(_SHOW)
+    done = changing(run, lambda done: f"{shapes.summary(done)}; running it again does what is left")
+    undo = _undo(memories, done)
+    emit(shapes.affected(done, undo, shown), lambda: texts().affected(done, undo, shown))
+    tell_copies(done.also_in)
+    return 1 if done.counts.get("left") else 0
+
+
+def tell_copies(also_in: "Sequence[str]") -> None:
+    """Say where what was forgotten may still be."""
+    if also_in:
+        note(f"Copies made before an upgrade or a move, or kept by a server, may still hold it: {', '.join(also_in)}")
+
+
+def _undo(memories: "Memories", done: "Affected") -> str | None:
+    """Return the command that undoes it."""
+    from memories.models import SHARED
+    from memories.times import to_iso
+
+    if done.undo_to is None:
+        return None
+    namespace = "" if memories.namespace == SHARED else f" --namespace {memories.namespace}"
+    return f"memory rollback{namespace} --to {to_iso(done.undo_to)} --where {quote(done.undo_where)}"
