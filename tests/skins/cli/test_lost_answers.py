@@ -25,6 +25,7 @@ CHANGES: Mapping[str, tuple[list[str], str]] = {
     "review accept": (["review", "accept", "WAITING"], "1 memories were accepted"),
     "review edit": (["review", "edit", "WAITING", "other words"], "1 memories were accepted"),
     "review reject": (["review", "reject", "WAITING"], "1 memories were rejected"),
+    "rollback": (["rollback", "--to", "2020-01-01"], "1 deleted"),
     "forget": (["forget", "ID", "--yes"], "ID was forgotten for good"),
     "turns add": (["turns", "add", "trip", "hello"], "stored as trip#1"),
     "turns forget": (["turns", "forget", "trip", "--yes"], "the conversation trip was forgotten for good"),
