@@ -12,7 +12,7 @@ from memories import turns, validate, versions
 from memories.errors import InvalidInput
 from memories.ids import ID_LENGTH, parse_id
 from memories.models import DecayPolicy
-from memories.origin import BY, CHANNELS, TRUST, TRUSTS, is_reserved, origin_of
+from memories.origin import BY, CHANNELS, IMPORT, TRUST, TRUSTS, is_reserved, origin_of
 from memories.stores.records import ROLE, SPEAKER, Collection, Filter, Record
 from memories.text import words_in
 from memories.times import from_millis, parse_span
@@ -25,7 +25,6 @@ LATEST = ("delete", "supersede", "pending")  # what ends a memory; all else ends
 _ENDED_BY = {DELETED: "delete", PENDING: "pending", SUPERSEDED: "supersede"}
 _MARKS = ("suspicious", "redacted")  # fields that count as true when they are there
 _BOUNDS = {"since": ">=", "until": "<="}
-IMPORT = "=import"  # the label of what an import brought
 _IF_TAG = "if a tag has that name, put it in quotes"
 _ORIGIN = ("by", "trust", "channel", "client", "user", "host", "identity")
 _CHOICES: dict[str, Sequence[str]] = {

@@ -17,6 +17,7 @@ from memories.stores.records import Filter, Patch, Record
 from memories.text import index_text
 from memories.times import to_millis
 from memories.write.create import BATCH_COMPARED, Similar, Writer
+from memories.write.suspicion import marked
 
 _PAGE = 500
 _WORD = re.compile(r"\w+")
@@ -241,7 +242,9 @@ class Review:
         writer.retire(superseded, record.ref.group, writer.now)
         if edited:
             changes = {"text": draft.content, "labels": tags_of(record.labels)}
-            new = as_added(writer.store, versions.next_version(record, "update", writer.now, fresh=True, **changes))
+            new = as_added(
+                writer.store, marked(versions.next_version(record, "update", writer.now, fresh=True, **changes))
+            )
             self._end(record, "update")
             writer.store.append([new._replace(vectors=vectors)])
         else:
@@ -270,7 +273,7 @@ class Review:
             new = new._replace(labels={**labels, **theirs})
             append_kept(store, [new._replace(vectors=vectors)])
         else:
-            new = as_added(store, new)
+            new = as_added(store, marked(new))
             store.append([new._replace(vectors=vectors)])
         self._store_in(record, new)
         return Reviewed(record.ref.group, True, self._memory(new))
@@ -310,6 +313,7 @@ def _draft_of(record: Record, text: str | None) -> Draft:
         key=versions.plain_key(record.key),
         supersedes=fields.get("supersedes"),
         confidence=fields.get("confidence"),
+        source=fields.get("source"),
     )
 
 

@@ -14,6 +14,7 @@ from memories.batches import by_count, by_weight
 from memories.errors import InvalidInput
 from memories.lookup import Lookup, known_at
 from memories.models import Moment
+from memories.origin import HELD
 from memories.stores import chain
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Finding, Patch, Record
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 _HEAVIEST = 64 * 1_048_576  # characters of the texts of a batch
 _MOST_VERSIONS = 1_000_000  # more than one memory has
 _RESTORED = " (restored)"
-HELD = "=held"  # the label of what had to wait to be accepted
 _WRITING = ("create", "update", "restore", "import")  # which may have an earlier date; a rollback never has
 _ACCEPTED = ("accepted_at", "accepted_by")
 _OF_A_VERSION = ("superseded_by", "replaced_by", "operation", "rolled_back_to", "reinforced_at")
