@@ -27,10 +27,10 @@ MODULES = [
 # to a neighbour on its own. So there is no cycle and no skin needs another. Of the stores, Chroma and Qdrant need the
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
-    "memories": """errors text unseen batches dates disk < origin redaction < logs models < validate decay trust <
+    "memories": """errors models text unseen batches dates disk < origin redaction < logs < validate decay trust <
         times config < ids http_client < stores < embedders versions turns lookup < where < write search < transfer <
         service < agent < skins < __main__""",
-    "memories.stores": """records < damage words copies sql chain < protocol columns < logged <
+    "memories.stores": """records < damage words copies sql chain sound < protocol columns < logged <
         sqlite postgres documents < chroma qdrant files""",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
         connection query < vectors words < spaces turns backup salvage < check < store""",

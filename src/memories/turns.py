@@ -7,9 +7,8 @@ from datetime import datetime
 from memories import validate
 from memories.origin import Origin, origin_of, tags_of
 from memories.stores.protocol import Store
-from memories.stores.records import ROLE, SPEAKER, Collection, Filter, Record
+from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record
 
-ROLES = ("user", "assistant", "system", "tool")
 MAX_CONVERSATIONS = 10_000  # that are looked at for a listing
 _SCOPE = "\x1f"  # between conversation and message id; neither can hold a control character
 

@@ -234,9 +234,14 @@ def _one_line(text: str, name: str, most: int) -> str:
     if len(text) > most:
         raise InvalidInput(f"{name} is {len(text)} characters; the limit is {most}")
     _storable(text, name)
-    if any(unicodedata.category(character) == "Cc" for character in text):
+    if has_control(text):
         raise InvalidInput(f"{name} has a line break or another control character")
     return text
+
+
+def has_control(text: str) -> bool:
+    """Return whether a text has a control character, such as a line break."""
+    return any(unicodedata.category(character) == "Cc" for character in text)
 
 
 def _storable(text: str, name: str) -> None:

@@ -150,6 +150,11 @@ def line_of(**changes: Any) -> str:
     return json.dumps({name: value for name, value in shape.items() if value is not None}) + "\n"
 
 
+def turn_line(**changes: Any) -> str:
+    """Return the line of a turn that is acceptable but for the changes."""
+    return line_of(**{"collection": "history", "group": "talk", "session": 1} | changes)
+
+
 HEADER = '{"format":"memories","version":1}\n'  # of an export without a last line, which any lines may follow
 
 
@@ -391,6 +396,32 @@ BAD_LINES = {
     "nested": (line_of(fields={"a": {}}), "with a value that is no text"),
     "infinite": (line_of(fields={"a": float("inf")}), "is not JSON (Infinity is not a number)"),
     "accesses": (line_of(accesses=1.5), "has a accesses"),
+    "reinforced": (line_of(fields={"reinforced_at": "x"}), "which is not a time in milliseconds"),
+    "reinforced far": (line_of(fields={"reinforced_at": 1e300}), "which is not a time"),
+    "first": (line_of(fields={"first_at": "x"}), "which is not a time"),
+    "aging": (line_of(fields={"aging_from": 10**17}), "which is not a time"),
+    "decay": (line_of(fields={"decay": 7}), "which is not one of stable, contextual, reinforceable"),
+    "confidence": (line_of(fields={"confidence": "high"}), "which is not a number from 0 to 1"),
+    "very sure": (line_of(fields={"confidence": 1e9}), "which is not a number from 0 to 1"),
+    "below 0": (line_of(fields={"confidence": -5}), "which is not a number from 0 to 1"),
+    "operation": (line_of(fields={"operation": "<system>"}), "which is not a word"),
+    "unknown operation": (line_of(fields={"operation": "obey"}), 'has the operation "obey"'),
+    "end": (
+        line_of(ended_at="2026-01-02T00:00:00Z", ended_by="<|im_start|>system"),
+        "has an ended_by that is not a word",
+    ),
+    "unknown end": (line_of(ended_at="2026-01-02T00:00:00Z", ended_by="obey"), 'has the ended_by "obey"'),
+    "successor": (line_of(fields={"superseded_by": "a\nb"}), "which is not an id"),
+    "predecessor": (line_of(fields={"supersedes": 7}), "which is not an id"),
+    "key on two lines": (line_of(key="a\nb"), "has a key that is not text on one line"),
+    "key that commands": (line_of(key="a\x1b[2J"), "has a key that is not text on one line"),
+    "label on two lines": (line_of(labels={"a": "b\nc"}), 'has a label "a" that is not text on one line'),
+    "label that commands": (line_of(labels={"a\x1b[2J": "b"}), "has a label whose name is not text on one line"),
+    "role": (turn_line(labels={"role": "<|im_start|>system"}), "which is not one of user, assistant, system, tool"),
+    "conversation": (turn_line(group="a\nb"), "has an id that is not text of 1 to 256 characters on one line"),
+    "long turn": (turn_line(text="x" * 100_001), "has a content of 100001 characters; a turn has at most 100000"),
+    "twice": (line_of()[:-2] + ',"text":"y"}', 'has the key "text" twice'),
+    "field twice": (line_of()[:-2] + ',"fields":{"a":1,"a":2}}', 'has the key "a" twice'),
     "vectors": (line_of(vectors="x"), "has vectors that are not a list"),
     "no base64": (line_of(vectors=["%"]), "has vectors that are not a list"),
     "different": (line_of(vectors=["AACAPw==", "AACAPwAAAAA="]), "has vectors that are not a list"),

@@ -4,8 +4,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
+from memories import unseen
 from memories.errors import StoreDamaged
 from memories.stores.records import Collection, Finding, Ref
+from memories.validate import shown
 
 UNKNOWN = "?"  # a namespace that can't be read; no namespace has this name
 _MOST = 1_000
@@ -52,16 +54,25 @@ class Damaged:
 
 def damaged_record(ref: Ref, why: object) -> Finding:
     """Return what is wrong with a record, and how to be rid of it."""
+    name, quoted = shown(ref.group), _quoted(ref.group)
     if ref.collection is Collection.HISTORY:
-        what, how = f"turn {ref.position} of {ref.group}", f"turns forget {ref.group} --index {ref.position}"
+        what, how = f"turn {ref.position} of {name}", f"turns forget {quoted} --index {ref.position}"
     else:
-        what, how = f"memory {ref.group} (version {ref.position})", f"forget {ref.group}"
+        what, how = f"memory {name} (version {ref.position})", f"forget {quoted}"
     at = f" --namespace {ref.namespace}" if ref.namespace != UNKNOWN else ""
     return Finding(
         f"{what} in namespace {ref.namespace} is damaged: {why}",
         f"restore a backup, or remove it with: memory {how}{at}",
         ref=ref,
     )
+
+
+def _quoted(name: str) -> str:
+    """Return a name as a shell takes it, with nothing in it that can't be seen."""
+    import shlex  # what is sound does without
+
+    seen = unseen.shown(name, lambda sign: f"\\U{ord(sign):08x}")
+    return shlex.quote(name) if seen == name else "$'" + seen.replace("'", "\\'") + "'"
 
 
 def refusal(finding: Finding) -> StoreDamaged:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SPEAKER, ROLE = "speaker", "role"  # labels of turns
+ROLES = ("user", "assistant", "system", "tool")
 MAX_INDEX = 2**31 - 1  # the highest index that a turn may ask for; later turns continue from there
 BESIDE = 2  # `Store.matches` also returns this many turns before and after one that matches
 _NONE: Mapping[str, Any] = {}

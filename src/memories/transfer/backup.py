@@ -21,7 +21,7 @@ from memories.ids import digest
 from memories.stores import local_path, open_store
 from memories.times import to_iso
 from memories.transfer.export import export
-from memories.transfer.importing import check, import_
+from memories.transfer.importing import Intake, check, import_
 from memories.transfer.lines import read_header
 from memories.transfer.pages import Progress, places, total
 
@@ -141,7 +141,7 @@ def _write(config: Config, scratch: Path, mark: "Mark", progress: Progress) -> i
         stream.flush()
         os.fsync(stream.fileno())
     with scratch.open("rb") as stream:
-        if check(stream, namespaces=None).records != written:
+        if check(stream, namespaces=None, own=True).records != written:
             raise StoreError(f"what was written to {scratch.parent} could not be read back; nothing was kept")
     return written
 
@@ -371,7 +371,7 @@ def _import_whole(
         stream = stack.enter_context(source.open("rb"))
         size = source.stat().st_size
         try:
-            records = check(stream, namespaces=None).records
+            records = check(stream, namespaces=None, own=True).records
         except InvalidInput as exc:
             raise InvalidInput(f"{source} is no SQLite backup and no export that can be restored: {exc}") from exc
         space = embedder.space if embedder else None
@@ -389,7 +389,7 @@ def _import_whole(
                 progress("restoring", done, size)
                 yield line
 
-        done = import_(store, lines(), embedder, namespaces=None)
+        done = import_(store, lines(), embedder, namespaces=None, intake=Intake(own=True))
         if done.imported != records or total(store, places(store)) != records:
             raise StoreError(f"{source} has {records} records and {done.imported} were stored in {where}; run it again")
         return Restored(records, None, None, done.without_vector, done.unchecked)

@@ -91,10 +91,12 @@ class Intake(NamedTuple):
             count, its memories wait for review, and it adds nothing to memories and conversations that are there. None
             to store records as they are; a store that `logged` returned decides about their origins.
         redactor: Takes secrets out of what is stored; None to leave them.
+        own: It is a backup; see `lines.read_line`.
     """
 
     foreign: str | None = None
     redactor: "Redactor | None" = None
+    own: bool = False
 
 
 _AS_IT_IS = Intake()
@@ -124,7 +126,7 @@ def import_(
             correct it and run this again. `check` finds this before anything is stored.
     """
     importer = _Importer(store, embedder, intake.foreign, dry_run=dry_run)
-    for batch in _batches(_read(lines, importer.begin, namespaces)):
+    for batch in _batches(_read(lines, importer.begin, namespaces, own=intake.own)):
         held = batch if intake.foreign is None else _held(batch, intake.foreign)
         importer.store_batch(list(_redacted(held, intake.redactor)))
     return importer.result
@@ -136,6 +138,7 @@ def check(
     namespaces: Sequence[str] | None,
     key: bytes | None = None,
     redactor: "Redactor | None" = None,
+    own: bool = False,
 ) -> Checked:
     """Read an export to its end, as `import_` does, and store nothing.
 
@@ -144,6 +147,7 @@ def check(
         namespaces: Only these may be written; None for all.
         key: The key of our own exports, if there is one; see `proof`.
         redactor: Takes secrets out, as in an import.
+        own: It is a backup; see `lines.read_line`.
 
     Raises:
         InvalidInput: A line is not acceptable, or the export is incomplete.
@@ -152,7 +156,7 @@ def check(
 
     def read() -> Iterator[_Line]:
         nonlocal proven
-        proven = yield from _read(lines, lambda _header: None, namespaces, key)
+        proven = yield from _read(lines, lambda _header: None, namespaces, key, own=own)
 
     records = sum(1 for _ in _redacted(read(), redactor))
     return Checked(records, proven=proven)
@@ -202,6 +206,8 @@ def _read(
     begin: Callable[[Header], object],
     namespaces: Sequence[str] | None,
     key: bytes | None = None,
+    *,
+    own: bool,
 ) -> Generator[_Line, None, bool]:
     """Yield the records of lines, once `begin` was told what the header says; return whether the key wrote them.
 
@@ -221,7 +227,7 @@ def _read(
                 proven = tally.compare(text, key)
                 ended = True
             elif text.strip():
-                record = read_line(text)
+                record = read_line(text, own=own)
                 _refuse_others(record, namespaces)
                 tally.add(text)
                 yield _Line(number, record)

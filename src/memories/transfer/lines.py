@@ -21,6 +21,7 @@ from memories.errors import InvalidInput
 from memories.ids import ID_LENGTH, parse_id, storable
 from memories.stores.copies import plain_number
 from memories.stores.records import SEARCHED, Collection, Record, Ref
+from memories.stores.sound import foreign, problem
 from memories.times import kept, to_iso
 from memories.validate import shown
 
@@ -216,8 +217,12 @@ def is_id(group: str) -> bool:
     return len(group) == ID_LENGTH and bool(_ID.fullmatch(group))
 
 
-def read_line(line: str) -> Record:
+def read_line(line: str, *, own: bool = False) -> Record:
     """Return the record that a line holds, with its vectors if it has some.
+
+    Args:
+        line: The line, without its end.
+        own: It is from a backup, so what was stored once may be stored again: see `sound.foreign`.
 
     Raises:
         InvalidInput: It is not a record, or a value is not acceptable; the message says which.
@@ -234,7 +239,7 @@ def read_line(line: str) -> Record:
     if ended_by is not None and ended_at is None:
         raise InvalidInput("has ended_by and no ended_at")
     validate.content(shape["text"])  # and kept as it is, not in its normal form: it was accepted once
-    return Record(
+    record = Record(
         ref=_ref(shape),
         text=shape["text"],
         created_at=_time(shape["created_at"], "created_at"),
@@ -247,6 +252,9 @@ def read_line(line: str) -> Record:
         accesses=_whole(shape.get("accesses", 0), "accesses"),
         session=_whole(shape["session"], "session") if "session" in shape else None,
     )
+    if wrong := problem(record) or (None if own else foreign(record)):
+        raise InvalidInput(wrong)
+    return record
 
 
 def _ref(shape: Mapping[str, Any]) -> Ref:

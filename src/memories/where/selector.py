@@ -8,12 +8,12 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from memories import turns, validate, versions
+from memories import validate, versions
 from memories.errors import InvalidInput
 from memories.ids import ID_LENGTH, parse_id
 from memories.models import DecayPolicy
 from memories.origin import BY, CHANNELS, IMPORT, TRUST, TRUSTS, is_reserved, origin_of
-from memories.stores.records import ROLE, SPEAKER, Collection, Filter, Record
+from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record
 from memories.text import words_in
 from memories.times import from_millis, parse_span
 from memories.where.language import Condition, Every, Names, Node, Not, conditions, parse, wrong
@@ -31,7 +31,7 @@ _CHOICES: dict[str, Sequence[str]] = {
     "trust": TRUSTS,
     "channel": CHANNELS,
     "decay": tuple(DecayPolicy),
-    "role": turns.ROLES,
+    "role": ROLES,
 }
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -236,7 +236,7 @@ _NAMES: dict[Collection, dict[str, _Name]] = {
         "id": _Name("text", lambda record, _: f"{record.ref.group}#{record.ref.position}"),
         "key": _Name("text", lambda record, _: None if record.key is None else record.key.rpartition("\x1f")[2]),
         "conversation": _Name("text", lambda record, _: record.ref.group),
-        "role": _Name("choice", lambda record, _: record.labels.get(ROLE, turns.ROLES[0])),
+        "role": _Name("choice", lambda record, _: record.labels.get(ROLE, ROLES[0])),
         "speaker": _Name("text", lambda record, _: record.labels.get(SPEAKER)),
         "index": _Name("number", lambda record, _: record.ref.position),
         "created": _Name("time", lambda record, _: record.created_at),

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from memories import validate
 from memories.errors import NotFound
+from memories.ids import storable
 from memories.models import Forgotten
 from memories.stores.chain import reinforced
 from memories.stores.protocol import Store
@@ -37,7 +38,7 @@ class Turns(NamedTuple):
     @property
     def name(self) -> str:
         """The conversation, or the conversation and the index of its turn."""
-        name = validate.one_line(self.conversation, "conversation id")
+        name = self._stored_name()
         return name if self.place is None else f"{name}#{validate.index(self.place)}"
 
     def forget(self, queue: RetryQueue, *, dry_run: bool = False) -> Forgotten:
@@ -46,7 +47,7 @@ class Turns(NamedTuple):
         Raises:
             NotFound: There are none.
         """
-        name = validate.one_line(self.conversation, "conversation id")
+        name = self._stored_name()
         waiting = 0
         if self.place is None:
             waiting = len(queue.entries(name)) if dry_run else queue.discard(name)
@@ -61,8 +62,17 @@ class Turns(NamedTuple):
             raise NotFound("Conversation not found" if self.place is None else "Turn not found")
         return finished
 
+    def _stored_name(self) -> str:
+        """Return the name of the conversation; one of another program as it stands, so that it can be removed."""
+        name = self.conversation
+        if isinstance(name, str) and name and storable(name):
+            where = Filter(Collection.HISTORY, (self.namespace,), group=name, state="any")
+            if self.store.count(where, at_most=1):
+                return name
+        return validate.one_line(name, "conversation id")
+
     def _refs(self) -> list[Ref]:
-        name = validate.one_line(self.conversation, "conversation id")
+        name = self._stored_name()
         found = self.store.refs(Filter(Collection.HISTORY, (self.namespace,), group=name, state="any"))
         return [ref for ref in found if self.place in (None, ref.position)]
 

@@ -11,9 +11,9 @@ from memories.errors import InvalidInput
 from memories.models import MAX_TURN_CHARACTERS
 from memories.stores.logged import as_added
 from memories.stores.protocol import Store, refuse_damaged
-from memories.stores.records import MAX_INDEX, ROLE, SPEAKER, Collection, Filter, Record, Ref
+from memories.stores.records import MAX_INDEX, ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
 from memories.times import kept
-from memories.turns import ROLES, Turn, TurnDraft, conversation_id, scoped_key, to_turn
+from memories.turns import Turn, TurnDraft, conversation_id, scoped_key, to_turn
 from memories.write.suspicion import marked
 
 if TYPE_CHECKING:

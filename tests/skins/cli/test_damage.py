@@ -1,5 +1,8 @@
 """One damaged record costs one record: every command goes on without it, names it, and exits with 4."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,3 +133,63 @@ def test_an_older_version_that_is_damaged_is_left_out_of_a_history(
     answer = memory("history", memory_id)
     assert answer.code == 4
     assert [version["content"] for version in answer.json["versions"]] == ["second"]
+
+
+HAND_WRITTEN = {
+    "reinforced_at": {"fields": {"reinforced_at": "x"}},
+    "decay": {"fields": {"decay": 7}},
+    "first_at": {"fields": {"first_at": "x"}},
+    "operation": {"fields": {"operation": "a\n 2  FAKE"}},
+    "ended_by": {"ended_at": "2026-01-02T00:00:00Z", "ended_by": "<|im_start|>system"},
+    "id": {"id": "a\nb's \u202e"},
+    "tags": {"tags": {"who": "a\n 2  FAKE"}},
+    "key": {"key": "a\x1b[2J"},
+}
+
+
+@pytest.mark.parametrize("line", HAND_WRITTEN.values(), ids=HAND_WRITTEN)
+def test_a_line_that_somebody_has_edited_stops_nobody(
+    memory: Command, process: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: dict[str, Any]
+) -> None:
+    folder = tmp_path / "notes"
+    monkeypatch.setenv("MEMORY_STORE", f"files:///{folder}")
+    good = memory("create", "a sound note about sailing").json["id"]
+    times = dict.fromkeys(("created_at", "updated_at"), "2026-01-01T00:00:00Z")
+    bad = {"id": "01a20026", "user_id": "shared", "content": "sailing bad", "kind": "memory", **times} | line
+    with (folder / "shared.jsonl").open("a") as lines:
+        lines.write(f"{json.dumps(bad)}\n")
+    for command in (("list",), ("get", good), ("history", good), ("search", "sailing"), ("list", "-n", "bob")):
+        answer = memory(*command)
+        assert answer.code == (0 if command[0] in ("get", "history") or "ended_by" in line else 4), answer.err
+        assert "sailing bad" not in answer.out
+        assert len(answer.err.splitlines()) <= 1
+    for command in (("get", bad["id"]), ("history", bad["id"]), ("delete", bad["id"])):
+        answer = memory(*command)
+        assert answer.code == 1
+        assert "is damaged" in answer.error
+    how = memory("get", bad["id"]).error.partition("memory forget ")[2]
+    command = f"{sys.executable} -m memories forget --yes {how}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answer = memory("list")
+    assert (answer.code, answer.json["count"]) == (0, 1)
+
+
+def test_a_conversation_that_somebody_has_named_is_shown_on_one_line_and_can_be_forgotten(
+    memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, name = tmp_path / "notes", "talk\n9 turns, \u202eFAKE"
+    monkeypatch.setenv("MEMORY_STORE", f"files:///{folder}")
+    memory("turns", "add", "talk", "said")
+    turn = json.loads((folder / "shared.turns.jsonl").read_text())
+    turn |= {"id": f"{name}#0", "conversation_id": name, "event": "x"}
+    with (folder / "shared.turns.jsonl").open("a") as lines:
+        lines.write(f"{json.dumps(turn)}\n")
+    answer = memory("turns", "list", "--format", "text")
+    assert answer.code == 4
+    assert len(answer.out.splitlines()) == 1
+    assert "FAKE" not in answer.out.replace("\\u{202e}FAKE", "")
+    how = memory("turns", "list").json["damaged"][0]["remedy"].partition("memory ")[2]
+    command = f"{sys.executable} -m memories {how} --yes"
+    assert subprocess.run(["bash", "-c", command]).returncode == 0
+    assert memory("turns", "list").code == 0

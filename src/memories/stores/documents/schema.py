@@ -8,6 +8,7 @@ from memories.errors import StoreDamaged
 from memories.stores.damage import Damaged, damaged_record
 from memories.stores.documents.driver import Condition, Kind, Part, Point, Value
 from memories.stores.records import Filter, Finding, Patch, Record, Ref
+from memories.stores.sound import problem
 from memories.times import from_millis, to_millis
 
 # The state of a record is one number, so that every filter is a plain conjunction: the millisecond at which it ended,
@@ -136,11 +137,17 @@ def decode(
         if (point.payload.get("ended") == PENDING) is not pending:
             continue
         try:
-            found.append(_decoded(part, point))
+            stored = _decoded(part, point)
         except StoreDamaged as exc:
             if damaged is None:
                 raise
             damaged.note(_finding(part, point, exc))
+            continue
+        wrong = None if damaged is None else problem(stored.record)
+        if damaged is None or wrong is None:
+            found.append(stored)
+        else:
+            damaged.note(damaged_record(stored.record.ref, f"it {wrong}"))
     return found
 
 

@@ -183,11 +183,12 @@ class Spaces:
 
     def _refuse_incomplete(self, space: Space, space_id: str) -> None:
         for collection in SEARCHED:
-            missing = self._without(space_id, collection)
+            lacking = self._without(space_id, collection)
+            missing = self._view.stored(lacking)  # without those that are damaged
             if missing:
+                first = missing[0].record.ref.group
                 raise Conflict(
-                    f"{len(missing)} records have no vectors of {space.model} yet, such as {missing[0].group}; "
-                    "embed them first"
+                    f"{len(missing)} records have no vectors of {space.model} yet, such as {first}; embed them first"
                 )
 
     def _without(self, space_id: str, collection: Collection) -> list[Ref]:

@@ -111,8 +111,8 @@ class Index(SQLiteStore):
             copies = [(record, twins.get((record.ref.group, record.text))) for record in new]
             vectors = self.vectors([twin.ref for _, twin in copies if twin])
             stored = spaces.in_use(db)
-            if before.keys() - same:
-                self._drop(db, sorted(before.keys() - same))
+            if gone := set(self.refs(where)) - same:  # what is damaged, too, so that it is as the lines have it
+                self._drop(db, sorted(gone))
             patches = [change(after[ref], before[ref]) for ref in same]
             for some in ends_first([patch for patch in patches if patch is not None]):
                 self.patch(some)

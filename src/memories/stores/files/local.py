@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from memories.errors import StoreBusy, StoreDamaged, StoreError
 from memories.stores.copies import immutable, mutable
-from memories.stores.damage import Damaged
+from memories.stores.damage import Damaged, damaged_record
 from memories.stores.files.connection import Folder, Stamp
 from memories.stores.files.index import ALL, Index, Known
 from memories.stores.files.log import Damage, changed, created, fold, parse, removal, without
 from memories.stores.files.schema import Event, file_name, namespace_of, to_line
 from memories.stores.records import Collection, Filter, Finding, Patch, Record, Ref, Space
+from memories.stores.sound import problem
 
 if TYPE_CHECKING:
     import numpy as np
@@ -273,18 +274,23 @@ class LocalFiles:
             for namespace in self.files(collection):
                 name = file_name(collection, namespace)
                 parsed = parse(self.folder.read(name)[1], collection, namespace)
+                records = fold(parsed.events).records.values()
+                wrong = ((record.ref, problem(record)) for record in records)
+                found += [damaged_record(ref, f"it {what}") for ref, what in wrong if what]
                 if parsed.damage:
                     found.append(self._finding(name, parsed.damage))
                 elif deep and self.index.known([name]).get(name, Known()).stamp == self.folder.stamp(name):
-                    found += self._out_of_step(collection, namespace, fold(parsed.events).records.values())
+                    found += self._out_of_step(collection, namespace, records)
         if (self.folder.inner / "index.db").exists():
+            told = {finding.ref for finding in found}
             remedy = f"remove {self.folder.inner}, which loses no memory, and run: memory reembed"
-            found += (each._replace(remedy=remedy, ref=None) for each in self.index.check(deep=deep))
+            others = (each for each in self.index.check(deep=deep) if each.ref is None or each.ref not in told)
+            found += (each._replace(remedy=remedy, ref=None) for each in others)
         return found
 
     def _out_of_step(self, collection: Collection, namespace: str, lines: Iterable[Record]) -> Iterator[Finding]:
         """Yield a finding if the index has other records than the lines of a file."""
-        said = {record.ref: (immutable(record), mutable(record)) for record in lines}
+        said = {record.ref: (immutable(record), mutable(record)) for record in lines if not problem(record)}
         there = self.index.scan(Filter(collection, (namespace,), state="any"), limit=ALL)
         known = {record.ref: (immutable(record), mutable(record)) for record in there}
         count = sum(said.get(ref) != known.get(ref) for ref in said.keys() | known.keys())

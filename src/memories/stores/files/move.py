@@ -200,6 +200,8 @@ class Mover:
         began = time.monotonic()
         stamps = {name: self._folder.stamp(name) for name in (file_name(each, namespace) for each in Collection)}
         records = list(_everything(namespace, here))
+        if len(records) < _count(namespace, here):
+            raise StoreDamaged("some of its records are damaged; memory doctor names them")
         self.remove_copies(namespace)
         store = store or self._free_file(namespace)
         with contextlib.closing(self._open(store, space)) as there:

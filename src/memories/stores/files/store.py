@@ -119,6 +119,7 @@ class FilesStore:
                 also_in.update(store.remove(some))
         for namespace in namespaces:
             also_in.update(self._mover.also_in(namespace, [ref for ref in refs if ref.namespace == namespace]))
+        self.damaged.forget(set(refs).__contains__)
         return tuple(sorted(also_in))
 
     def _after_commit(self, namespaces: set[str]) -> None:

@@ -6,11 +6,15 @@ Damage of its files is the server's to tell, by data checksums; here is compared
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from memories.stores.damage import Damaged
+from memories.stores.postgres.query import RECORDS, records_of
 from memories.stores.postgres.spaces import tables
 from memories.stores.postgres.transaction import Transaction
 from memories.stores.records import Finding
 
 _FIX = "run: memory doctor --fix"
+_PAGE = 1_000  # records that are read at once
+_BEHIND = "(r.namespace, r.seq) > (%s, %s) ORDER BY r.namespace, r.seq"
 
 
 class _Derived(NamedTuple):
@@ -64,6 +68,18 @@ def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
         count = int(db.value(f"SELECT count(*) FROM {table} t WHERE {_OF_NO_RECORD}") or 0)
         if count:
             yield Finding(f"{table} has {count} rows of records that do not exist", _FIX, derived=True)
+
+
+def damaged_records(db: Transaction) -> Iterator[Finding]:
+    """Yield the records that are not what a program of ours writes."""
+    if not db.meta.schema:
+        return
+    noted = Damaged(2**31)
+    behind: tuple[str, int] = ("", 0)
+    while rows := db.rows(f"{RECORDS} WHERE {_BEHIND} LIMIT {_PAGE}", behind):
+        behind = rows[-1][2], rows[-1][0]
+        records_of(rows, noted)
+    yield from noted.since()
 
 
 def repair(db: Transaction) -> list[str]:

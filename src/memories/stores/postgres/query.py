@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from memories.stores.postgres.schema import jsonb
+from memories.stores.damage import Damaged, damaged_record
+from memories.stores.postgres.schema import jsonb, record_of
 from memories.stores.postgres.transaction import Transaction
-from memories.stores.records import Collection, Filter, Ref
+from memories.stores.records import Collection, Filter, Record, Ref
+from memories.stores.sound import problem
 from memories.stores.sql import plain_conditions
 
 COLUMNS = (
@@ -105,6 +107,26 @@ def extent(db: Transaction, selected: Selection) -> Extent:
         sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {selected.sql} LIMIT %s) found"
         matching = int(db.value(sql, (*selected.values, COUNTED + 1)))
     return Extent(corpora, documents, live, matching)
+
+
+def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Record]:
+    """Return the records of rows of `RECORDS` by their seq, in the same order; what is not sound is left out and noted.
+
+    The server's own checksums tell of damaged pages; but others may write to its tables.
+    """
+    found: dict[int, Record] = {}
+    for row in rows:
+        ref = Ref(Collection(row[1]), *row[2:5])
+        try:
+            record = record_of(row)
+        except (ValueError, OverflowError, OSError):  # a time that is none
+            damaged.note(damaged_record(ref, "it holds what was never written"))
+            continue
+        if wrong := problem(record):
+            damaged.note(damaged_record(ref, f"it {wrong}"))
+        else:
+            found[row[0]] = record
+    return found
 
 
 def by_namespace(refs: Iterable[Ref]) -> dict[tuple[Collection, str], list[Ref]]:

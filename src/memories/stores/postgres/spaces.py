@@ -4,10 +4,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from memories.errors import Conflict, StoreError
+from memories.stores.damage import Damaged
 from memories.stores.postgres import counts
 from memories.stores.postgres.connection import Server
-from memories.stores.postgres.query import RECORDS, seqs_of
-from memories.stores.postgres.schema import HNSW_DIMENSIONS, hnsw_script, record_of, vector_script
+from memories.stores.postgres.query import RECORDS, records_of, seqs_of
+from memories.stores.postgres.schema import HNSW_DIMENSIONS, hnsw_script, vector_script
 from memories.stores.postgres.transaction import SPACES, Transaction, Vectors
 from memories.stores.protocol import other_space
 from memories.stores.records import SEARCHED, Collection, Record, Ref, Space
@@ -23,6 +24,11 @@ _TABLES = ("vector_a", "vector_b")  # one is in use, the other is staged; a swit
 _EXTENSION = "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
 _GAINED = """
 UPDATE corpus SET embedded = embedded + %s WHERE namespace = %s AND collection = %s AND ended = %s
+"""
+_LACKING = """
+SELECT count(*) FROM record r
+WHERE r.namespace = c.namespace AND r.collection = c.collection AND (r.ended_at IS NOT NULL) = c.ended
+  AND NOT EXISTS (SELECT 1 FROM {table} v WHERE v.namespace = r.namespace AND v.seq = r.seq)
 """
 _LARGE = """
 SELECT DISTINCT part, collection FROM corpus CROSS JOIN generate_series(0, %s - 1) part
@@ -71,18 +77,24 @@ def checked(used: Vectors, space: Space) -> Vectors:
     return used
 
 
-def unstaged(db: Transaction, space: Space, collection: Collection, limit: int) -> list[Record]:
-    """Return records that have no vectors of a space."""
+def unstaged(db: Transaction, space: Space, collection: Collection, limit: int, damaged: Damaged) -> list[Record]:
+    """Return records that have no vectors of a space; what is damaged is left out and noted."""
     known = _of(db, space)
     lacking = (
         f"AND NOT EXISTS (SELECT 1 FROM {known.table} v WHERE v.namespace = r.namespace AND v.seq = r.seq)"
         if known
         else ""
     )
-    rows = db.rows(
-        f"{RECORDS} WHERE r.collection = '{collection}' {lacking} ORDER BY r.namespace, r.seq LIMIT %s", (limit,)
-    )
-    return [record_of(row) for row in rows]
+    sql = f"{RECORDS} WHERE r.collection = '{collection}' AND (r.namespace, r.seq) > (%s, %s) {lacking} "
+    found: list[Record] = []
+    behind: tuple[str, int] = ("", 0)
+    while len(found) < limit:
+        rows = db.rows(f"{sql} ORDER BY r.namespace, r.seq LIMIT %s", (*behind, limit - len(found)))
+        if not rows:
+            break
+        behind = rows[-1][2], rows[-1][0]
+        found += records_of(rows, damaged).values()
+    return found
 
 
 def stage(db: Transaction, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
@@ -119,8 +131,10 @@ def stage(db: Transaction, space: Space, vectors: "Mapping[Ref, NDArray[np.float
     )
 
 
-def switch(db: Transaction, space: Space) -> None:
+def switch(db: Transaction, space: Space, damaged: Damaged) -> None:
     """Search by the staged vectors of a space from now on, in a transaction that excludes all other writers.
+
+    Damaged records may lack them.
 
     Raises:
         Conflict: Records have no vectors of this space yet.
@@ -128,12 +142,12 @@ def switch(db: Transaction, space: Space) -> None:
     used = db.meta.used
     if used is not None and used.are_of(space):
         return
-    if any(unstaged(db, space, collection, 1) for collection in SEARCHED):
+    if any(unstaged(db, space, collection, 1, damaged) for collection in SEARCHED):
         raise Conflict(f"records have no vectors of {space.model} yet; stage these first")
     target = _of(db, space) or _make_staged(db, space)
     if used is not None:
         db.run(f"DROP TABLE {used.table}")
-    db.run("UPDATE corpus SET embedded = documents")
+    db.run(f"UPDATE corpus c SET embedded = documents - ({_LACKING.format(table=target.table)})")
     db.remember({"vectors": target, "staged": None})
 
 

@@ -14,8 +14,17 @@ from memories.stores.postgres.address import checked_partitions
 from memories.stores.postgres.connection import MANY, Server
 from memories.stores.postgres.counts import Counted, Place
 from memories.stores.postgres.errors import Interrupted
-from memories.stores.postgres.query import RECORDS, Selection, at_refs, extent, one_of, selection, seqs_of
-from memories.stores.postgres.schema import ROW, ROW_TYPES, jsonb, record_of, row_of
+from memories.stores.postgres.query import (
+    RECORDS,
+    Selection,
+    at_refs,
+    extent,
+    one_of,
+    records_of,
+    selection,
+    seqs_of,
+)
+from memories.stores.postgres.schema import ROW, ROW_TYPES, jsonb, row_of
 from memories.stores.postgres.transaction import Transaction, Vectors
 from memories.stores.postgres.words import best as best_by_words
 from memories.stores.postgres.words import indexed_tokens
@@ -98,7 +107,7 @@ class PostgresStore:
         """
         self._server = Server(url)
         self._space = space
-        self.damaged = Damaged()  # the server's checksums refuse a whole page, so nothing comes here
+        self.damaged = Damaged()
         self._loaded = False  # many records since the indexes of vectors were last looked at
         self._looked_at: set[Place] = set()
 
@@ -165,6 +174,7 @@ class PostgresStore:
                 return ()
         with self._server.write({ref.namespace for ref in refs}) as db:
             erasure.remove(db, refs)
+        self.damaged.forget(set(refs).__contains__)
         return erasure.erase(self._server)
 
     # --- reading ---------------------------------------------------------------------------------------------------
@@ -175,18 +185,23 @@ class PostgresStore:
     ) -> list[Record]:
         """See `Store.scan`."""
         direction, sign = ("DESC", "<") if newest_first else ("ASC", ">")
-        found: list[Record] = []
+        wanted = limit
         with self._server.read(where.namespaces) as db:
-            for namespace in dict.fromkeys(where.namespaces):  # each in the order of its index
-                selected = selection(where, namespace)
-                sql, values = selected.sql, selected.values
-                if after is not None:
-                    sql += f" AND (r.grp, r.position) {sign} (%s, %s)"
-                    values += after
-                order = f"ORDER BY r.grp {direction}, r.position {direction} LIMIT %s"
-                found += [record_of(row) for row in db.rows(f"{RECORDS} WHERE {sql} {order}", (*values, limit))]
-        found.sort(key=lambda record: (record.ref.group, *record.ref[3:], record.ref.namespace), reverse=newest_first)
-        return found[:limit]
+            while True:
+                rows: list[tuple[Any, ...]] = []
+                for namespace in dict.fromkeys(where.namespaces):  # each in the order of its index
+                    selected = selection(where, namespace)
+                    sql, values = selected.sql, selected.values
+                    if after is not None:
+                        sql += f" AND (r.grp, r.position) {sign} (%s, %s)"
+                        values += after
+                    order = f"ORDER BY r.grp {direction}, r.position {direction} LIMIT %s"
+                    rows += db.rows(f"{RECORDS} WHERE {sql} {order}", (*values, wanted))
+                rows.sort(key=_place, reverse=newest_first)
+                found = list(records_of(rows[:wanted], self.damaged).values())
+                if len(found) >= limit or len(rows) < wanted:
+                    return found[:limit]
+                wanted *= 2  # damaged ones do not count
 
     @_repeated
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
@@ -245,7 +260,8 @@ class PostgresStore:
             among, values = one_of("r.namespace", selected.namespaces)
             seqs = list({**words, **similar})
             rows = db.rows(f"{RECORDS} WHERE {among} AND r.seq = ANY(%s::bigint[])", (*values, seqs)) if seqs else []
-        return [Candidate(record_of(row), similar.get(row[0]), words.get(row[0], 0.0)) for row in rows]
+        records = records_of(rows, self.damaged)
+        return [Candidate(record, similar.get(seq), words.get(seq, 0.0)) for seq, record in records.items()]
 
     @_repeated
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
@@ -260,7 +276,7 @@ class PostgresStore:
     def read(self, refs: Sequence[Ref]) -> list[Record]:
         """See `Store.read`."""
         with self._server.read({ref.namespace for ref in refs}) as db:
-            return [record_of(row) for row in at_refs(db, RECORDS, refs)]
+            return list(records_of(at_refs(db, RECORDS, refs), self.damaged).values())
 
     @_repeated
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
@@ -292,7 +308,7 @@ class PostgresStore:
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`."""
         with self._server.read(whole=True) as db:
-            return spaces.unstaged(db, space, collection, limit)
+            return spaces.unstaged(db, space, collection, limit, self.damaged)
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
         """See `Store.stage`."""
@@ -303,7 +319,7 @@ class PostgresStore:
     def switch(self, space: Space) -> None:
         """See `Store.switch`."""
         with self._server.write(whole=True) as db:
-            spaces.switch(db, space)
+            spaces.switch(db, space, self.damaged)
         self._loaded = True
 
     @_repeated
@@ -335,10 +351,10 @@ class PostgresStore:
     @_repeated
     def check(self, *, deep: bool) -> list[Finding]:
         """See `Store.check`."""
-        from memories.stores.postgres.check import check
+        from memories.stores.postgres.check import check, damaged_records
 
         with self._server.read(whole=True) as db:
-            return list(check(db, deep=deep))
+            return [*check(db, deep=deep), *(damaged_records(db) if deep else ())]
 
     def repair(self) -> list[str]:
         """See `Store.repair`."""
@@ -403,6 +419,11 @@ class PostgresStore:
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _place(row: Sequence[Any]) -> tuple[Any, ...]:
+    """Return where a row of `RECORDS` comes in the order of a scan."""
+    return row[3], row[4], row[2]
 
 
 def _append(db: Transaction, records: Sequence[Record], vectors: Vectors | None) -> list[Place]:

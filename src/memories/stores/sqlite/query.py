@@ -14,6 +14,7 @@ import apsw
 from memories.errors import StoreDamaged
 from memories.stores.damage import UNKNOWN, Damaged, damaged_record
 from memories.stores.records import Collection, Filter, Record, Ref
+from memories.stores.sound import problem
 from memories.stores.sql import plain_conditions
 from memories.stores.sqlite.schema import NEVER_WRITTEN, decode_group, encode_group, record_of, why
 
@@ -127,9 +128,14 @@ def records_of(db: apsw.Connection, rows: Sequence[tuple[Any, ...]], damaged: Da
     found: dict[int, Record] = {}
     for row in rows:
         try:
-            found[row[0]] = record_of(row, names)
+            record = record_of(row, names)
         except NEVER_WRITTEN as exc:
             damaged.note(damaged_record(ref_of(db, row), why(exc)))
+            continue
+        if wrong := problem(record):
+            damaged.note(damaged_record(record.ref, f"it {wrong}"))
+        else:
+            found[row[0]] = record
     return found
 
 

@@ -1,0 +1,161 @@
+"""What a record may hold, whoever wrote it: one rule for what a store returns and for what is imported. Pure.
+
+A file can be edited, a server has other clients, and an export may come from anybody; so nothing that was read is used
+before this has looked at it. Fields that this program does not know are accepted: a newer one may have written them.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from memories import validate
+from memories.ids import storable
+from memories.models import MAX_TURN_CHARACTERS, DecayPolicy
+from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Record
+from memories.times import from_millis
+from memories.validate import shown
+
+_MAX = validate.MAX_KEY
+_SCOPE = "\x1f"  # between a key and the project or the conversation that it belongs to
+_MAX_KEY = 2 * _MAX + 1
+_MAX_LABELS = validate.MAX_TAGS + 8  # role and speaker of a turn, and what says who wrote it, are labels beside tags
+_MAX_VALUE = 4 * validate.MAX_TAG_VALUE
+_WORD = re.compile(r"[a-z][a-z _-]{0,63}(?: \(restored\)){0,99}")
+_OPERATIONS = ("create", "update", "restore", "rollback", "merge")
+_ENDS = ("update", "delete", "supersede", "pending", "rollback")
+
+
+def problem(record: Record) -> str | None:
+    """Return what is wrong with a record that was read, as the rest of a sentence about it; None if it is sound."""
+    if record.ref.collection is Collection.LOG:
+        return None  # `chain` checks what its entries say
+    return _wrong_parts(record) or _wrong_labels(record) or _wrong_fields(record.fields)
+
+
+def foreign(record: Record) -> str | None:
+    """Return what is wrong with a record that is sound, and that no version of this program writes; None if nothing.
+
+    Stricter than `problem`: what comes from elsewhere keeps the limits of what is written here.
+    """
+    if record.ref.collection is Collection.HISTORY and len(record.text) > MAX_TURN_CHARACTERS:
+        return f"has a content of {len(record.text)} characters; a turn has at most {MAX_TURN_CHARACTERS}"
+    ended_by = (record.ended_by or _ENDS[0]).partition(" (")[0]
+    operation = record.fields.get("operation", _OPERATIONS[0])
+    for word, name, known in ((ended_by, "ended_by", _ENDS), (operation, "operation", _OPERATIONS)):
+        if word not in known:
+            return f'has the {name} "{shown(word)}", which this program does not know; a newer one may have written it'
+    return None
+
+
+def _wrong_parts(record: Record) -> str | None:
+    ended_by, key = record.ended_by, record.key
+    numbers = {"position": record.ref.position, "accesses": record.accesses, "session": record.session or 0}
+    wrong = [
+        None
+        if _is_name(record.ref.group, _MAX)
+        else f"has an id that is not text of 1 to {_MAX} characters on one line",
+        None if isinstance(record.text, str) and _is_text(record.text) else "has a content that is not text",
+        *(
+            None if _is_whole(each) else f"has a {name} that is not a whole number from 0"
+            for name, each in numbers.items()
+        ),
+        None if ended_by is None or _is_word(ended_by) else "has an ended_by that is not a word",
+        None if key is None or _is_key(key) else "has a key that is not text on one line",
+    ]
+    return next(filter(None, wrong), None)
+
+
+def _wrong_labels(record: Record) -> str | None:
+    labels = record.labels
+    if not isinstance(labels, Mapping) or len(labels) > _MAX_LABELS:
+        return f"has labels that are not at most {_MAX_LABELS} pairs of texts"
+    for key, value in labels.items():
+        if not _is_name(key, _MAX):
+            return "has a label whose name is not text on one line"
+        if value != "" and not _is_name(value, _MAX_VALUE):
+            return f'has a label "{shown(key)}" that is not text on one line'
+    if record.ref.collection is Collection.HISTORY:
+        if labels.get(ROLE, ROLES[0]) not in ROLES:
+            return f'has the role "{shown(labels[ROLE])}", which is not one of {", ".join(ROLES)}'
+        if labels.get(SPEAKER) == "":
+            return "has a speaker without a name"
+    return None
+
+
+def _wrong_fields(fields: object) -> str | None:
+    if not isinstance(fields, Mapping):
+        return "has fields that are not pairs of a name and a value"
+    for name, value in fields.items():
+        if not _is_name(name, _MAX) or not _is_scalar(value):
+            return f'has a field "{shown(str(name))}" that is no text, number, true or false'
+        rule = _FIELDS.get(name)
+        if rule is not None and not rule[0](value):
+            return f'has the {name} "{shown(str(value))}", which is not {rule[1]}'
+    return None
+
+
+def _is_text(value: str) -> bool:
+    return value.isascii() or storable(value)
+
+
+def _is_name(value: object, most: int) -> bool:
+    """Return whether a value is text on one line: without control characters, with nothing that can't be stored."""
+    if not isinstance(value, str) or not 1 <= len(value) <= most:
+        return False
+    return value.isprintable() or (_is_text(value) and not validate.has_control(value))
+
+
+def _is_key(value: object) -> bool:
+    return isinstance(value, str) and all(_is_name(part, _MAX_KEY) for part in value.split(_SCOPE, 1))
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def _is_scalar(value: object) -> bool:
+    if isinstance(value, str):
+        return _is_text(value)
+    return isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _is_time(value: object) -> bool:
+    if type(value) is not int:
+        return False
+    try:
+        from_millis(value)
+    except (ValueError, OverflowError, OSError):
+        return False
+    return True
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and bool(_WORD.fullmatch(value))
+
+
+def _is_id(value: object) -> bool:
+    return _is_name(value, _MAX)
+
+
+_TIME, _ID = "a time in milliseconds", "an id"
+_FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "decay": (lambda value: value in tuple(DecayPolicy), f"one of {', '.join(DecayPolicy)}"),
+    "confidence": (_is_share, "a number from 0 to 1"),
+    "first_at": (_is_time, _TIME),
+    "aging_from": (_is_time, _TIME),
+    "reinforced_at": (_is_time, _TIME),
+    "accepted_at": (_is_time, _TIME),
+    "accepted_by": (_is_id, "a name on one line"),
+    "operation": (_is_word, "a word"),
+    "supersedes": (_is_id, _ID),
+    "superseded_by": (_is_id, _ID),
+    "suspicious": (lambda value: isinstance(value, str), "text"),
+    "redacted": (lambda value: isinstance(value, str), "text"),
+    "rolled_back_to": (_is_time, _TIME),
+    "source": (_is_id, "a conversation or a turn"),
+}
