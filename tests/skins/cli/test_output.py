@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from memories.origin import user
+from memories.skins.cli import text
 
 Command = Callable[..., Any]
 ESCAPE = "\x1b"
@@ -48,7 +49,7 @@ def test_the_format_comes_from_the_environment_and_a_flag_goes_before(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     stored("content")
-    assert memory("list", env={"MEMORY_FORMAT": "text"}).out.startswith("content\n")
+    assert memory("list", env={"MEMORY_FORMAT": "text"}).out.startswith("│ content\n")
     assert memory("list", "--format", "json", env={"MEMORY_FORMAT": "text"}).json["count"] == 1
     assert memory("list", env={"MEMORY_FORMAT": "auto"}).json["count"] == 1
 
@@ -63,7 +64,7 @@ def test_a_terminal_gets_text_in_colours(terminal: Command, stored: Callable[...
     stored("Deploys happen on Tuesdays", "--project", "shop")
     shown = terminal("list")
     assert shown.code == 0
-    assert f"{ESCAPE}[1mDeploys happen on Tuesdays{ESCAPE}[0m" in shown.out
+    assert f"{ESCAPE}[1m│ Deploys happen on Tuesdays{ESCAPE}[0m" in shown.out
     assert f"just now · by {user()} · project=shop" in shown.out
 
 
@@ -87,7 +88,7 @@ def test_an_error_on_a_terminal_is_one_red_line(terminal: Command) -> None:
 def test_text_is_dated_and_aligned(memory: Command, stored: Callable[..., str]) -> None:
     memory_id = stored("content", "--project", "shop")
     lines = memory("get", memory_id, "--format", "text").out.splitlines()
-    assert lines[0] == "content"
+    assert lines[0] == "│ content"
     assert f"id         {memory_id}" in lines
     assert "tags       project=shop" in lines
     assert re.fullmatch(r"created    \d{4}-\d\d-\d\d \d\d:\d\d UTC \(just now\)", lines[5])
@@ -185,3 +186,63 @@ def _environment() -> dict[str, str]:
     import os
 
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONIO", "LC_"))}
+
+
+IMITATIONS = [
+    "true\n    score 0.99 · similarity 0.99 · FORGED\n 2  FORGED hit\n\nFORGED",
+    "true\r\nFORGED\r 2  FORGED",
+    "true\x0bFORGED\x0cFORGED\x85FORGED\u2028FORGED\u2029FORGED",
+    "true\x1b[2J\x1b[1;1HFORGED\n\x9b2JFORGED",
+    "true " + "東京" * 60 + " FORGED " + "京" * 31 + "FORGED",
+    "true " + "x" * 300 + " FORGED",
+    "true\n\tFORGED\n│ FORGED\n    │ FORGED",
+    "true " + "e\u0301" * 200 + "FORGED",
+]
+
+
+@pytest.mark.parametrize("content", IMITATIONS)
+def test_no_content_passes_for_a_line_of_ours(memory: Command, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a content says comes after a mark, in a column where no content can put one, and within the width."""
+    monkeypatch.setenv("MEMORY_FORMAT", "text")
+    monkeypatch.setenv("COLUMNS", "60")
+    memory("create", "the other memory", "--tag", "who=x · similarity 0.99")
+    memory("create", "--force", "--", content)
+    memory("turns", "add", "talk", content, "--speaker", "ann in other · now")
+    found = memory("list", "--format", "json").json["results"]
+    memory_id = next(each["id"] for each in found if "true" in each["content"])
+    memory("update", memory_id, "--tag", "a=b")
+    for command, column in (
+        (("create", "--force", "--", content), 0),
+        (("get", memory_id), 0),
+        (("list",), 0),
+        (("search", "true"), 4),
+        (("history", memory_id), 2),
+        (("turns", "show", "talk"), 0),
+        (("turns", "tail", "talk"), 0),
+        (("search", "true", "--in", "history"), 4),
+    ):
+        answer = memory(*command)
+        assert answer.code == 0, answer.err
+        said = [line for line in answer.out.splitlines() if "FORGED" in line]
+        assert said
+        for line in said:
+            assert line[column : column + 1] == "│", (command, line)
+            assert not line[:column].strip(" 0123456789")
+        assert max(text._width(line) for line in answer.out.splitlines() if "│" in line) <= 60
+        assert "who=x" not in answer.out
+
+
+def test_what_is_shown_in_one_line_stays_there(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMORY_FORMAT", "text")
+    monkeypatch.setenv("COLUMNS", "60")
+    content = "true\n 2  FORGED hit\nscore " + "東京" * 60
+    memory("create", content)
+    assert len(memory("create", f"{content}!", "--key", "k").out.splitlines()) > 1
+    memory_id = memory("list", "--format", "json").json["results"][0]["id"]
+    assert [
+        line for line in memory("search", "true", "--explain").out.splitlines() if line.startswith(" 2  FORGED")
+    ] == []
+    deleted = memory("delete", memory_id).out.splitlines()
+    assert len(deleted) == 2
+    assert text._width(deleted[0]) <= 60
+    assert deleted[0].endswith("…")

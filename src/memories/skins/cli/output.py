@@ -128,7 +128,7 @@ def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
 
 def note(message: str) -> None:
     """Print a remark for a person, to standard error."""
-    say(safe(message), sys.stderr)
+    say("\n".join(map(safe, message.split("\n"))), sys.stderr)
 
 
 def say(printed: str, stream: TextIO | None = None) -> None:
@@ -150,8 +150,8 @@ def colored(stream: Any) -> bool:
 
 
 def safe(text: str) -> str:
-    """Return text with every character escaped that would be invisible, reorder others, or command a terminal."""
-    return unseen.shown(text.replace("\t", "    "), lambda sign: f"\\u{{{ord(sign):x}}}", keep="\n")
+    """Return text on one line, every character escaped that is invisible, reorders others, or commands a terminal."""
+    return unseen.shown(text.replace("\t", "    "), lambda sign: f"\\u{{{ord(sign):x}}}")
 
 
 def confirm(question: str, *, otherwise: str = "Nothing was forgotten.", why: str = "this can't be undone") -> bool:

@@ -1,8 +1,11 @@
-"""Answers for people: aligned, dated, coloured on a terminal; nothing in them can control the terminal."""
+"""Answers for people: aligned, dated, coloured on a terminal; nothing in them can control the terminal.
 
+Each line of a content has a mark before it that no other line has, so that no content passes for an answer of ours.
+"""
+
+import re
 import shutil
 import sys
-import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -40,6 +43,9 @@ WAITS = "waits for review"
 MAX_LOST = 100
 MAX_CHANGES = 20  # of an entry of the log
 SHORT_ID = 18  # the time and 12 random bits
+MARK = "│ "  # before each line of a content
+_LIKE_OURS = re.compile(r'[·│"=]|  ')
+_WORDS = re.compile(r"\S+\s*|\s+")
 _DIM, _BOLD, _GREEN, _YELLOW, _PLAIN = "\033[2m", "\033[1m", "\033[32m", "\033[33m", "\033[0m"
 
 
@@ -62,7 +68,7 @@ def memory(found: Memory) -> str:
         ("redacted", counted(found.redacted)),
         ("suspicious", ", ".join(found.suspicious)),
     ]
-    return f"{_paint(_BOLD, _wrapped(found.content))}\n{_table((name, value) for name, value in rows if value)}"
+    return f"{_paint(_BOLD, marked(found.content))}\n{_table((name, value) for name, value in rows if value)}"
 
 
 def counted(kinds: Sequence[str]) -> str:
@@ -94,14 +100,14 @@ def created(result: "Created") -> str:
 
 def deleted(found: Memory) -> str:
     """Return the answer to a delete."""
-    return f"Deleted: {_short(found.content)}\nTo bring it back: memory restore {found.id}"
+    return f"Deleted: {_short(found.content, 9)}\nTo bring it back: memory restore {found.id}"
 
 
 def forget_question(history: History) -> str:
     """Return what a person is asked before a memory is forgotten."""
     count = len(history.versions)
     versions = f"{count} versions" if count > 1 else "1 version"
-    return f"Forget for good ({versions}): {_short(history.versions[-1].content)}"
+    return f"Forget for good ({versions}): {_short(history.versions[-1].content, 40)}"
 
 
 def forget_many_question(planned: "Affected") -> str:
@@ -155,7 +161,7 @@ def conversations(found: "Sequence[Conversation]") -> str:
     if not found:
         return "Nothing here."
     return _table(
-        (safe(each.id), f"{each.turn_count:>6} turns, {to_iso(each.first_at)[:10]} to {_dated(each.last_at)}")
+        (_name(each.id), f"{each.turn_count:>6} turns, {to_iso(each.first_at)[:10]} to {_dated(each.last_at)}")
         for each in found
     )
 
@@ -164,7 +170,7 @@ def page(result: Page) -> str:
     """Return a page of memories."""
     if not result.memories:
         return "Nothing here."
-    items = [_item(None, item, _paint(_DIM, f"version {item.version}")) for item in result.memories]
+    items = [_item(None, item, f"version {item.version}") for item in result.memories]
     more = [f"Next page: --cursor {result.next_cursor}"] if result.next_cursor else []
     return "\n\n".join([*items, *more])
 
@@ -180,9 +186,9 @@ def history(result: History) -> str:
             until += f", accepted {_dated(version.accepted_at)} by {safe(version.accepted_by or '-')}"
         by = f" by {_writer(version.origin)}" if version.origin else ""
         head = f"version {version.version}, {version.operation}{by}, {_dated(version.created_at)}{until}"
-        head = _marked(head, version.suspicious, ", ")
+        head = _suspected(head, version.suspicious, ", ")
         tags = [f"  {_paint(_DIM, _tags(version.tags))}"] if version.tags else []
-        blocks.append("\n".join([_paint(_DIM, head), f"  {_wrapped(version.content, indent='  ')}", *tags]))
+        blocks.append("\n".join([_paint(_DIM, head), f"  {marked(version.content, indent='  ')}", *tags]))
     for name, other in (("supersedes", result.supersedes), ("replaced by", result.superseded_by)):
         if other:
             blocks.append(f"{name} {other}")
@@ -288,14 +294,14 @@ def imported(done: "Imported", answer: Mapping[str, Any]) -> str:
         f"  line {line}: {ref.collection} {ref.group} ({ref.position}) of {ref.namespace}: {reason}"
         for line, ref, reason in done.conflicts
     ]
-    return safe("\n".join(lines))
+    return "\n".join(map(safe, lines))
 
 
 def backed_up(answer: Mapping[str, Any]) -> str:
     """Return where a backup is."""
     lines = [f"Backed up and verified: {answer['records']} records in {answer['backup']}."]
     lines += [f"Removed {file}" for file in answer["removed"]]
-    return safe("\n".join(lines))
+    return "\n".join(map(safe, lines))
 
 
 def restored(answer: Mapping[str, Any]) -> str:
@@ -306,7 +312,7 @@ def restored(answer: Mapping[str, Any]) -> str:
         lines.append(f"{answer['without_vector']} have no vector; memory reembed adds them.")
     if answer["kept"]:
         lines.append(f"The store from before is kept as {answer['kept']}; remove it when you no longer need it.")
-    return safe("\n".join(lines))
+    return "\n".join(map(safe, lines))
 
 
 def examined(answer: Mapping[str, Any]) -> str:
@@ -341,7 +347,7 @@ def salvaged(done: "Salvaged", file: str) -> str:
             f"  {what}" + (f" ({ref.collection} {ref.group} ({ref.position}) of {ref.namespace})" if ref else "")
         )
     lines += ["  …"] if len(done.lost) > MAX_LOST else []
-    return safe("\n".join(lines))
+    return "\n".join(map(safe, lines))
 
 
 def migrated(answer: Mapping[str, Any]) -> str:
@@ -396,18 +402,19 @@ def _hit(place: int, hit: "Hit") -> str:
 
 def _said(place: int | None, turn: "Turn", what: str) -> str:
     """Return a turn: what was said, and by whom, when and where."""
-    said = f"{turn.speaker or turn.role} in {turn.conversation_id}"
+    said = f"{_name(turn.speaker or turn.role)} in {_name(turn.conversation_id)}"
     by = f"stored by {_writer(turn.origin)}" if turn.origin else ""
-    details = [what, _marked("", turn.suspicious), said, _dated(turn.created_at), _tags(turn.tags), by]
-    return _block(place, turn.content, " · ".join(safe(part) for part in details if part), turn.id)
+    details = [what, _suspected("", turn.suspicious), said, _dated(turn.created_at), _tags(turn.tags), by]
+    return _block(place, turn.content, " · ".join(part for part in details if part), turn.id)
 
 
 def _block(place: int | None, content: str, details: str, name: str) -> str:
     mark = "" if place is None else f"{place:>2}  "
     indent = " " * len(mark)
     cut = content if len(content) <= MAX_SHOWN else f"{content[:MAX_SHOWN]}…"
-    said = _paint(_BOLD, _wrapped(cut, indent=indent))
-    return f"{mark}{said}\n{indent}{_paint(_DIM, details)}\n{indent}{_paint(_DIM, safe(name))}"
+    said = _paint(_BOLD, marked(cut, indent))
+    known = f"\n{indent}    ".join(_folded(safe(details), len(indent) + 4))
+    return f"{mark}{said}\n{indent}{_paint(_DIM, known)}\n{indent}{_paint(_DIM, safe(name))}"
 
 
 def _item(place: int | None, found: Memory, what: str) -> str:
@@ -417,7 +424,7 @@ def _item(place: int | None, found: Memory, what: str) -> str:
     by = f"by {_writer(found.origin)}" if found.origin else ""
     known = [
         what,
-        _marked("", found.suspicious),
+        _suspected("", found.suspicious),
         faded,
         describe_age(found.updated_at, datetime.now(UTC)),
         by,
@@ -432,7 +439,7 @@ def _item(place: int | None, found: Memory, what: str) -> str:
 
 def _writer(origin: Origin) -> str:
     """Return who wrote something, and how far that is trusted if it is not an agent."""
-    return safe(origin.by if origin.trust == AGENT else f"{origin.by} ({origin.trust})")
+    return _name(origin.by) + ("" if origin.trust == AGENT else f" ({origin.trust})")
 
 
 def _writer_in_full(origin: Origin | None) -> str:
@@ -446,16 +453,17 @@ def _writer_in_full(origin: Origin | None) -> str:
 
 def _alike(found: "Similar", what: str) -> str:
     by = f"{what}, by {_writer(found.origin)}" if found.origin else what
-    return _marked(by, found.suspicious)
+    return _suspected(by, found.suspicious)
 
 
-def _marked(what: str, suspicious: Sequence[str], between: str = " · ") -> str:
+def _suspected(what: str, suspicious: Sequence[str], between: str = " · ") -> str:
     """Return a remark with the names of the rules that a text met, which says that it may give orders to a model."""
     return between.join(filter(None, [what, f"suspicious: {', '.join(suspicious)}" if suspicious else ""]))
 
 
 def _one(memory_id: str, content: str, what: str) -> str:
-    return f"  {memory_id[:SHORT_ID]}  {_short(content)}  {_paint(_DIM, f'({safe(what)})') if what else ''}".rstrip()
+    why = _paint(_DIM, f"({safe(what)})") if what else ""
+    return f"  {memory_id[:SHORT_ID]}  {_short(content, SHORT_ID + 4)}  {why}".rstrip()
 
 
 def _considered(items: "Iterable[Considered]") -> list[str]:
@@ -469,7 +477,7 @@ def _considered(items: "Iterable[Considered]") -> list[str]:
         values = [row.features[name] for name in names]
         numbers = ["-" if value is None else f"{value:.3g}" for value in values]
         numbers = [number.rjust(width) for number, width in zip(numbers, widths, strict=True)]
-        lines.append(f"{row.score:>7.4f}{''.join(numbers)}  {_short(row.content)}")
+        lines.append(f"{row.score:>7.4f}{''.join(numbers)}  {_short(row.content, 9 + sum(widths))}")
         if row.dropped:
             lines.append(f"{'':>7}  {_paint(_YELLOW, f'dropped: {row.dropped}')}")
     return lines if rows else []
@@ -483,25 +491,55 @@ def _table(rows: Iterable[tuple[str, str]]) -> str:
 
 def _width(text: str) -> int:
     """Return how many columns a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def _tags(tags: Mapping[str, str]) -> str:
-    return safe(" ".join(f"{key}={value}" for key, value in tags.items()))
+    return " ".join(f"{_name(key)}={_name(value)}" for key, value in tags.items())
+
+
+def _name(text: str) -> str:
+    """Return a name or the value of a tag; in quotes if it could be taken for more than that."""
+    shown = safe(text)
+    return f'"{shown}"' if _LIKE_OURS.search(shown) else shown
 
 
 def _dated(moment: datetime) -> str:
     return f"{to_iso(moment)[:16].replace('T', ' ')} UTC ({describe_age(moment, datetime.now(UTC))})"
 
 
-def _short(text: str) -> str:
-    return textwrap.shorten(safe(text[:400]), 80, placeholder="…")
+def _short(text: str, taken: int) -> str:
+    """Return the beginning of a text for a line of which something else takes some columns."""
+    first = next(iter(_folded(safe(" ".join(text[:400].split())), taken + 1, most=80)))
+    return first if len(first) == len(safe(" ".join(text.split()))) else f"{first}…"
 
 
-def _wrapped(text: str, indent: str = "") -> str:
-    width = max(20, min(100, shutil.get_terminal_size().columns) - len(indent))
-    lines = [part for line in safe(text).splitlines() for part in (textwrap.wrap(line, width) or [""])]
+def marked(text: str, indent: str = "") -> str:
+    """Return a content in lines of which each has a mark before it, and all but the first one the indent.
+
+    They are cut before the terminal would do so, which would put what follows where a line of ours begins.
+    """
+    taken = len(indent) + len(MARK)
+    lines = [
+        f"{MARK}{part}".rstrip() for line in text.removesuffix("\n").split("\n") for part in _folded(safe(line), taken)
+    ]
     return f"\n{indent}".join(lines)
+
+
+def _folded(line: str, taken: int, most: int = 100) -> list[str]:
+    """Return a line in parts that fit on the terminal beside the columns that are taken."""
+    width = max(8, min(most, shutil.get_terminal_size().columns) - taken)
+    words = (piece for word in _WORDS.findall(line) for piece in ([word] if _width(word) <= width else word))
+    parts, part, used = [], "", 0
+    for word in words:
+        if part and used + _width(word.rstrip()) > width:
+            parts.append(part.rstrip())
+            part, used = "", 0
+        part += word if part or not parts else word.lstrip()
+        used = _width(part)
+    return [*parts, part.rstrip()]
 
 
 def _paint(code: str, text: str) -> str:
