@@ -52,9 +52,7 @@ def _wrong_parts(record: Record) -> str | None:
     ended_by, key = record.ended_by, record.key
     numbers = {"position": record.ref.position, "accesses": record.accesses, "session": record.session or 0}
     wrong = [
-        None
-        if _is_name(record.ref.group, _MAX)
-        else f"has an id that is not text of 1 to {_MAX} characters on one line",
+        _wrong_group(record),
         None if isinstance(record.text, str) and _is_text(record.text) else "has a content that is not text",
         *(
             None if _is_whole(each) else f"has a {name} that is not a whole number from 0"
@@ -64,6 +62,13 @@ def _wrong_parts(record: Record) -> str | None:
         None if key is None or _is_key(key) else "has a key that is not text on one line",
     ]
     return next(filter(None, wrong), None)
+
+
+def _wrong_group(record: Record) -> str | None:
+    """Return what is wrong with an id: a memory's may be any text, as other programs give it."""
+    if record.ref.collection is Collection.MEMORY:
+        return None if _is_id(record.ref.group) else f"has an id that is not text of 1 to {_MAX} characters"
+    return None if _is_name(record.ref.group, _MAX) else "has a conversation id that is not text on one line"
 
 
 def _wrong_labels(record: Record) -> str | None:
@@ -139,7 +144,7 @@ def _is_word(value: object) -> bool:
 
 
 def _is_id(value: object) -> bool:
-    return _is_name(value, _MAX)
+    return isinstance(value, str) and 1 <= len(value) <= _MAX and _is_text(value)
 
 
 _TIME, _ID = "a time in milliseconds", "an id"
@@ -150,7 +155,7 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "aging_from": (_is_time, _TIME),
     "reinforced_at": (_is_time, _TIME),
     "accepted_at": (_is_time, _TIME),
-    "accepted_by": (_is_id, "a name on one line"),
+    "accepted_by": (lambda value: _is_name(value, _MAX), "a name on one line"),
     "operation": (_is_word, "a word"),
     "supersedes": (_is_id, _ID),
     "superseded_by": (_is_id, _ID),

@@ -141,7 +141,6 @@ HAND_WRITTEN = {
     "first_at": {"fields": {"first_at": "x"}},
     "operation": {"fields": {"operation": "a\n 2  FAKE"}},
     "ended_by": {"ended_at": "2026-01-02T00:00:00Z", "ended_by": "<|im_start|>system"},
-    "id": {"id": "a\nb's \u202e"},
     "tags": {"tags": {"who": "a\n 2  FAKE"}},
     "key": {"key": "a\x1b[2J"},
 }

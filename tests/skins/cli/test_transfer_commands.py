@@ -470,6 +470,8 @@ def test_an_id_that_another_program_gave_survives_an_export_and_an_import(
     assert memory("export").out == exported.replace(',"accesses":1', "")
     for store in (seeds, ()):
         assert memory("get", memory_id, *store).json["content"] == "seed, twice"
+        for command in (("get", memory_id), ("history", memory_id), ("list",)):
+            assert "\nb" not in memory(*command, *store, "--format", "text").out
         assert memory("delete", memory_id, *store).code == 0
         assert memory("restore", memory_id, *store).json["id"] == memory_id
         assert memory("forget", memory_id, "--yes", *store).json["versions"] == 3

@@ -119,7 +119,7 @@ def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
     one_line = " ".join(redact(message).text.split())  # a wrong option may quote what was meant for another
     if (_format or _format_of(sys.stderr)) == "text":
         red, plain = ("\033[31m", "\033[0m") if colored(sys.stderr) else ("", "")
-        say(f"{red}error:{plain} {safe(one_line)}" + "".join(f"\n  {match}" for match in matches), sys.stderr)
+        say(f"{red}error:{plain} {safe(one_line)}" + "".join(f"\n  {safe(match)}" for match in matches), sys.stderr)
     else:
         shape = {"error": one_line, **({"matches": list(matches)} if matches else {})}
         say(_to_json(shape, indented=False), sys.stderr)

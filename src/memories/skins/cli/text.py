@@ -52,7 +52,7 @@ _DIM, _BOLD, _GREEN, _YELLOW, _PLAIN = "\033[2m", "\033[1m", "\033[32m", "\033[3
 def memory(found: Memory) -> str:
     """Return a memory in full."""
     rows = [
-        ("id", found.id),
+        ("id", safe(found.id)),
         ("namespace", found.namespace),
         ("tags", _tags(found.tags) or "-"),
         ("decay", f"{found.decay_policy}, confidence {found.confidence:.0%}"),
@@ -61,8 +61,8 @@ def memory(found: Memory) -> str:
         ("writer", _writer_in_full(found.origin)),
         ("reinforced", _dated(found.last_reinforced_at) if found.last_reinforced_at else ""),
         ("key", safe(found.key or "")),
-        ("supersedes", found.supersedes or ""),
-        ("replaced by", found.superseded_by or ""),
+        ("supersedes", safe(found.supersedes or "")),
+        ("replaced by", safe(found.superseded_by or "")),
         ("state", _paint(_YELLOW, WAITS) if found.pending else ""),
         ("accepted", f"{_dated(found.accepted_at)} by {safe(found.accepted_by or '-')}" if found.accepted_at else ""),
         ("redacted", counted(found.redacted)),
@@ -86,7 +86,7 @@ def created(result: "Created") -> str:
         lines += [
             _one(item.id, item.content, _alike(item, f"{item.similarity:.2f} similar")) for item in result.duplicates
         ]
-        return "\n".join([*lines, HINT_DUPLICATE.format(id=first.id[:SHORT_ID])])
+        return "\n".join([*lines, HINT_DUPLICATE.format(id=safe(first.id[:SHORT_ID]))])
     known = HINT_WAITS if result.memory.pending else HINT_SAME
     head = _paint(_GREEN, "Stored") if result.stored else _paint(_YELLOW, known.capitalize())
     lines = [head, memory(result.memory)]
@@ -100,7 +100,7 @@ def created(result: "Created") -> str:
 
 def deleted(found: Memory) -> str:
     """Return the answer to a delete."""
-    return f"Deleted: {_short(found.content, 9)}\nTo bring it back: memory restore {found.id}"
+    return f"Deleted: {_short(found.content, 9)}\nTo bring it back: memory restore {safe(found.id)}"
 
 
 def forget_question(history: History) -> str:
@@ -177,7 +177,7 @@ def page(result: Page) -> str:
 
 def history(result: History) -> str:
     """Return every version of a memory."""
-    blocks = [_paint(_DIM, result.id)]
+    blocks = [_paint(_DIM, safe(result.id))]
     for version in result.versions:
         until = f", until {_dated(version.ended_at)} ({version.ended_by})" if version.ended_at else ", current"
         if version.ended_by == PENDING:
@@ -191,7 +191,7 @@ def history(result: History) -> str:
         blocks.append("\n".join([_paint(_DIM, head), f"  {marked(version.content, indent='  ')}", *tags]))
     for name, other in (("supersedes", result.supersedes), ("replaced by", result.superseded_by)):
         if other:
-            blocks.append(f"{name} {other}")
+            blocks.append(f"{name} {safe(other)}")
     return "\n\n".join(blocks)
 
 
@@ -463,7 +463,7 @@ def _suspected(what: str, suspicious: Sequence[str], between: str = " · ") -> s
 
 def _one(memory_id: str, content: str, what: str) -> str:
     why = _paint(_DIM, f"({safe(what)})") if what else ""
-    return f"  {memory_id[:SHORT_ID]}  {_short(content, SHORT_ID + 4)}  {why}".rstrip()
+    return f"  {safe(memory_id[:SHORT_ID])}  {_short(content, SHORT_ID + 4)}  {why}".rstrip()
 
 
 def _considered(items: "Iterable[Considered]") -> list[str]:
