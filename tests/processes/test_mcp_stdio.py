@@ -187,13 +187,59 @@ def test_a_call_that_waits_does_not_keep_a_server_whose_client_left(
             assert server.process.returncode == 0
 
 
-def test_lines_that_are_no_protocol_stop_nothing(start: Callable[..., Server]) -> None:
+NO_MESSAGES: dict[str, tuple[bytes, int, int | str | None]] = {
+    "no JSON": (b"hello", -32700, None),
+    "no text": (b"\xff\xfe", -32700, None),
+    "cut off": (b'{"jsonrpc":"2.0","id":5,"method":"pi', -32700, None),
+    "an object": (b"{}", -32600, None),
+    "a number": (b"42", -32600, None),
+    "a batch": (b'[{"jsonrpc":"2.0","id":5,"method":"ping"},{"jsonrpc":"2.0","id":6,"method":"ping"}]', -32600, None),
+    "an empty batch": (b"[]", -32600, None),
+    "no version": (b'{"id":8,"method":"ping"}', -32600, 8),
+    "no method": (b'{"jsonrpc":"2.0","id":"nine"}', -32600, "nine"),
+    "a method that is none": (b'{"jsonrpc":"2.0","id":12,"method":7}', -32600, 12),
+    "an id that is none": (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', -32600, None),
+    "an id twice": (b'{"jsonrpc":"2.0","id":10,"id":11,"method":"ping"}', -32600, 10),
+    "parameters that are none": (b'{"jsonrpc":"2.0","id":13,"method":"ping","params":7}', -32600, 13),
+    "never closed": (b"[" * 50_000, -32700, None),
+    "deep": (
+        b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"search_memories","arguments":{"query":'
+        + b"[" * 50_000 + b'{"id":1}' + b"]" * 50_000 + b'}},"id":7}', -32600, 7,
+    ),
+    "deep, with a text that looks like an id": (
+        b'{"a":"\\"id\\":3,","b":' + b"[" * 50_000 + b"]" * 50_000 + b',"id":"x"}', -32600, "x",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("greeted", [True, False])
+def test_a_line_that_is_no_message_is_answered_as_the_protocol_says(
+    start: Callable[..., Server], greeted: bool
+) -> None:
+    """In the first era after the handshake; in the second one there is none."""
+    server = start(MEMORY, EMBEDDER="fake")
+    if greeted:
+        server.greet()
+    assert server.process.stdin
+    assert server.process.stdout
+    for line, code, request_id in NO_MESSAGES.values():
+        server.process.stdin.write(line + b"\n\n")
+        server.process.stdin.flush()
+        answer = json.loads(server.process.stdout.readline())
+        assert (answer["error"]["code"], answer["id"], answer["jsonrpc"]) == (code, request_id, "2.0"), line[:60]
+        assert len(answer["error"]["message"]) < 200
+    if not greeted:
+        server.greet()
+    assert server.call("list_memories") == {"count": 0, "results": []}
+    assert server.leave() == ""
+
+
+def test_what_is_no_answer_to_anything_is_not_answered(start: Callable[..., Server]) -> None:
     server = start(MEMORY, EMBEDDER="fake")
     server.greet()
-    assert server.process.stdin
-    server.process.stdin.write(b"hello\n\xff\xfe\n{}\n[1]\n")
-    answer = server.call("list_memories")
-    assert answer == {"count": 0, "results": []}
+    server.write({"id": 1234, "result": {}})
+    server.write({"method": "notifications/unheard_of"})
+    assert server.call("list_memories")["count"] == 0
 
 
 def test_requests_that_are_wrong_are_answered_and_the_server_stays(start: Callable[..., Server]) -> None:
@@ -220,7 +266,6 @@ def test_requests_that_are_wrong_are_answered_and_the_server_stays(start: Callab
         assert "error" in answer or answer["result"]["isError"]
         assert part in json.dumps(answer, ensure_ascii=False).replace('\\"', '"')
         assert "Traceback" not in json.dumps(answer)
-    server.process.stdin.write(b'[{"jsonrpc":"2.0","id":5,"method":"ping"}]\nno JSON\n{"jsonrpc":"1.0"}\n')
     assert server.call("list_memories") == {"count": 0, "results": []}
 
 

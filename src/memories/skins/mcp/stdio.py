@@ -7,13 +7,15 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from mcp.server import MCPServer
 from mcp.server.stdio import stdio_server
-from mcp_types import jsonrpc_message_adapter
+from mcp.shared.message import SessionMessage
+from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from memories.config import Config
 from memories.embedders import Embedder, open_embedder
@@ -32,6 +34,9 @@ STILL_LOADING = "found by words only, the model is loading; ask again in a secon
 NOT_LOADED = "found by words only: {}"
 
 _LONE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\)\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_PARTS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]')  # texts, the last of which may not end, and brackets
+_ID = re.compile(r'"id"\s*:\s*("(?:[^"\\]|\\["\\/bfnrt]){0,200}"|-?\d{1,18})\s*[,}]')
+_ONE = "send one JSON-RPC message a line"
 _DEEP = 100  # brackets in a line, from which it is looked at whether the SDK can read it
 _logger = logging.getLogger(__name__)
 
@@ -105,45 +110,96 @@ class Loading:
 
 async def _run(built: MCPServer) -> None:
     given = anyio.wrap_file(TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace"))
-    async with stdio_server(stdin=lines(given)) as (read, write):  # type: ignore[arg-type]
+
+    async def refuse(error: JSONRPCError) -> None:
+        await write.send(SessionMessage(error))
+
+    async with stdio_server(stdin=lines(given, refuse)) as (read, write):  # type: ignore[arg-type]
         inner = built._lowlevel_server  # as `MCPServer.run` does
         await inner.run(read, write, inner.create_initialization_options())
 
 
-async def lines(given: "AsyncIterator[str]") -> "AsyncIterator[str]":
-    """Yield the lines that a client writes; a request that the SDK would drop is made one that is refused.
+async def lines(given: "AsyncIterator[str]", refuse: Callable[[JSONRPCError], Awaitable[None]]) -> "AsyncIterator[str]":
+    """Yield the lines that a client writes, without those that are no message: these are refused.
 
-    The SDK answers nothing to JSON that holds half a character or is nested very deep, and the client would wait.
+    The SDK drops what it can't read, JSON that holds half a character or is nested deep among it, and the client waits.
     """
     async for line in given:
-        yield answerable(line)
+        if not line.strip():
+            continue
+        answer = answerable(line)
+        if isinstance(answer, str):
+            yield answer
+        else:
+            await refuse(answer)
     # The process ends soon even if a call still waits, for a lock say: nobody waits for its answer any more.
     timer = threading.Timer(LEAVING_SECONDS, os._exit, (0,))
     timer.daemon = True
     timer.start()
 
 
-def answerable(line: str) -> str:
-    """Return a line as it is if the SDK can read it, else a call of the same tool that says what is wrong."""
+def answerable(line: str) -> str | JSONRPCError:
+    """Return a line as it is if the SDK can read it, else a call of the same tool that says why not, or the error."""
     try:
-        read_json(line)
+        message = read_json(line)
     except InvalidInput as exc:
-        if not isinstance(exc.__cause__, ValueError):  # it is JSON, with a key twice or a number that is none
-            return _refusable(line, f"the request {exc}")
-    if not _LONE.search(line) and line.count("[") + line.count("{") < _DEEP:
+        if isinstance(exc.__cause__, ValueError):
+            return _error(PARSE_ERROR, f"the line is not JSON; {_ONE}", None)
+        return _refused(line, f"the request {exc}")  # a key stands there twice, a number is none, or it is too deep
+    if isinstance(message, list):
+        return _error(INVALID_REQUEST, f"batches are not supported; {_ONE}", None)
+    half, deep = bool(_LONE.search(line)), line.count("[") + line.count("{") >= _DEEP
+    if (_is_plain(message) and not half and not deep) or _is_read(line, message):
         return line
+    if half or deep:
+        lone = "the arguments hold half a character (a lone surrogate); send valid Unicode"
+        return _refused(line, lone if half else "the arguments are nested too deep; send flat text")
+    return _error(INVALID_REQUEST, "the line is not a JSON-RPC 2.0 message", id_of(line))
+
+
+def _is_read(line: str, message: Any) -> bool:
+    """Return whether the SDK takes a line for what it is."""
+    if isinstance(message, dict) and "method" in message and type(message.get("id", 0)) not in (int, str):
+        return False  # it would pass for a notification
     try:
         jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
-        half = "the arguments hold half a character (a lone surrogate); send valid Unicode"
-        return _refusable(line, half if _LONE.search(line) else "the arguments are nested too deep; send flat text")
-    return line
+        return False
+    return True
 
 
-def _refusable(line: str, reason: str) -> str:
+def _is_plain(message: object) -> bool:
+    """Return whether a message is a request or a notification that the SDK reads for certain."""
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0" or type(message.get("method")) is not str:
+        return False
+    return type(message.get("params", {})) is dict and type(message.get("id", 0)) in (int, str)
+
+
+def id_of(line: str) -> int | str | None:
+    """Return the id of a request, whatever is wrong with the rest of it; None if it has none."""
+    depth = 0
+    for part in _PARTS.finditer(line):
+        if part[0] in "[{":
+            depth += 1
+        elif part[0] in "]}":
+            depth -= 1
+        elif depth == 1 and (found := _ID.match(line, part.start())):
+            return str(json.loads(found[1])) if found[1].startswith('"') else int(found[1])
+    return None
+
+
+def _error(code: int, message: str, request_id: int | str | None) -> JSONRPCError:
+    return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=message))
+
+
+def _refused(line: str, reason: str) -> str | JSONRPCError:
+    """Return a call of the same tool with nothing but a reason to refuse it, or an error if it is no such call."""
     try:
         given: Any = json.loads(_LONE.sub("\\\\ufffd", line))
         known = {name: given["params"][name] for name in ("name", "_meta") if name in given["params"]}
-        return json.dumps({**given, "params": {**known, "arguments": {UNREADABLE: reason}}})
+        if _is_plain(given) and "id" in given:
+            return json.dumps({**given, "params": {**known, "arguments": {UNREADABLE: reason}}})
     except (ValueError, TypeError, KeyError, RecursionError):
-        return line  # no request: the SDK logs it
+        pass  # it is not that far a call that could be read
+    request_id = id_of(line)
+    return _error(PARSE_ERROR if request_id is None else INVALID_REQUEST, reason, request_id)
