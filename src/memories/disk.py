@@ -4,7 +4,9 @@ What belongs to a store's own format is not here.
 """
 
 import contextlib
+import errno
 import os
+import stat
 import struct
 import sys
 import threading
@@ -32,6 +34,30 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def read_file(path: Path) -> bytes:
+    """Return what a file holds; a pipe or a device in its place keeps nobody waiting.
+
+    Raises:
+        OSError: It can't be read, or is no file.
+    """
+    with open_file(path) as stream:
+        return stream.read()
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """Open a file to read it; see `read_file`."""
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        kind = os.fstat(fd).st_mode
+        if not stat.S_ISREG(kind):
+            number, what = (errno.EISDIR, "folder") if stat.S_ISDIR(kind) else (errno.EINVAL, "pipe or a device")
+            raise OSError(number, f"{path} is a {what}, not a file")
+        return os.fdopen(fd, "rb")
+    except OSError:
+        os.close(fd)
+        raise
 
 
 def flush_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from memories.disk import locked, make_folder, replacing
+from memories.disk import locked, make_folder, read_file, replacing
 from memories.errors import ConfigError
 
 MAX_BYTES = 65_536
@@ -179,7 +179,7 @@ def _approvals(registers: Path) -> dict[str, str]:
     try:
         if doubt := others_may_write(register):
             raise ConfigError(f"{register} {doubt}")
-        found = json.loads(register.read_text(encoding="utf-8"))
+        found = json.loads(read_file(register))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as exc:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.config import Config, without_password
-from memories.disk import make_folder, put_in_place, tried
+from memories.disk import make_folder, open_file, put_in_place, tried
 from memories.embedders.protocol import Embedder
 from memories.errors import InvalidInput, RequestError, StoreDamaged, StoreError
 from memories.ids import digest
@@ -202,7 +202,7 @@ def mark_in(file: Path) -> "Mark | None":
     try:
         if is_database(file):
             return mark_of(file)
-        with file.open("rb") as stream:
+        with open_file(file) as stream:
             header = read_header(stream.readline(_MAX_HEADER).decode())
         return None if header.backup is None else Mark(**header.backup)
     except (OSError, StoreError, ValueError, TypeError):
@@ -253,7 +253,7 @@ def _remove(file: Path) -> None:
 
 def _measured(file: Path) -> tuple[int, str]:
     made = hashlib.sha256()
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
         while piece := stream.read(_PIECE):
             made.update(piece)
     return file.stat().st_size, made.hexdigest()
@@ -368,7 +368,7 @@ def _import_whole(
     if replace:
         raise InvalidInput(f"only a SQLite store can be replaced as a whole; empty {where} or name another store")
     with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(source.open("rb"))
+        stream = stack.enter_context(open_file(source))
         size = source.stat().st_size
         try:
             records = check(stream, namespaces=None, own=True).records

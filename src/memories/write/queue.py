@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
 from memories.config import Config
-from memories.disk import CREATING, flush_folder, locked, replacing, tried, write_all
+from memories.disk import CREATING, flush_folder, locked, read_file, replacing, tried, write_all
 from memories.errors import SystemFault
 from memories.stores import local_path
 
@@ -216,7 +216,7 @@ class RetryQueue:
 def _read(path: Path) -> tuple[list[Entry], list[str]]:
     """Return the entries, and the damaged lines. A half-written last line was never acknowledged."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except FileNotFoundError:
         return [], []
     found: list[Entry] = []
@@ -239,7 +239,7 @@ def _scratch(path: Path) -> Path:
 
 def _is_whole(path: Path) -> bool:
     """Return whether a file's last line was written to its end."""
-    return not path.exists() or path.read_bytes()[-1:] in {b"", b"\n"}
+    return not path.exists() or read_file(path)[-1:] in {b"", b"\n"}
 
 
 def _append(path: Path, line: str, most: int | None = None) -> None:

@@ -7,6 +7,7 @@ import base64
 import gzip
 import io
 import json
+import os
 import pickle
 import re
 import tarfile
@@ -229,3 +230,37 @@ def test_the_same_export_twice_and_one_that_clashes(memory: Command) -> None:
     answer = memory("import", "-", stdin=export(line(text="another")))
     assert (answer.code, json.loads(answer.out)["conflict_count"]) == (1, 1)
     assert [found["content"] for found in memory("list", "--pending").json["results"]] == ["content"]
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "code"),
+    [
+        ("home/memories.db", ("list",), 1),
+        ("home/memories.db.shared.turns.jsonl", ("context", "hello", "--conversation", "c"), 0),
+        ("home/memories.db.shared.turns.jsonl", ("turns", "forget", "c", "--yes"), 1),
+        ("home/memories.db.shared.turns.jsonl.refused", ("status",), None),
+        ("home/memories.db.lock", ("create", "x"), 0),
+        ("home/config.toml", ("list",), None),
+        ("home/trusted.json", ("trust", "--list"), None),
+        ("here/.env", ("list",), 0),
+        ("here/.env", ("trust", "--yes"), None),
+        ("here/p", ("import", "p"), 2),
+        ("here/p", ("restore", "./p"), 2),
+        ("here/p", ("restore", "./p", "--replace"), 2),
+        ("here/files/shared.jsonl", ("list", "--store", "files:files"), None),
+    ],
+)
+def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(
+    process: Callable[..., Any], tmp_path: Path, name: str, command: tuple[str, ...], code: int | None
+) -> None:
+    for folder in ("home", "here", "here/files"):
+        (tmp_path / folder).mkdir(mode=0o700, exist_ok=True)
+    environment = {**os.environ, "MEMORY_HOME": str(tmp_path / "home"), "EMBEDDER": "none"}
+    where = {"cwd": tmp_path / "here", "env": environment}
+    if name != "home/memories.db":
+        assert process("create", "hello", **where).code == 0
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    answer = process(*command, **where)  # or the test ends by its timeout
+    assert answer.code == code if code is not None else answer.code in (0, 1, 2, 4)
+    assert "Traceback" not in answer.err

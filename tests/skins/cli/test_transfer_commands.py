@@ -476,3 +476,26 @@ def test_an_id_that_another_program_gave_survives_an_export_and_an_import(
         assert memory("restore", memory_id, *store).json["id"] == memory_id
         assert memory("forget", memory_id, "--yes", *store).json["versions"] == 3
         assert memory("list", *store).json["count"] == 0
+
+
+def test_the_store_to_copy_to_need_not_be_an_option(
+    memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options are seen by every user of the machine, and stay in the shell's history."""
+    memory("create", "x")
+    assert memory("migrate", "--to", "-", stdin=f"sqlite:///{folder}/a.db\n").json["verified"] is True
+    monkeypatch.setenv("MEMORY_MIGRATE_TO", f"sqlite:///{folder}/b.db")
+    assert memory("migrate").json["verified"] is True
+    assert (folder / "a.db").exists()
+    assert (folder / "b.db").exists()
+    monkeypatch.delenv("MEMORY_MIGRATE_TO")
+    assert memory("migrate").error == "Missing option '--to'; see memory migrate --help"
+    for given in ("", "\n", "sqlite:///a.db sqlite:///b.db", "one\ntwo"):
+        assert memory("migrate", "--to", "-", stdin=given).error.startswith("standard input is not one URL")
+    assert memory("migrate", "--to", "-", stdin="x" * 9_000).code == 2
+
+
+def test_no_dotenv_names_the_store_to_copy_to(memory: Command, folder: Path) -> None:
+    memory("create", "x")
+    (folder / ".env").write_text(f"MEMORY_MIGRATE_TO=sqlite:///{folder}/evil.db\n")
+    assert memory("migrate").error == "Missing option '--to'; see memory migrate --help"

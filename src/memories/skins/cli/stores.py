@@ -31,7 +31,7 @@ from memories.skins.cli.options import (
 )
 from memories.skins.cli.output import changing, emit, note, watch
 from memories.skins.cli.progress import Bar
-from memories.skins.cli.session import texts
+from memories.skins.cli.session import read_argument, texts
 from memories.validate import shown
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 _IN_MEMORY_BYTES = 16_777_216  # of an export that waits for its reader; what is more lies in a temporary file
 _PIECE = 1_048_576
+_MAX_URL_BYTES = 8_192
 
 _some_namespaces = with_settings(
     namespace_option,
@@ -175,7 +176,7 @@ def import_(
 
 
 @command(epilog="memory migrate --to postgresql://memories@db.example/memories\nmemory migrate --partitions 16")
-@option("--to", "target", metavar="URL", help="Store to copy to: empty, or an unfinished copy.")
+@option("--to", "target", metavar="URL", help="Store to copy to: empty, or an unfinished copy; - reads its URL.")
 @option(
     "--partitions", type=int, metavar="N",
     help="Instead of copying, divide the PostgreSQL store into N partitions, 1 to 64.",
@@ -187,16 +188,28 @@ def migrate(config: "Config", target: str | None, partitions: int | None) -> Non
     The original stays as it is and can be used meanwhile. An interrupted copy can be continued by running the same
     command again. Afterwards set MEMORY_STORE to the copy.
 
+    A URL with a password is best given by --to - on standard input or by MEMORY_MIGRATE_TO: other users see options.
+
     With --partitions the store stays where it is. It is divided anew while others use it, as a whole or not at all.
     """
+    if target is None and partitions is None:
+        target = os.environ.get("MEMORY_MIGRATE_TO")
     if target is not None and partitions is not None:
         raise InvalidInput("--to and --partitions do not go together; name one of them")
     if partitions is not None:
         _repartition(config, partitions)
     elif target is not None:
-        _copy(config, target)
+        _copy(config, _url_on_input() if target == "-" else target)
     else:
         raise InvalidInput("Missing option '--to'; see memory migrate --help")
+
+
+def _url_on_input() -> str:
+    """Return the URL that standard input holds."""
+    url = read_argument("-", "the URL", _MAX_URL_BYTES).strip()
+    if len(url.split()) != 1:
+        raise InvalidInput("standard input is not one URL; write nothing else to it")
+    return url
 
 
 def _repartition(config: "Config", partitions: int) -> None:

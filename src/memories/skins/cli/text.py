@@ -112,7 +112,7 @@ def forget_question(history: History) -> str:
 
 def forget_many_question(planned: "Affected") -> str:
     """Return what a person is asked before many are forgotten."""
-    first = "".join(f"\n  {_short(step.content)}" for step in planned.steps[:3])
+    first = "".join(f"\n  {_short(step.content, 2)}" for step in planned.steps[:3])
     return f"Forget {planned.counts['forget']} for good, such as:{first}\nAll of them?"
 
 
@@ -122,7 +122,7 @@ def affected(result: "Affected", undo: str | None, shown: int) -> str:
     lines = [f"{would}{summary(result)}." if any(result.counts.values()) else "Nothing meets it; nothing was changed."]
     for step in result.steps[:shown]:
         reason = f" ({safe(step.reason)})" if step.reason else ""
-        lines.append(f"  {step.action:<8}{_dim_id(step.id)}  {_short(step.content)}{reason}")
+        lines.append(f"  {step.action:<8}{_dim_id(step.id)}  {_short(step.content, 12 + SHORT_ID)}{reason}")
     more = sum(result.counts.values()) - min(shown, len(result.steps))
     lines += [f"  and {more} more"] if more > 0 and any(result.counts.values()) else []
     lines += [f"To undo it: {undo}"] if undo else []

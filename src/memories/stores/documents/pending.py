@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from memories.disk import replacing
+from memories.disk import read_file, replacing
 from memories.errors import StoreError
 from memories.stores.documents.driver import Point, Value
 from memories.stores.documents.schema import PENDING, write_id_of
@@ -60,7 +60,7 @@ class WriterLock:
     def _read(self, now: float) -> dict[str, float]:
         """Return when each pending write was first seen, without those so old that nobody asks for them any more."""
         try:
-            found = json.loads(self._file.read_text())
+            found = json.loads(read_file(self._file))
             return {write_id: at for write_id, at in found.items() if 0 <= now - at < _CLOCKS_SECONDS}
         except (FileNotFoundError, ValueError, TypeError, AttributeError):  # torn by a crash: they wait a minute again
             return {}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memories.disk import ForkGuard, replacing, tried
+from memories.disk import ForkGuard, read_file, replacing, tried
 from memories.errors import ConfigError, StoreBusy, StoreDamaged, StoreError
 from memories.stores.qdrant import points
 from memories.stores.qdrant.driver import Body, NoCollection, Verb
@@ -133,7 +133,7 @@ class _Held:
         pending = self.folder / _PENDING
         with _translated(self.folder):
             if pending.exists():
-                verb, collection, body = json.loads(pending.read_text())
+                verb, collection, body = json.loads(read_file(pending))
                 if self._has(collection):
                     self._do(Verb(verb), collection, body)
                 pending.unlink()
