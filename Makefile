@@ -4,11 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 TOGETHER := -n logical --maxprocesses 4 --dist worksteal
 
+INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check
+COMPILE := $(BIN)/python -m uv pip compile -q --universal --generate-hashes --no-header --no-annotate \
+	--no-emit-index-url --no-emit-find-links --no-emit-package memories --python-version 3.11 \
+	pyproject.toml tools/build.txt
+
 SIZE ?= 1
 ONLY ?= test
 MINUTES ?= 60
 
-.PHONY: help demo test test-slow torture soak check lint types architecture bench clean
+.PHONY: help demo test test-slow torture soak check lint types architecture bench lock sbom clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +49,15 @@ architecture: $(VENV)/.dev
 bench: $(VENV)/.installed  ## measure speed, ratios in one run (bench/README.md)
 	$(BIN)/python -m bench
 
+lock: $(VENV)/.dev  ## choose the newest versions of everything that is installed, with the hashes of their files
+	$(INSTALL) uv
+	$(COMPILE) --upgrade --all-extras --output-file requirements.lock
+	$(COMPILE) --constraints requirements.lock --output-file requirements-core.lock
+	$(MAKE) sbom
+
+sbom: $(VENV)/.dev  ## list what the program is made of (CycloneDX)
+	$(BIN)/python tools/sbom.py sbom.cdx.json
+
 clean:  ## remove everything that was built
 	rm -rf $(VENV) .demo .torture .mypy_cache .pytest_cache .ruff_cache
 
@@ -52,10 +66,12 @@ $(VENV)/bin/python:
 	  echo "Memories needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: $(VENV)/bin/python pyproject.toml requirements.lock
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c requirements.lock -e .
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml requirements-core.lock
+	$(INSTALL) --require-hashes -r requirements-core.lock
+	$(INSTALL) --no-deps --no-build-isolation -e .
+	$(BIN)/python -m memories.embedders.minilm
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c requirements.lock -e '.[dev]'
+$(VENV)/.dev: $(VENV)/.installed requirements.lock
+	$(INSTALL) --require-hashes -r requirements.lock
 	@touch $@

@@ -1,6 +1,7 @@
 """The default embedder, local and free: all-MiniLM-L6-v2 as int8 ONNX, from the package's own files."""
 
 import os
+import sys
 import threading
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ _FILES = {
     f"{_NAME}.int8.onnx": "df33ce5b1088f9f178a0083dd9e80b3c64045390abd25555e83cb29f559060a1",
     f"{_NAME}.vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
 }
+_BYTES = 22_830_417  # of the weights
 _CLS, _SEP = 101, 102
 _TOKENS = 30_522
 _ADDRESS_SPACE = 192 * 2**20  # bytes; with less the model, numpy and their libraries don't fit
@@ -123,6 +125,12 @@ def altered_files() -> list[Path]:
     return [_WEIGHTS / name for name, expected in _FILES.items() if differs(_WEIGHTS / name, expected)]
 
 
+def _refuse_altered() -> None:
+    """Exit with a sentence if the packaged model is not what was packaged; `make` runs it where it installs."""
+    if found := altered_files():
+        sys.exit(f"{', '.join(map(str, found))}: missing or not what was packaged; fetch the source again")
+
+
 def _load_model() -> tuple[WordPiece, Any]:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads cost 8 ms where the work takes 0.2 ms
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime 1.29 reports to its maker unless this is set before import
@@ -136,8 +144,14 @@ def _load_model() -> tuple[WordPiece, Any]:
         tokenizer = WordPiece(_WEIGHTS / f"{_NAME}.vocab.txt", _WEIGHTS / f"{_NAME}.characters.json")
         if len(tokenizer.tokens) != _TOKENS:
             raise ValueError(f"the vocabulary has {len(tokenizer.tokens)} tokens instead of {_TOKENS}")
-        model = str(_WEIGHTS / f"{_NAME}.int8.onnx")
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        model = _WEIGHTS / f"{_NAME}.int8.onnx"
+        if (size := model.stat().st_size) != _BYTES:  # a digest takes as long as loading
+            raise ValueError(f"{model.name} has {size} bytes instead of {_BYTES}")
+        session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     except Exception as exc:
         raise EmbedderError(f"cannot load {_NAME} from {_WEIGHTS}: {exc}; install memories again") from exc
     return tokenizer, session
+
+
+if __name__ == "__main__":
+    _refuse_altered()

@@ -1,0 +1,90 @@
+"""What is installed with the program is pinned to the byte, listed, and told when it was altered."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from memories.embedders import minilm
+from memories.errors import EmbedderError
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+import sbom  # noqa: E402 - a tool, no package
+
+LOCK = (ROOT / "requirements.lock").read_text()
+CORE = (ROOT / "requirements-core.lock").read_text()
+
+
+@pytest.mark.parametrize("lock", [LOCK, CORE], ids=["all", "core"])
+def test_every_file_that_is_installed_has_a_digest_and_comes_from_no_named_place(lock: str) -> None:
+    entries = [entry for entry in re.split(r"\n(?=\S)", lock.strip()) if not entry.startswith("#")]
+    assert len(entries) > 9
+    for entry in entries:
+        assert re.match(r"[a-z0-9._-]+==\S+", entry, re.I), entry[:80]
+        assert "--hash=sha256:" in entry
+    assert not re.search(r"://|--(extra-)?index|find-links|@ ", lock)
+
+
+def test_the_lock_of_the_core_says_the_same_as_the_whole_one() -> None:
+    assert sbom.pinned(CORE).items() <= sbom.pinned(LOCK).items()
+
+
+def test_everything_that_the_package_asks_for_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    wanted = [
+        *project["project"]["dependencies"],
+        *project["build-system"]["requires"],
+        *(each for extra in extras.values() for each in extra),
+    ]
+    names = {re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", each)[0]).lower() for each in wanted} - {"memories"}
+    assert names <= sbom.pinned(LOCK).keys()
+
+
+def test_the_list_of_materials_is_complete() -> None:
+    found = json.loads((ROOT / "sbom.cdx.json").read_text())
+    listed = {part["name"]: part for part in found["components"]}
+    lock = sbom.pinned(LOCK)
+    assert sbom.needed("memories", ("all",)).keys() - {"memories"} <= listed.keys()
+    for name, part in listed.items():
+        digests = [each["content"] for each in part["hashes"]]
+        assert part["licenses"], name
+        if part["type"] == "library":
+            assert (part["version"], digests) == lock[name], "run: make sbom"
+        else:
+            assert digests == [minilm._FILES[name]]
+    assert set(minilm._FILES) <= listed.keys()
+    refs = {part["bom-ref"] for part in [*found["components"], found["metadata"]["component"]]}
+    assert {ref for each in found["dependencies"] for ref in (each["ref"], *each["dependsOn"])} <= refs
+
+
+def test_a_model_with_other_bytes_is_told_where_it_is_installed_and_by_its_size_when_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "weights"
+    shutil.copytree(minilm._WEIGHTS, copy)
+    monkeypatch.setattr(minilm, "_WEIGHTS", copy)
+    model = copy / "all-MiniLM-L6-v2.int8.onnx"
+    assert minilm.altered_files() == []
+    data = bytearray(model.read_bytes())
+    data[len(data) // 2] ^= 1
+    model.write_bytes(data)
+    assert minilm.altered_files() == [model]
+    with pytest.raises(SystemExit, match=r"int8\.onnx: missing or not what was packaged"):
+        minilm._refuse_altered()
+    model.write_bytes(data[:-1])
+    with pytest.raises(EmbedderError, match="has 22830416 bytes instead of 22830417"):
+        minilm.MiniLM().embed("x")
+
+
+def test_what_installs_the_package_looks_at_the_model() -> None:
+    assert "-m memories.embedders.minilm" in (ROOT / "Makefile").read_text()
+    done = subprocess.run([sys.executable, "-m", "memories.embedders.minilm"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
