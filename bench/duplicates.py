@@ -1,4 +1,4 @@
-"""How well duplicates are told from corrections, over `tests/data/duplicate_pairs.jsonl` with the packaged MiniLM."""
+"""How well duplicates are told from corrections, over `tests/data/duplicate_*.jsonl` with the packaged MiniLM."""
 
 import json
 import statistics
@@ -10,7 +10,8 @@ from pathlib import Path
 from memories.embedders import open_embedder
 from memories.write.duplicates import Verdict, judge
 
-PAIRS = Path(__file__).parent.parent / "tests" / "data" / "duplicate_pairs.jsonl"
+DATA = Path(__file__).parent.parent / "tests" / "data"
+PAIRS, KINDS = DATA / "duplicate_pairs.jsonl", DATA / "duplicate_kinds.jsonl"
 THRESHOLDS = (0.60, 0.65, 0.70, 0.75, 0.80, 0.82, 0.84, 0.86, 0.88, 0.90, 0.92, 0.95)
 NOT_STORED = {Verdict.SAME, Verdict.DUPLICATE}
 
@@ -134,12 +135,13 @@ def _print_verdicts(pairs: Sequence[Pair], threshold: float) -> None:
 
 
 def main() -> None:
-    """Print the cosines by kind, precision and recall by threshold, and the verdicts at the best threshold."""
+    """Print the cosines by kind, precision and recall by threshold, and the verdicts, for both sets of pairs."""
     pairs = load_pairs()
-    _print_cosines(pairs)
-    _print_sweep(pairs)
     best = recommended(pairs)
-    _print_verdicts(pairs, best)
+    for group in (pairs, load_pairs(KINDS)):
+        _print_cosines(group)
+        _print_sweep(group)
+        _print_verdicts(group, best)
     print(f"\nrecommended threshold: {best:.2f}")
 
 

@@ -18,7 +18,7 @@ from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter, Record
 from memories.text import query_terms
 from memories.times import kept
-from memories.write.duplicates import Judgement, Verdict, judge
+from memories.write.duplicates import Judgement, Verdict, judge, same_lines
 from memories.write.suspicion import marked
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ def _judge(new: str, old: str, similarity: float | None, threshold: float) -> Ju
     """Judge two texts; of long ones only whether they are the same, since comparing their words takes seconds."""
     if max(len(new), len(old)) <= MAX_JUDGED:
         return judge(new, old, similarity, threshold=threshold)
-    return Judgement(Verdict.SAME if new.split() == old.split() else Verdict.DIFFERENT)
+    return Judgement(Verdict.SAME if same_lines(new, old) else Verdict.DIFFERENT)
 
 
 def _rounded(similarity: float | None) -> float:

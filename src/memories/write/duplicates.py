@@ -10,19 +10,22 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple
 
-from memories.write.reading import CASED, Word, bare, is_shouted, read
+from memories.write.reading import CASED, Word, bare, is_shouted, quotations, read
 from memories.write.vocabulary import (
     BASE,
+    BE,
     BOUNDARIES,
+    COMPOUNDS,
     DATES,
     DETERMINERS,
     FREE_CASE,
     FRONTED,
     GROUP,
     LIGHT,
+    NAMES_ALIKE,
     NEGATIONS,
     PAST_MARKS,
     SOFT,
@@ -47,7 +50,9 @@ class Judgement(NamedTuple):
 
 
 _LONG = 300  # words; nobody tells a longer text in another order, and looking for one takes seconds
+_NAME = 3  # words of a name at most
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?|q[1-4]|\d{1,2}:\d\d")
+_JOINING = BOUNDARIES - {".", ","} | {"not", "nor", "instead"}
 _VERSION = re.compile(r"v\d+|v?\d+\.\d+[\w.-]*")
 
 
@@ -69,7 +74,7 @@ def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> 
     if not alike and similarity is not None and similarity < threshold:
         return Judgement(Verdict.DIFFERENT)  # most are; reading words takes a hundred times as long
     (cut, ours), (other_cut, theirs) = read(new), read(old)
-    marks = _case(cut, other_cut) or _layout(new, old)
+    marks = _case(cut, other_cut) or _layout(new, old) or _spacing(new, old)
     if not marks and alike and _spelled(ours) == _spelled(theirs):
         return Judgement(Verdict.SAME)
     reason = _difference(ours, theirs) or marks
@@ -78,6 +83,17 @@ def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> 
     if similarity is None or not _share_script_pairs(new, old):
         return Judgement(Verdict.DIFFERENT)
     return Judgement(Verdict.CORRECTION, reason)
+
+
+def same_lines(new: str, old: str) -> bool:
+    """Say whether two texts have the same words, and, if they have several lines, the same lines with the same indents.
+
+    This takes a moment where `judge` takes seconds: for texts of many thousand characters.
+    """
+    ours, theirs = _lines(new), _lines(old)
+    if len(ours) > 1 or len(theirs) > 1:
+        return ours == theirs
+    return new.split() == old.split() and not _spacing(new, old)
 
 
 def _spelled(words: Sequence[Word]) -> list[str]:
@@ -131,6 +147,12 @@ def _lines(text: str) -> list[tuple[str, str]]:
     return [(line[: len(line) - len(line.lstrip())], line.strip()) for line in lines]
 
 
+def _spacing(new: str, old: str) -> str:
+    """Say whether quotations that have the same words have other spaces."""
+    ours, theirs = quotations(new), quotations(old)
+    return "spaces" if ours != theirs and [each.split() for each in ours] == [each.split() for each in theirs] else ""
+
+
 def _share_script_pairs(new: str, old: str) -> bool:
     """Say whether texts in scripts that an English model can't read share a third of their pairs of characters."""
     ours, theirs = bare(new), bare(old)
@@ -146,23 +168,24 @@ def _difference(new: Sequence[Word], old: Sequence[Word]) -> str:
     more, less = _unmatched(ours, theirs), _unmatched(theirs, ours)
     if more or less:
         return _describe(less, more)
-    if _soft(ours) - _soft(theirs) and _soft(theirs) - _soft(ours):
+    if _prepositions(ours) != _prepositions(theirs):
         return "words: prepositions"
     if _tenses_differ(ours, theirs):
         return "tense"
-    if change := _number(ours, theirs) or _number(theirs, ours, turned=True):
+    if change := _forms_differ(ours, theirs) or _number(ours, theirs) or _determiners_differ(ours, theirs):
         return change
-    strict = _soft(ours) == _soft(theirs)
-    return "" if _orders(ours, strict=strict) & _orders(theirs, strict=strict) else "word order"
+    if not _orders(ours) & _orders(theirs):
+        return "word order"
+    return "comma" if _breaks(ours, theirs) or _breaks(theirs, ours) else ""
 
 
 def _joined(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
-    """Write two words as one where the other text does: time zone, timezone."""
+    """Write a known compound as one word where the other text does: time zone, timezone."""
     keys, wanted = {word.key for word in words}, {word.key for word in other}
     joined: list[Word] = []
     for word in words:
         whole = joined[-1].key + word.key if joined else ""
-        if whole in wanted and whole not in keys and whole.isalpha():
+        if whole in wanted and whole not in keys and (whole in COMPOUNDS or whole.removesuffix("s") in COMPOUNDS):
             joined[-1] = Word(whole, f"{joined[-1].shown} {word.shown}")
         else:
             joined.append(word)
@@ -171,11 +194,10 @@ def _joined(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
 
 def _aligned(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], list[Word]]:
     """Give inflections and synonyms one key in both texts."""
-    counted = any(word.key in {"has", "have", "own", "owns"} for word in (*new, *old))  # a cat is not some cats
     chosen: dict[str, str] = {}
     aligned = []
     for word in (*new, *old):
-        meanings = _meanings(word, plural=not counted)
+        meanings = _meanings(word)
         key = next((chosen[meaning] for meaning in meanings if meaning in chosen), word.key)
         for meaning in meanings:
             chosen.setdefault(meaning, key)
@@ -183,15 +205,17 @@ def _aligned(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], list
     return aligned[: len(new)], aligned[len(new) :]
 
 
-def _meanings(word: Word, *, plural: bool) -> list[str]:
+def _meanings(word: Word) -> list[str]:
     """Return the word, its possible base forms and their groups."""
-    if word.key in LIGHT or word.key in SOFT:
+    if word.key in LIGHT or word.key in SOFT or word.literal:
         return [word.key]
-    forms = [word.key] if word.exact else [word.key, *_bases(word.key, plural=plural)]
-    return [*forms, *(GROUP[form] for form in forms if form in GROUP)]
+    forms = [word.key] if word.exact else [word.key, *_bases(word.key)]
+    groups = [GROUP[form] for form in forms if form in GROUP]
+    named = word.exact and word.shown[:1].isupper()
+    return [*forms, *(group for group in groups if not named or group in NAMES_ALIKE)]
 
 
-def _bases(key: str, *, plural: bool) -> list[str]:
+def _bases(key: str) -> list[str]:
     """Return what an English word may be an inflection of."""
     if key in BASE or len(key) < 4 or key in WHOLE or not key.isascii() or not key.isalpha():
         return [BASE[key]] if key in BASE else []
@@ -203,7 +227,7 @@ def _bases(key: str, *, plural: bool) -> list[str]:
             return [*([stem] if len(stem) > 2 else []), f"{stem}e", *([stem[:-1]] if stem[-1] == stem[-2] else [])]
     if key.endswith(("ses", "xes", "zes", "ches", "shes")):
         return [key[:-1], key[:-2]]
-    if key.endswith("s") and not key.endswith(("ss", "us", "is")) and (plural or key[:-1] in GROUP):
+    if key.endswith("s") and not key.endswith(("ss", "us", "is")):
         return [key[:-1]]
     return []
 
@@ -222,27 +246,104 @@ def _unmatched(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     return unmatched
 
 
-def _soft(words: Sequence[Word]) -> Counter[str]:
-    return Counter(SOFT[word.key] for word in words if word.key in SOFT)
+def _prepositions(words: Sequence[Word]) -> Counter[str]:
+    return Counter(word.key for word in words if word.key in SOFT)
 
 
-def _number(many: Sequence[Word], single: Sequence[Word], *, turned: bool = False) -> str:
-    """Return the noun behind a determiner that is plural in one text and singular in the other."""
-    plurals, singles = _nouns(many), _nouns(single)
-    for key in [key for key in plurals if key in singles]:
-        for (one, determined), (other, also_determined) in product(plurals[key], singles[key]):
-            if (determined or also_determined) and one[-1:] == "s" and other in _bases(one, plural=True):
-                return f"number: {one} -> {other}" if turned else f"number: {other} -> {one}"
+def _written(words: Sequence[Word]) -> dict[str, list[tuple[str, int]]]:
+    """Return how each word of weight was written, and where."""
+    written: dict[str, list[tuple[str, int]]] = {}
+    for i, word in enumerate(words):
+        if word.key not in LIGHT and word.key not in SOFT and word.shown.isalpha():
+            written.setdefault(word.key, []).append((word.shown.lower(), i))
+    return written
+
+
+def _forms_differ(new: Sequence[Word], old: Sequence[Word]) -> str:
+    """Return a participle that is an adjective or a noun in one text only: a trusted client, the running pod."""
+    for words, other in ((new, old), (old, new)):
+        theirs = _written(other)
+        for key, places in _written(words).items():
+            forms = [form for form, _ in theirs.get(key, ())]
+            for form, i in places:
+                before = {word.key for word in words[max(0, i - 2) : i]}
+                noun = form.endswith("ing") and not before & BE
+                if (noun or words[i].form == "adjective") and forms and form not in forms:
+                    return f"form: {forms[0]} -> {form}" if words is new else f"form: {form} -> {forms[0]}"
     return ""
 
 
-def _nouns(words: Sequence[Word]) -> dict[str, dict[tuple[str, bool], None]]:
-    """Return how each word was written, and whether a determiner stands before it or before its adjective."""
-    nouns: dict[str, dict[tuple[str, bool], None]] = {}
+def _number(new: Sequence[Word], old: Sequence[Word]) -> str:
+    """Return a word that is plural in one text and singular in the other, unless that says nothing.
+
+    It says nothing of a subject without a determiner whose verb changes with it (requests are, a request is), nor after
+    "all" and "every".
+    """
+    ours, theirs = _written(new), _written(old)
+    for key in [key for key in ours if key in theirs]:
+        pairs = zip(ours[key], theirs[key], strict=True) if len(ours[key]) == len(theirs[key]) else ()
+        for (come, i), (gone, j) in pairs or product(ours[key], theirs[key]):
+            one, other = ((new, i), (old, j)) if len(come) > len(gone) else ((old, j), (new, i))
+            plural, single = max(come, gone, key=len), min(come, gone, key=len)
+            if plural[-1:] == "s" and single in _bases(plural) and not _is_general(one, other):
+                return f"number: {gone} -> {come}"
+    return ""
+
+
+def _is_general(many: tuple[Sequence[Word], int], one: tuple[Sequence[Word], int]) -> bool:
+    """Say whether a plural and a singular at these places mean the whole kind, or are the two forms of a verb."""
+    (plural, i), (single, j) = many, one
+    before, also_before = ([word.key for word in words[max(0, at - 2) : at]] for words, at in (many, one))
+    if GROUP["all"] in {GROUP.get(key) for key in before} and GROUP["all"] in {GROUP.get(key) for key in also_before}:
+        return True
+    if {*before, *also_before} & DETERMINERS:
+        return False
+    after, also_after = (words[at + 1] if at + 1 < len(words) else None for words, at in (many, one))
+    if after is not None and also_after is not None and after.shown.lower() in {"are", "were", "have"}:
+        return also_after.shown.lower() in {"is", "was", "has"}
+    # An "s" that moves from the subject to its verb: backups start, a backup starts.
+    return _moved(after, also_after) or _moved(single[j - 1] if j else None, plural[i - 1] if i else None)
+
+
+def _moved(base: Word | None, inflected: Word | None) -> bool:
+    if base is None or inflected is None or base.key != inflected.key:
+        return False
+    return inflected.shown.lower() != base.shown.lower() and base.shown.lower() in _bases(inflected.shown.lower())
+
+
+def _determiners_differ(new: Sequence[Word], old: Sequence[Word]) -> str:
+    """Return a demonstrative that was exchanged, or the article of what something is: a manager, the manager."""
+    for near, far in (("this", "that"), ("these", "those")):
+        ours, theirs = ({word.key for word in words} & {near, far} for words in (new, old))
+        if ours and theirs and not ours & theirs:
+            return f"determiner: {theirs.pop()} -> {ours.pop()}"
+    sides = [{b.key for a, b in pairwise(words) if a.key in BE} for words in (new, old)]
+    ours, theirs = (keys & {"a", "an", "the"} for keys in sides)
+    if ours and theirs and ("the" in ours) != ("the" in theirs):
+        return f"determiner: {theirs.pop()} -> {ours.pop()}"
+    return ""
+
+
+def _breaks(words: Sequence[Word], other: Sequence[Word]) -> set[tuple[str, str]]:
+    """Return the commas and stops of a text that tell more than the other text, each by the words around it."""
+    fronted = next((i for i, word in enumerate(words) if word.key == ","), 0)
+    first = words[0] if words else Word(".", ".")
+    adjunct = first.key in FRONTED or first.key in DATES or (fronted == 1 and first.key.endswith("ly"))
+    told = [word for i, word in enumerate(words) if not (adjunct and i == fronted)]
+    colons = _around([word for word in told if word.key not in {".", ","} or word.shown == ":"], {","})
+    return _around(told, {".", ","}) - _around(other, {".", ","}) - (colons & _around(other, set(BE)))
+
+
+def _around(words: Sequence[Word], marks: set[str]) -> set[tuple[str, str]]:
+    """Return the words of weight before and after each mark, but where a conjunction follows or nothing does."""
+    pairs = set()
     for i, word in enumerate(words):
-        determined = any(before.key in DETERMINERS for before in words[max(0, i - 2) : i])
-        nouns.setdefault(word.key, {})[word.shown.lower(), determined] = None
-    return nouns
+        if word.key in marks:
+            left = next((other.key for other in reversed(words[:i]) if other.key not in LIGHT), "")
+            right = next((other.key for other in words[i + 1 :] if other.key not in LIGHT or other.key in _JOINING), "")
+            if left and right and right not in _JOINING:
+                pairs.add((left, right))
+    return pairs
 
 
 def _tenses_differ(new: Sequence[Word], old: Sequence[Word]) -> bool:
@@ -255,7 +356,7 @@ def _tenses_differ(new: Sequence[Word], old: Sequence[Word]) -> bool:
     return bool((pasts & other_plain) - plain or (other_pasts & plain) - other_plain)
 
 
-def _orders(words: Sequence[Word], *, strict: bool) -> set[tuple[str, ...]]:
+def _orders(words: Sequence[Word]) -> set[tuple[str, ...]]:
     """Return the orders in which a text may be told: active, without a fronted adjunct, with an "is" turned round."""
     if len(words) > _LONG:
         return {tuple(f"{word.key} {word.form == 'passive'}" for word in words if word.key not in LIGHT)}
@@ -263,17 +364,28 @@ def _orders(words: Sequence[Word], *, strict: bool) -> set[tuple[str, ...]]:
     orders = set()
     for told in (listed, _unfronted(listed)):
         active = _active(told)
-        orders.add(_keys(active, strict=strict))
+        orders.add(_keys(active))
         verbs = [i for i, word in enumerate(active) if word.key in {"is", "are"}]
-        if len(verbs) == 1 and any(word.key in DETERMINERS for word in active):
-            left, right = sorted((_keys(active[: verbs[0]], strict=strict), _keys(active[verbs[0] :], strict=strict)))
+        if len(verbs) == 1 and _names_one(active[: verbs[0]], active[verbs[0] + 1 :]):
+            left, right = sorted((_keys(active[: verbs[0]]), _keys(active[verbs[0] :])))
             orders.add((*left, "|", *right))
     return orders
 
 
-def _keys(words: Sequence[Word], *, strict: bool) -> tuple[str, ...]:
-    heavy = (word.key for word in words if word.key not in LIGHT and (strict or word.key not in SOFT))
-    return tuple(SOFT.get(key, key) for key in heavy)
+def _names_one(left: Sequence[Word], right: Sequence[Word]) -> bool:
+    """Say whether a name is on one side of an "is", and on the other what only one thing is: the lead, my landlord."""
+    for name, role in ((left, right), (right, left)):
+        bare = [word for word in name if word.key not in {".", ","}]
+        first = next((word.key for word in role), "")
+        definite = first in DETERMINERS - {"a", "an", "'s"} or any(word.key == "'s" for word in role)
+        plain = not any(word.key in DETERMINERS or word.key in SOFT or word.key == "not" for word in bare)
+        if plain and definite and 0 < len(bare) <= _NAME and "?" not in {word.key for word in (*left, *right)}:
+            return True
+    return False
+
+
+def _keys(words: Sequence[Word]) -> tuple[str, ...]:
+    return tuple(word.key for word in words if word.key not in LIGHT)
 
 
 def _with_sorted_pair(words: Sequence[Word]) -> list[Word]:
@@ -337,7 +449,8 @@ def _is_number(word: Word) -> bool:
 
 
 def _is_name(word: Word) -> bool:
-    return word.exact and word.shown[:1].isalpha() and " " not in word.shown
+    named = word.exact and (not word.literal or word.shown[:1].isupper())
+    return named and word.shown[:1].isalpha() and " " not in word.shown
 
 
 _KINDS: tuple[tuple[str, Callable[[Word], bool]], ...] = (

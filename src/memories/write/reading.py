@@ -9,17 +9,29 @@ from typing import NamedTuple
 from memories.text import mark_raised
 from memories.write.vocabulary import (
     ACRONYMS,
+    ASKING,
+    ASKING_WORDS,
     AUXILIARY,
     BASE,
+    BE,
     BOUNDARIES,
     DATES,
     DETERMINERS,
+    GROUP,
+    LIGHT,
     NAMING,
     NUMBERS,
     PARTICIPLES,
     PHRASE,
+    PLACES,
+    PROGRAMS,
+    PRONOUNS,
     SAME_FORMS,
     SOFT,
+    TYPED,
+    VALUED,
+    VERB_BEFORE,
+    VERBS_ALIKE,
     WEEKDAYS,
     WHOLE,
 )
@@ -51,6 +63,11 @@ _SHORT_FORMS = (
 )
 
 
+_QUOTED = re.compile(r"`[^`]+`|\"[^\"]+\"|(?<!\w)'[^']+'(?!\w)")
+_DAY = re.compile(r"\d{4}(-\d\d){0,2}|\d{1,2}(:\d\d)+([ap]m)?|\d{1,2}[ap]m|\d(st|nd|rd|th)")
+_ADDRESS = re.compile(r".*([/\\@]|\w[.:]\w).*")
+
+
 class Word(NamedTuple):
     """A word as it is compared (`key`) and as it was written; an exact one has no inflections and no synonyms."""
 
@@ -58,6 +75,7 @@ class Word(NamedTuple):
     shown: str
     exact: bool = False
     opens: bool = False  # a sentence, so that the case of its first letter says nothing
+    literal: bool = False  # part of a code, a command or a value: no other word says the same
     form: str = "plain"  # "past", "passive", or "adjective" for other participles
 
 
@@ -81,24 +99,143 @@ def is_shouted(words: Sequence[Word]) -> bool:
     return len(told) > 2 and " ".join(told).isupper()
 
 
+def quotations(text: str) -> list[str]:
+    """Return what a text has in quotes or backticks, to the letter."""
+    return [found[1:-1] for found in _QUOTED.findall(text.translate(_STRAIGHT))]
+
+
 def _surface(text: str) -> list[Word]:
     """Cut a text into words, as they were written."""
     spelled = unicodedata.normalize("NFKC", mark_raised(text)).translate(_STRAIGHT)
     for pattern, replacement in _SHORT_FORMS:
         spelled = pattern.sub(replacement, spelled)
+    quoted = [span.span() for span in _QUOTED.finditer(spelled)]
     cut: list[Word] = []
     opens = True
-    for chunk in spelled.split():
-        for word in _cut(chunk):
-            cut.append(word._replace(opens=opens))
-            opens = False
-        opens = bool(_SENTENCE.fullmatch(chunk[-_LONGEST:]))
-    return [word._replace(opens=False) for word in cut] if len(cut) == 1 else cut
+    for chunk in re.finditer(r"\S+", spelled):
+        while quoted and quoted[0][1] <= chunk.start():
+            del quoted[0]
+        literal = bool(quoted) and quoted[0][0] < chunk.end()
+        for word in _cut(chunk[0]):
+            cut.append(word._replace(opens=opens, literal=literal))
+            opens = opens and word.key == ","
+        opens = bool(_SENTENCE.fullmatch(chunk[0][-_LONGEST:]))
+    return [word._replace(opens=False) for word in cut] if sum(word.key != "." for word in cut) == 1 else cut
 
 
 def _understood(cut: list[Word]) -> list[Word]:
     """Replace phrases and number words, and tell names and the forms of verbs."""
-    return _with_forms(_with_names(_with_every(_with_phrases(_with_acronyms(cut)))))
+    told = _with_questions(_with_phrases(_with_literals(_with_acronyms(cut))))
+    return _with_places(_with_forms(_with_names(_with_every(_with_having(told)))))
+
+
+def _with_literals(words: list[Word]) -> list[Word]:
+    """Mark what is to be taken to the letter: quotations, commands, what follows a colon, names and bare values."""
+    told, zone = [], ""
+    for i, word in enumerate(words):
+        before = words[i - 1] if i else None
+        if word.key in {".", ",", "?"} or (zone == "command" and _ends_command(word)):
+            zone = ""
+        literal = word.literal or bool(zone) or _is_bare_value(words, i)
+        if before is not None and before.shown == ":" and not _is_clause(words[i:]):
+            zone, literal = "value", True
+        elif (word.shown in PROGRAMS and not _is_noun_phrase(words, i)) or word.key in TYPED:
+            zone = zone or "command"
+        told.append(_literal(word) if literal and word.key not in {".", ",", "?"} else word)
+    return told
+
+
+def _literal(word: Word) -> Word:
+    light = word.key in LIGHT or word.key in SOFT
+    return word._replace(key=f"@{word.key}" if light else word.key, exact=True, literal=True)
+
+
+def _ends_command(word: Word) -> bool:
+    return word.key in DETERMINERS or word.key in BOUNDARIES or word.key in SOFT or word.key in AUXILIARY | {"to"}
+
+
+def _is_clause(words: Sequence[Word]) -> bool:
+    """Say whether what follows a colon is a clause and no value or command."""
+    end = next((i for i, word in enumerate(words) if word.key == "."), len(words))
+    return any(word.key in DETERMINERS | BE | PRONOUNS | {"user"} for word in words[:end])
+
+
+def _is_noun_phrase(words: Sequence[Word], i: int) -> bool:
+    """Say whether the name of a program is only mentioned: the git branch, git is slow, with git."""
+    after = words[i + 1].key if i + 1 < len(words) else "."
+    determined = i > 0 and words[i - 1].key in DETERMINERS
+    return determined or after in LIGHT or after in SOFT or after in BOUNDARIES
+
+
+def _is_bare_value(words: Sequence[Word], i: int) -> bool:
+    """Say whether a word alone is what something is or is set to: the verb is delete, NODE_ENV must be prod."""
+    start = next((j + 1 for j in range(i - 1, -1, -1) if words[j].key in {".", ","}), 0)
+    clause = [word.key for word in words[start:i]]
+    if clause[-1:] == ["to"] and (clause[0] == "set" or clause[-2:-1] == ["set"] or VALUED & set(clause[-2:-1])):
+        return True
+    if not clause or clause[-1] not in BE:
+        return False
+    after = words[i + 1].key if i + 1 < len(words) else "."
+    if after not in {".", ",", "?"} and after not in BOUNDARIES:
+        return False
+    state = words[i].key in PARTICIPLES or words[i].key.endswith(("ed", "ing"))
+    return not state or bool(VALUED & {*clause, *(key.removesuffix("s") for key in clause)})
+
+
+def _is_bare_verb(words: Sequence[Word], i: int) -> bool:
+    """Say whether the base form of a verb stands where a sentence has none, so that it may be a command or a name."""
+    word, before = words[i], words[i - 1] if i else None
+    if word.key not in VERBS_ALIKE or word.key not in GROUP:
+        return False
+    if before is None or before.key in {".", ","} or word.opens:
+        after = words[i + 1].key if i + 1 < len(words) else "."
+        return not (word.shown[:1].isupper() or after in DETERMINERS or after in {"all", "every", "each"})
+    if before.key in VERB_BEFORE or before.key in {"and", "or", "then", "who", "which", "that"}:
+        return False
+    return not (before.key.endswith("s") and before.shown not in PROGRAMS and not before.exact)
+
+
+def _with_questions(words: list[Word]) -> list[Word]:
+    """Mark sentences that begin as questions do, whatever sign they end with."""
+    told: list[Word] = []
+    for i, word in enumerate(words):
+        starts = not i or words[i - 1].key == "."
+        after = words[i + 1] if i + 1 < len(words) else Word(".", ".")
+        subject = after.key in DETERMINERS | PRONOUNS | {"user"} or (after.shown[:1].isupper() and after.key != "not")
+        asks = word.key in ASKING_WORDS or (word.key in ASKING and subject)
+        told.append(word)
+        end = next((other.key for other in words[i:] if other.key in {".", "?"}), ".")
+        if starts and asks and end != "?":
+            told.append(Word("?", "?", exact=True))
+    return told
+
+
+def _with_having(words: list[Word]) -> list[Word]:
+    """Tell "has" as a verb of its own from the one that helps another: has locks, has locked."""
+    told = []
+    for i, word in enumerate(words):
+        if word.key in {"has", "have"}:
+            after = next((other for other in words[i + 1 :] if other.key not in {"not", "also", "already"}), None)
+            helps = after is not None and (_is_participle(after.key) or after.key in BE | {"to", "had"})
+            if not helps and "?" not in {other.key for other in words[max(0, i - 1) : i + 2]}:
+                word = word._replace(key="@has", exact=True)  # noqa: PLW2901
+        told.append(word)
+    return told
+
+
+def _with_places(words: list[Word]) -> list[Word]:
+    """Tell prepositions of time, which may be missing, from those of place, which count unless an address follows."""
+    told = []
+    for i, word in enumerate(words):
+        if word.key in PLACES and not word.literal:
+            after = words[i + 1] if i + 1 < len(words) else Word(".", ".")
+            dated = after.key in DATES - {"week", "month", "year", "day", "hour", "minute"}
+            if dated or after.key == "@every" or _DAY.fullmatch(after.key):
+                word = word._replace(key="@when")  # noqa: PLW2901
+            elif _ADDRESS.fullmatch(after.shown):
+                word = word._replace(key="in")  # noqa: PLW2901
+        told.append(word)
+    return told
 
 
 def _cut(chunk: str) -> Iterator[Word]:
@@ -110,6 +247,8 @@ def _cut(chunk: str) -> Iterator[Word]:
         sign = chunk.strip("`\"'") or chunk
         yield Word(f"@{sign}", sign, exact=True)
         return
+    if chunk[0] == "(":
+        yield Word(",", "(")
     core = chunk.lstrip(_OPENING)
     bare = core.rstrip(_CLOSING)
     if "(" in bare and core.startswith(f"{bare})"):
@@ -126,8 +265,11 @@ def _cut(chunk: str) -> Iterator[Word]:
         yield from (_plain(part) for part in re.split("[-–—]", bare) if part)
     if question:
         yield Word("?", "?", exact=True)
-    if chunk[-1] in ",;:.)":
-        yield Word("." if chunk[-1] == "." else ",", ",")
+    tail = core[len(core.rstrip(_CLOSING)) :]
+    if {".", "!"} & set(tail) and _SENTENCE.fullmatch(chunk[-_LONGEST:]):
+        yield Word(".", ".")
+    elif {",", ";", ":", ")"} & set(tail):
+        yield Word(",", ":" if ":" in tail else ",")
 
 
 def _plain(part: str) -> Word:
@@ -158,9 +300,10 @@ def _with_phrases(words: list[Word]) -> list[Word]:
     while at < len(words):
         for length in range(min(_LONGEST_PHRASE, len(words) - at), 0, -1):
             phrase = words[at : at + length]
-            if meaning := PHRASE.get(tuple(word.key for word in phrase)):
+            meaning = PHRASE.get(tuple(word.key for word in phrase))
+            if meaning and not any(word.literal for word in phrase):
                 shown = " ".join(word.shown for word in phrase)
-                replaced += (Word(key, shown, exact=True) for key in meaning.split())
+                replaced += (Word(key, shown, exact=key not in SOFT) for key in meaning.split())
                 break
         else:
             length = 1
@@ -186,12 +329,14 @@ def _with_every(words: list[Word]) -> list[Word]:
 
 
 def _with_names(words: list[Word]) -> list[Word]:
-    """Mark as exact what may be a name: capitalised within a sentence, or beside a word that announces a name."""
+    """Mark what may be a name: capitalised within a sentence, or beside a word that announces a name or a value."""
     marked = []
     for i, word in enumerate(words):
         before, after = words[i - 1].key if i else ".", words[i + 1].key if i + 1 < len(words) else ""
         capital = word.shown[:1].isupper() and before != "." and word.key not in WEEKDAYS
-        marked.append(word._replace(exact=True) if capital or {before, after} & NAMING else word)
+        if {before, after} & NAMING or after in VALUED or _is_bare_verb(words, i):
+            word = word._replace(exact=True, literal=True)  # noqa: PLW2901
+        marked.append(word._replace(exact=True) if capital else word)
     return marked
 
 
@@ -204,9 +349,13 @@ def _form(key: str, before: Sequence[Word]) -> str:
     previous = before[-1].key if before else ""
     if previous in {"not", "automatically", "also", "always", "currently", "now"} and len(before) > 1:
         previous = before[-2].key
-    participle = key in PARTICIPLES or (key.endswith("ed") and len(key) > 3 and key not in WHOLE)
+    participle = _is_participle(key)
     if participle and previous in AUXILIARY:
         return "passive"
     if not (participle or key in BASE) or key in SAME_FORMS:
         return "plain"
     return "adjective" if previous in DETERMINERS else "past"
+
+
+def _is_participle(key: str) -> bool:
+    return key in PARTICIPLES or (key.endswith("ed") and len(key) > 3 and key not in WHOLE)

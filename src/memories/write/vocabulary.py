@@ -5,21 +5,25 @@ import re
 from memories.text import STOP_WORDS
 
 # Groups of words that may stand for each other. Only what can't change a fact belongs here: "customer" and
-# "client" do not, nor "main" and "primary", which name branches.
-_SYNONYMS = """
-prefer favor favour; want wish; dislike hate; use utilize utilise employ; need require
-start begin launch commence; finish end conclude; keep retain store save hold; break fail; fix repair resolve solve
-error failure; cause trigger; happen occur; communicate talk; choose decide pick select; delete remove erase
+# "client" do not, nor "main" and "primary", which name branches. The first table has verbs, whose base form may also
+# be a command: see `reading`.
+_VERBS_ALIKE = """
+prefer favor favour; want wish; dislike hate; use utilize utilise; need require
+start begin launch commence; finish end conclude; keep retain; store save; break fail; fix repair resolve solve
+cause trigger; happen occur; communicate talk; choose decide pick select; delete remove erase
 change modify alter; buy purchase; receive obtain get; speak talk; study learn; help assist; ask request; show display
-forbid prohibit; brief concise short; big large; quick fast; favorite favourite preferred
+forbid prohibit; synchronize synchronise sync; organize organise; optimize optimise; normalize normalise
+initialize initialise; serialize serialise
+"""
+_OTHERS_ALIKE = """
+error failure; brief concise short; big large; quick fast; favorite favourite preferred
 about around roughly approximately; via through; because since; repo repository; db database
 config configuration configure; prod production; env environment; dev development; doc documentation; app application
-dependency dep; directory folder dir; memory ram; auth authentication authenticate; deploy deployment
+dependency dep; directory folder dir; auth authentication authenticate; deploy deployment
 implement implementation; migrate migration; install installation; generate generation; validate validation
 invalidate invalidation; integrate integration; kubernetes k8s; postgresql postgres; colleague coworker; company firm
-picture image; reply answer response; automatic automatically; manual manually; synchronize synchronise sync
+picture image; reply answer response; automatic automatically; manual manually
 license licence; color colour; gray grey; behavior behaviour; center centre; organization organisation
-organize organise; optimize optimise; normalize normalise; initialize initialise; serialize serialise
 catalog catalogue; dialog dialogue; program programme; ok okay; % percent; must shall; all every; currently now
 """
 
@@ -36,11 +40,13 @@ hourly = every hour; each hour; once an hour; per hour; once per hour
 monthly = every month; each month; once a month; per month; once per month
 nightly = every night; each night; once a night; per night; once per night
 no_longer = no longer; not anymore; not any more
-@in = located in; located at; located on; stored in; stored at; stored on; kept in; saved in; based in; lives in
-@in = live in; lives at; live at; lives on; reside in; resides in; found in; found at; can be found in; can be found at
-@in = available at; situated in | is at = can be reached at; reached at; is reachable at
+@there in = located in; stored in; kept in; saved in; based in; lives in; live in; reside in; resides in; found in
+@there in = can be found in; situated in | @there at = located at; stored at; lives at; live at; found at
+@there at = can be found at; available at | @there on = located on; stored on; lives on
+is at = can be reached at; reached at; is reachable at
+gb of memory = gb of ram | gib of memory = gib of ram | mb of memory = mb of ram
 @on = listens on; listens on port; listen on; listen on port; listening on port; runs on port; running on port
-@on = serves on port | @works = works as; work as; working as; employed as
+@on = serves on port | is = works as; work as; working as; employed as
 owns = responsible for; in charge of; accountable for
 talk to = communicate with; communicates with; talks with; talk with; talks to; speaks to
 return = give back; gives back | named = called; known as
@@ -54,7 +60,11 @@ break broke broken; make made made; send sent sent; begin began begun; take took
 go went gone; see saw seen; meet met met; find found found; lose lost lost; say said said; tell told told
 think thought thought; buy bought bought; teach taught taught; speak spoke spoken; drive drove driven; eat ate eaten
 drink drank drunk; wear wore worn; know knew known; grow grew grown; lead led led; lend lent lent
-throw threw thrown; draw drew drawn; come came come; become became become; bring brought brought; win won won
+forbid forbade forbidden; understand understood understood; pay paid paid; sell sold sold; hide hid hidden
+spend spent spent; freeze froze frozen; forget forgot forgotten; overwrite overwrote overwritten
+rewrite rewrote rewritten; override overrode overridden; rebuild rebuilt rebuilt; withdraw withdrew withdrawn
+show showed shown; throw threw thrown; draw drew drawn; come came come; become became become; bring brought brought
+win won won
 """
 SAME_FORMS = frozenset("run read set put cut let hit split reset come become".split())
 
@@ -84,16 +94,55 @@ PAST_MARKS = frozenset("was were did had".split())
 DETERMINERS = frozenset("the a an this these that those its our 's my your his her their".split())
 # Words without a weight of their own: a text has them or not, and says the same.
 LIGHT = BE | frozenset(
-    "the a an this these that those its our 's who which there do does did done have has had also please we , .".split()
+    "the a an this these that those its our 's who which there do does did have has had also please we @when "
+    ", .".split()
 )
-# Prepositions that may be missing in one text, but not be exchanged for one of another group.
-SOFT = {"in": "in", "on": "in", "at": "in", "of": "of", "for": "for", "with": "with", "as": "as"}
+# Before a date a preposition may be missing; elsewhere none may, nor be exchanged: in the car, on the car.
+PLACES = frozenset("in on at".split())
+SOFT = PLACES | frozenset("of for with as".split())
 BOUNDARIES = frozenset("and or but when if because while unless until before after since then so than , .".split())
-FRONTED = frozenset("in on at before after during when if for until since because once while".split())
-# What stands beside these words is a name, and a name has no plural.
+FRONTED = frozenset("@when in on at before after during when if for until since because once while".split())
+# What stands beside these words is a name, and a name has neither a plural nor a synonym.
 NAMING = frozenset(
     "table column branch folder directory function method command flag class module package field key tag label topic "
-    "queue host bucket called named make npm".split()
+    "queue host bucket called named make npm subcommand keyword verb".split()
+)
+# What stands before these words, or alone after "is", is a name or a value.
+VALUED = NAMING | frozenset(
+    "option action property attribute parameter argument variable constant setting status state mode level type role "
+    "event schema enum endpoint route path button menu tab hook target job stage signal macro directive extension "
+    "prefix suffix codename alias nickname username password permission scope environment env profile channel stream "
+    "index point value code script step".split()
+)
+# After these words comes what is to be typed, pressed or read, to the letter.
+TYPED = frozenset("run execute exec type press enter invoke call click hit say says read reads issue".split())
+# What follows the name of a program is a command.
+PROGRAMS = frozenset(
+    "git gh glab svn hg npm npx pnpm yarn bun deno pip pipx uv poetry conda mamba hatch tox nox pytest ruff mypy "
+    "python ruby gem bundle rake rails php composer artisan cargo rustup cmake ninja bazel gradle mvn sbt dotnet "
+    "nuget apt apt-get aptitude dpkg yum dnf rpm zypper pacman brew flatpak choco scoop winget nix guix docker "
+    "podman compose kubectl helm minikube k9s terraform tofu pulumi ansible vagrant packer aws gcloud az doctl "
+    "flyctl heroku vercel netlify wrangler firebase supabase systemctl launchctl journalctl supervisorctl pm2 ssh "
+    "scp rsync curl wget tar sed awk grep xargs tmux vim emacs crontab psql mysql sqlite3 redis-cli mongosh "
+    "alembic flask django manage.py ng vite webpack eslint prettier nx lerna sudo etcdctl nomad istioctl argocd "
+    "flux kustomize skaffold dvc mlflow jupyter".split()
+)
+# What stands before a verb that is no command, in its base form.
+VERB_BEFORE = frozenset(
+    "to must shall should will would can could may might not never always please we i you they also do does did".split()
+)
+ASKING = frozenset("can could will would should shall may might must has have had do does did".split()) | BE
+ASKING_WORDS = frozenset("who whom whose what which why how".split())
+PRONOUNS = frozenset("i we you they he she it there anyone anybody someone somebody everyone everybody".split())
+# Nouns that are written as one word or as two; other words must not be joined: "a symmetric key" is not "asymmetric".
+COMPOUNDS = frozenset(
+    "timezone timestamp timeline timeout codebase codegen database dataset datacenter datacentre filename filesystem "
+    "pathname username hostname nickname workflow workspace workload namespace tablespace whitespace endpoint "
+    "breakpoint checkpoint checklist changelog changeset roadmap website webpage webhook homepage playbook runbook "
+    "dashboard lifecycle lifetime runtime realtime bandwidth whitelist blacklist allowlist blocklist backend "
+    "frontend backoff deadline deadlock precommit email voicemail healthcheck hotfix hotkey bugfix metadata middleware "
+    "toolchain toolkit testbed multiline teammate roommate screenshot spreadsheet newsletter bookmark smartphone "
+    "keyboard".split()
 )
 # Words whose ending is no inflection, or whose plural is something else.
 WHOLE = (DATES - WEEKDAYS - frozenset("week month year day hour minute night".split())) | frozenset(
@@ -104,25 +153,32 @@ WHOLE = (DATES - WEEKDAYS - frozenset("week month year day hour minute night".sp
 
 # Words whose case says nothing, and those that are others in capitals.
 FREE_CASE = STOP_WORDS | {"pm"}
-ACRONYMS = LIGHT | SOFT.keys() | frozenset("us it who or me can".split())
+ACRONYMS = LIGHT | SOFT | frozenset("us it who or me can".split())
 
 
 def _by_member(table: str) -> dict[str, str]:
-    """Map every word of a table of groups to the first word of its group."""
+    """Map every word of a table of groups to the name of its group, which is no word."""
     groups: dict[str, str] = {}
     for group in re.split("[;\n]", table.strip()):
-        first, *others = group.split()
-        groups |= {word: groups.get(word, first) for word in (first, *others)}
+        words = group.split()
+        groups |= {word: groups.get(word, f"={words[0]}") for word in words}
     return groups
 
 
 def _by_phrase(table: str) -> dict[tuple[str, ...], str]:
     """Map the words of every phrase of a table to what the phrase means."""
     entries = (entry.split(" = ") for entry in re.split(r" \| |\n", table.strip()))
-    return {tuple(phrase.split()): meaning for meaning, phrases in entries for phrase in phrases.split("; ")}
+    return {
+        tuple(NUMBERS.get(word, word) for word in phrase.split()): meaning
+        for meaning, phrases in entries
+        for phrase in phrases.split("; ")
+    }
 
 
-GROUP = _by_member(_SYNONYMS)
+GROUP = _by_member(f"{_VERBS_ALIKE.strip()}\n{_OTHERS_ALIKE.strip()}")
+# Names that are written in several ways; other names have no synonyms.
+NAMES_ALIKE = frozenset(GROUP[name] for name in ("kubernetes", "postgresql", "database"))
+VERBS_ALIKE = frozenset(re.split(r"[;\s]+", _VERBS_ALIKE.strip()))
 PHRASE = _by_phrase(_PHRASES)
 _VERBS = [entry.split() for line in _IRREGULAR.strip().splitlines() for entry in line.split("; ")]
 BASE = {form: base for base, past, participle in _VERBS for form in (past, participle)}
