@@ -13,6 +13,7 @@ from bench import (
     conversation,
     duplicates,
     floor,
+    languages,
     long,
     report,
     scale,
@@ -23,6 +24,7 @@ from bench import (
 )
 from bench.retrieval import measure, systems
 from bench.retrieval.datasets import DataError
+from bench.retrieval.vectors import EMBEDDERS
 
 _WHAT = {
     "cold": ("cold commands",),
@@ -38,6 +40,7 @@ _WHAT = {
     "calibration": ("calibration",),
     "duplicates": ("duplicates",),
     "suspicion": ("suspicious texts",),
+    "languages": ("languages",),
     "all": (
         "cold commands",
         "warm search",
@@ -66,6 +69,7 @@ def main() -> None:
             "duplicates": None,
             "long texts": None,
             "suspicious texts": None,
+            "languages": None,
             **dict.fromkeys(_OF_LOCOMO, given.locomo),
         }.get(part, given.texts)
         if data is None or _present(data, part):
@@ -90,16 +94,19 @@ def _measure(part: str, given: argparse.Namespace) -> None:
             queries, timed = given.queries or stores.QUERIES, given.timed or stores.TIMED
             stores.run(stores.Options(given.texts, given.sizes, given.stores, queries, timed))
         case "LoCoMo":
-            _locomo(given.locomo, chroma=given.peers)
+            _locomo(given.locomo, given.embedder, chroma=given.peers)
         case "noise floor" | "calibration":
             _constants(part, given)
-        case "duplicates" | "long texts" | "suspicious texts":
+        case "duplicates" | "languages" | "long texts" | "suspicious texts":
             _without_data(part)
 
 
 def _without_data(part: str) -> None:
     if part == "long texts":
         long.run(long.ROUNDS)
+        return
+    if part == "languages":
+        languages.run()
         return
     if part == "suspicious texts":
         suspicion.run()
@@ -110,12 +117,12 @@ def _without_data(part: str) -> None:
     print("```")
 
 
-def _locomo(file: Path, *, chroma: bool) -> None:
+def _locomo(file: Path, embedder: str, *, chroma: bool) -> None:
     """Measure retrieval with each conversation in a namespace of its own, and with all in one."""
     chosen = tuple(name for name in systems.NAMES if chroma or name != "chroma")
     for one_store in (False, True):
         try:
-            measure.run(measure.Options("locomo", file, chosen, one_store=one_store))
+            measure.run(measure.Options("locomo", file, chosen, one_store=one_store, embedder=embedder))
         except DataError as exc:
             _parser().exit(2, f"python -m bench: {exc}\n")
 
@@ -124,9 +131,10 @@ def _constants(part: str, given: argparse.Namespace) -> None:
     """Fit the constants of an embedder."""
     if part == "noise floor":
         report.heading("Noise floor")
-        floor.run(given.locomo)
+        floor.run(given.locomo, given.embedder)
     else:
-        calibration.run({"locomo": given.locomo} | ({"beam": given.beam} if given.beam.is_dir() else {}))
+        data = {"locomo": given.locomo} | ({"beam": given.beam} if given.beam.is_dir() else {})
+        calibration.run(data, given.embedder)
 
 
 def _present(file: Path, part: str) -> bool:
@@ -141,6 +149,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--texts", type=Path, default=Path("../shared/data/texts.txt"), help="real texts, one a line")
     parser.add_argument("--locomo", type=Path, default=_LOCOMO, help="LoCoMo conversations as published, JSON")
     parser.add_argument("--beam", type=Path, default=_BEAM, help="chats of BEAM, a folder")
+    parser.add_argument(
+        "--embedder", choices=EMBEDDERS, default="minilm", help="of LoCoMo, the noise floor and the calibration"
+    )
     parser.add_argument(
         "--sizes", type=_sizes, default=search.SIZES, help="memories in warm search, stores: 10000,100000"
     )

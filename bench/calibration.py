@@ -76,7 +76,7 @@ def _cosines(data: datasets.DataSet, embedder: KeptVectors, rng: random.Random) 
             said.setdefault(turn.target, []).append(turn.text)
         others = [turn.text for other in data.pools if other is not pool for turn in other.turns]
         for question in pool.questions:
-            vector = embedder.embed(without(question.text, speakers)).sum(axis=0)
+            vector = embedder.embed_query(without(question.text, speakers)).sum(axis=0)
             vector /= np.linalg.norm(vector)
             answers = [text for target in question.turns for text in said[target]]
             if answers and others:

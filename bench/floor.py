@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from memories.embedders import open_embedder
+from bench.retrieval.vectors import KeptVectors
 
 SIZES = (10, 30, 100, 300, 1000, 2500)
 QUERIES = 150
@@ -53,14 +53,13 @@ def load(path: Path) -> tuple[list[str], list[tuple[str, list[int]]]]:
     return texts, questions
 
 
-def measure(texts: list[str], questions: list[tuple[str, list[int]]], seed: int = 7) -> None:
+def measure(texts: list[str], questions: list[tuple[str, list[int]]], embedder: KeptVectors, seed: int = 7) -> None:
     rng = random.Random(seed)
-    embedder = open_embedder("minilm")
-    assert embedder is not None
+    embedder.fill(texts)
     vectors = np.stack([embedder.embed(text)[0] for text in texts])
-    noise = np.stack([embedder.embed(nonsense(rng))[0] for _ in range(QUERIES)])
+    noise = np.stack([embedder.embed_query(nonsense(rng))[0] for _ in range(QUERIES)])
     asked = rng.sample(questions, QUERIES)
-    real = np.stack([embedder.embed(question)[0] for question, _ in asked])
+    real = np.stack([embedder.embed_query(question)[0] for question, _ in asked])
     rows = []
     for size in SIZES:
         drawn = [rng.sample(range(len(texts)), size) for _ in range(ROUNDS)]
@@ -80,6 +79,10 @@ def measure(texts: list[str], questions: list[tuple[str, list[int]]], seed: int 
         print(f"| {size} | {median:.3f} | {high:.3f} | {floor:.3f} | {(best_real < floor).mean():.1%} |")
 
 
-def run(data: Path) -> None:
-    """Measure with the LoCoMo conversations in that file, and print the table."""
-    measure(*load(data))
+def run(data: Path, embedder: str = "minilm") -> None:
+    """Measure an embedder with the LoCoMo conversations in that file, and print the table."""
+    kept = KeptVectors(embedder)
+    try:
+        measure(*load(data), kept)
+    finally:
+        kept.close()

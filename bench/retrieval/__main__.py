@@ -10,6 +10,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the co
 from bench import report
 from bench.retrieval import measure, systems
 from bench.retrieval.datasets import SETS, DataError
+from bench.retrieval.vectors import EMBEDDERS
 from memories import InvalidInput
 
 
@@ -29,6 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
         results=given.results,
         seed=given.seed,
         one_store=given.one_store,
+        embedder=given.embedder,
     )
     try:
         measure.run(options)
@@ -45,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--systems", type=_systems, default=systems.NAMES, help=f"some of {','.join(systems.NAMES)}")
     parser.add_argument("--no-chroma", dest="chroma", action="store_false", help="leave out Chroma")
     parser.add_argument("--one-store", action="store_true", help="search all conversations at once")
+    parser.add_argument("--embedder", choices=EMBEDDERS, default="minilm", help="whose vectors all systems get")
     parser.add_argument("--seed", type=int, default=7, help="of the draw and of the bootstrap")
     return parser
 

@@ -101,7 +101,7 @@ def run(options: Options) -> None:
 
 def _results_name(options: Options) -> str:
     together = "-one-store" if options.one_store else ""
-    return f"results-{options.name}{together}-{datetime.now(UTC):%Y-%m-%d}.jsonl"
+    return f"results-{options.name}-{options.embedder}{together}-{datetime.now(UTC):%Y-%m-%d}.jsonl"
 
 
 def _measure(data: DataSet, names: Sequence[str], embedder: KeptVectors) -> Measured:

@@ -58,10 +58,8 @@ def opened(
 
 
 def texts(names: Sequence[str], pools: Sequence[Pool]) -> Iterator[str]:
-    """Yield the texts whose vectors these systems need; what ours makes of a question is not among them."""
+    """Yield the texts whose vectors these systems need; questions are not among them."""
     for pool in pools:
-        if set(names) - {"fts5"}:
-            yield from (question.text for question in pool.questions)
         if "memories" in names:
             yield from (turn.text for turn in pool.turns)
         if {"dense", "rrf"} & set(names):
@@ -147,7 +145,7 @@ def _dense(pools: Sequence[Pool], embedder: KeptVectors) -> _Ranker:
     starts = {name: np.cumsum([0, *map(len, parts[:-1])]) for name, parts in windows.items()}
 
     def rank(pool: str, text: str) -> list[int]:
-        similar = np.maximum.reduceat(tables[pool] @ embedder.embed(text)[0], starts[pool])
+        similar = np.maximum.reduceat(tables[pool] @ embedder.embed_query(text)[0], starts[pool])
         return [int(place) for place in np.argsort(-similar, kind="stable")[:_FUSED]]
 
     return rank
@@ -192,7 +190,7 @@ def chroma(pools: Sequence[Pool], embedder: KeptVectors) -> dict[str, list[str]]
             np.savez(
                 folder / f"{number}.npz",
                 sessions=[embedder.embed(text)[0] for text in said.values()],
-                questions=[embedder.embed(question.text)[0] for question in pool.questions],
+                questions=[embedder.embed_query(question.text)[0] for question in pool.questions],
             )
         done = subprocess.run([python, _SCRIPT, folder, str(DEPTH)], stdout=subprocess.PIPE, text=True)
     if done.returncode:

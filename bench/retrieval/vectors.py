@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from bench import corpus
 from bench.retrieval import progress
-from memories.embedders import Embedder, open_embedder
+from memories.embedders import Embedder, embed_query, open_embedder
 from memories.stores.records import Space
 
+EMBEDDERS = ("minilm", "e5")  # that run in this process
+_ASKED = "?"  # marks the vector of a question
 _CHUNK = 50
 _SPAWN_FROM = 400  # fewer texts are embedded before other processes have begun
 
@@ -40,6 +42,7 @@ class KeptVectors:
         self._db.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL").fetchall()
         self._db.execute("CREATE TABLE IF NOT EXISTS kept (key BLOB PRIMARY KEY, vectors BLOB NOT NULL)")
         self._known: dict[str, Vectors] = {}
+        self._asked: dict[str, Vectors] = {}
         self._familiar: dict[str, float] = {}
         self._lock = threading.Lock()
 
@@ -59,6 +62,22 @@ class KeptVectors:
                 self._keep([(text, found)])
             self._known[text] = found
             return found
+
+    def embed_query(self, text: str) -> Vectors:
+        """Return the vectors of a question, which some models embed in another way than statements."""
+        with self._lock:
+            found = self._asked.get(text)
+            if found is None:
+                found = self._kept(text, _ASKED)
+            if found is None:
+                found = embed_query(self._embedder, text)
+                self._keep([(text, found)], _ASKED)
+            self._asked[text] = found
+            return found
+
+    def embed_many(self, texts: Sequence[str]) -> list[Vectors]:
+        """Return what `embed` returns, for each text."""
+        return [self.embed(text) for text in texts]
 
     def familiarity(self, text: str) -> float:
         """Return what the embedder behind says; see `Embedder.familiarity`."""
@@ -96,15 +115,15 @@ class KeptVectors:
         with context.Pool(corpus.PROCESSES, initializer=_begin, initargs=(self._name,)) as pool:
             yield from pool.imap(_embed_chunk, chunks)
 
-    def _key(self, text: str) -> bytes:
-        return hashlib.blake2b(f"{self.space.model}\0{text}".encode(), digest_size=16).digest()
+    def _key(self, text: str, kind: str) -> bytes:
+        return hashlib.blake2b(f"{self.space.model}{kind}\0{text}".encode(), digest_size=16).digest()
 
-    def _kept(self, text: str) -> Vectors | None:
-        row = self._db.execute("SELECT vectors FROM kept WHERE key = ?", (self._key(text),)).fetchone()
+    def _kept(self, text: str, kind: str = "") -> Vectors | None:
+        row = self._db.execute("SELECT vectors FROM kept WHERE key = ?", (self._key(text, kind),)).fetchone()
         return np.frombuffer(row[0], dtype=np.float32).reshape(-1, self.space.dimension) if row else None
 
-    def _keep(self, made: Iterable[tuple[str, Vectors]]) -> None:
-        rows = [(self._key(text), np.ascontiguousarray(vectors, np.float32).tobytes()) for text, vectors in made]
+    def _keep(self, made: Iterable[tuple[str, Vectors]], kind: str = "") -> None:
+        rows = [(self._key(text, kind), np.ascontiguousarray(vectors, np.float32).tobytes()) for text, vectors in made]
         with self._db:
             self._db.executemany("INSERT OR IGNORE INTO kept (key, vectors) VALUES (?, ?)", rows)
 
