@@ -74,4 +74,5 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml requirements-core.lock
 
 $(VENV)/.dev: $(VENV)/.installed requirements.lock
 	$(INSTALL) --require-hashes -r requirements.lock
+	$(INSTALL) --no-deps --no-build-isolation -e packages/memories-e5
 	@touch $@

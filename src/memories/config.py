@@ -202,7 +202,7 @@ SETTINGS = (
     Setting("namespace", "MEMORY_NAMESPACE", SHARED, _namespace, "namespace to write to and to read from"),
     Setting("format", "MEMORY_FORMAT", "auto", _one_of("auto", "json", "text"),
             "json, text, or auto: text on a terminal, else JSON", harmless=True),
-    Setting("embedder", "EMBEDDER", "minilm", str, "minilm, none (words only), or a service such as openai:MODEL"),
+    Setting("embedder", "EMBEDDER", "minilm", str, "minilm, e5, none (words only), or a service such as openai:MODEL"),
     Setting("embedder_url", "EMBEDDER_URL", None, _name, "URL of the embedding service, if not its maker's"),
     Setting("embedder_api_key", "EMBEDDER_API_KEY", None, Secret, "key for EMBEDDER_URL", secret=True),
     Setting("openai_api_key", "OPENAI_API_KEY", None, Secret, "key for openai", secret=True),
@@ -434,7 +434,12 @@ def _dotenv(folder: Path | None, registers: Path) -> tuple[dict[str, str], list[
 
 def _told(ignored: Iterable[str], why: str, embedder: str) -> str:
     """Return the sentence on the settings of a `.env` that were ignored, if one of them would have had an effect."""
-    local = embedder in ("minilm", "none", "fake")  # most projects have a key in that file, for programs of their own
+    local = embedder in (
+        "minilm",
+        "e5",
+        "none",
+        "fake",
+    )  # most projects have a key in that file, for programs of their own
     named = [each.variable for each in SETTINGS if each.name in ignored and not (local and each.secret)]
     return f"ignored {', '.join(named)}: {why}; to allow it, run: memory trust" if named else ""
 

@@ -36,8 +36,9 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
     """Return the embedder of that name; the first `embed` loads its model or asks its service.
 
     Args:
-        name: `minilm` (the default, local), `openai`, `ollama`, `voyage` or `cohere`, with or without `:MODEL`, `fake`
-            (for tests: deterministic, compares words only), or `none`.
+        name: `minilm` (the default, local, English), `e5` (local, about 100 languages, a package of its own), `openai`,
+            `ollama`, `voyage` or `cohere`, with or without `:MODEL`, `fake` (for tests: deterministic, compares words
+            only), or `none`.
         config: The settings of a service. [default: the environment and the files]
 
     Returns:
@@ -51,6 +52,10 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
             from memories.embedders.minilm import MiniLM
 
             return MiniLM()
+        case "e5":
+            from memories.embedders.e5 import E5
+
+            return E5()
         case "fake":
             from memories.embedders.fake import FakeEmbedder
 
@@ -65,5 +70,5 @@ def open_embedder(name: str, config: "Config | None" = None) -> Embedder | None:
         config = config or load_config()
         return HTTPEmbedder(choose(name, config), config)
     raise ConfigError(
-        f'there is no embedder "{name}"; EMBEDDER is minilm, none, or a service: {", ".join(_REMOTE)}, then :MODEL'
+        f'there is no embedder "{name}"; EMBEDDER is minilm, e5, none, or a service: {", ".join(_REMOTE)}, then :MODEL'
     )

@@ -1,12 +1,12 @@
 """The default embedder, local and free: all-MiniLM-L6-v2 as int8 ONNX, from the package's own files."""
 
-import os
 import sys
 import threading
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memories.embedders import runtime
 from memories.embedders.wordpiece import WordPiece
 from memories.errors import EmbedderError
 from memories.stores.records import Space
@@ -26,7 +26,6 @@ _FILES = {
 _BYTES = 22_830_417  # of the weights
 _CLS, _SEP = 101, 102
 _TOKENS = 30_522
-_ADDRESS_SPACE = 192 * 2**20  # bytes; with less the model, numpy and their libraries don't fit
 _LONG_WORD = 8  # letters
 
 WINDOW_TOKENS = 254  # with [CLS] and [SEP] the 256 that the model was made for
@@ -65,8 +64,8 @@ class MiniLM:
         from memories.text import normal_form
 
         ids = list(islice(tokenizer.ids(normal_form(text)), _SEEN_TOKENS))
-        starts = range(0, max(1, len(ids) - WINDOW_TOKENS + WINDOW_STEP), WINDOW_STEP)
-        windows = [np.array([[_CLS, *ids[at : at + WINDOW_TOKENS], _SEP]], dtype=np.int64) for at in starts]
+        cut = runtime.windows(ids, WINDOW_TOKENS, WINDOW_STEP)
+        windows = [np.array([[_CLS, *window, _SEP]], dtype=np.int64) for window in cut]
         # One window per run: dynamic int8 scales over everything in a run, and vectors must not depend on neighbours.
         return np.concatenate([session.run(None, {"input_ids": window})[0] for window in windows])
 
@@ -91,38 +90,9 @@ class MiniLM:
             return self._loaded
 
 
-def _runtime() -> Any:
-    """Import the runtime of the model; where memory is limited its libraries would end the process or fail oddly."""
-    try:
-        import resource
-
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    except ImportError:  # Windows
-        limit = -1
-    if 0 <= limit < _ADDRESS_SPACE:
-        raise EmbedderError(
-            f"{_NAME} needs {_ADDRESS_SPACE // 2**20} MB of address space, and this process may have {limit // 2**20}; "
-            "raise the limit (ulimit -v) or set EMBEDDER=none"
-        )
-    try:
-        import onnxruntime
-    except (ImportError, MemoryError) as exc:
-        why = str(exc) or "out of memory"
-        raise EmbedderError(f"cannot load onnxruntime, which runs {_NAME}: {why}; install memories again") from exc
-    return onnxruntime
-
-
 def altered_files() -> list[Path]:
     """Return the files of the packaged model that are missing or are not what was packaged; it reads all of them."""
-    import hashlib
-
-    def differs(file: Path, expected: str) -> bool:
-        try:
-            return hashlib.sha256(file.read_bytes()).hexdigest() != expected
-        except OSError:
-            return True
-
-    return [_WEIGHTS / name for name, expected in _FILES.items() if differs(_WEIGHTS / name, expected)]
+    return runtime.altered(_WEIGHTS, _FILES)
 
 
 def _refuse_altered() -> None:
@@ -132,14 +102,6 @@ def _refuse_altered() -> None:
 
 
 def _load_model() -> tuple[WordPiece, Any]:
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads cost 8 ms where the work takes 0.2 ms
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime 1.29 reports to its maker unless this is set before import
-    onnxruntime = _runtime()
-    onnxruntime.disable_telemetry_events()  # in case the program around us had imported it already
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3
     try:
         tokenizer = WordPiece(_WEIGHTS / f"{_NAME}.vocab.txt", _WEIGHTS / f"{_NAME}.characters.json")
         if len(tokenizer.tokens) != _TOKENS:
@@ -147,7 +109,9 @@ def _load_model() -> tuple[WordPiece, Any]:
         model = _WEIGHTS / f"{_NAME}.int8.onnx"
         if (size := model.stat().st_size) != _BYTES:  # a digest takes as long as loading
             raise ValueError(f"{model.name} has {size} bytes instead of {_BYTES}")
-        session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        session = runtime.open_model(model, _NAME)
+    except EmbedderError:
+        raise
     except Exception as exc:
         raise EmbedderError(f"cannot load {_NAME} from {_WEIGHTS}: {exc}; install memories again") from exc
     return tokenizer, session

@@ -392,6 +392,19 @@ def test_reembed_changes_the_embedder(memory: Command) -> None:
     ]
 
 
+@pytest.mark.usefixtures("filled")
+def test_reembed_moves_between_the_packaged_models_and_back(memory: Command) -> None:
+    models = {"minilm": "all-MiniLM-L6-v2/int8/1", "e5": "multilingual-e5-small/int8/1"}
+    before = "fake/1"
+    for name in ("minilm", "e5", "minilm"):
+        moved = memory("reembed", "--model", name).json
+        assert (moved["embedded"], moved["model_before"], moved["model"]) == (7, before, models[name])
+        found = memory("search", "Which programming language does she like?", env={"EMBEDDER": name}).json["results"]
+        assert found[0]["content"] == "The user prefers Rust"
+        before = models[name]
+    assert "were made by all-MiniLM" in memory("search", "language", env={"EMBEDDER": "e5"}).error
+
+
 def test_reembed_makes_what_is_missing(memory: Command) -> None:
     memory("create", "Deploys happen on Tuesdays", env={"EMBEDDER": "none"})
     assert memory("reembed").json == {"embedded": 1, "model": "fake/1", "model_before": None, "embedder": "fake"}

@@ -130,19 +130,31 @@ def look_around(config: "Config", found: "Examined") -> None:
         Finding(f"{count} queued turns were refused for good and lie in {file}", f"read them, then run: rm {file}")
         for file, count in aside.items()
     )
-    if config.embedder == "minilm":
-        from memories.embedders.minilm import altered_files
-
-        altered = altered_files()
-        found.facts["model_files"] = "altered" if altered else "as packaged"
-        found.findings.extend(
-            Finding(f"{file} of the packaged model is missing or was altered", "install memories again")
-            for file in altered
-        )
+    _look_at_model(config.embedder, found)
     found.facts["settings"] = {
         setting.name: config.sources[setting.name] for setting in SETTINGS if config.sources[setting.name] != "default"
     }
     _look_for_program(found)
+
+
+def _look_at_model(embedder: str, found: "Examined") -> None:
+    """Look whether the files of a packaged model are what was packaged."""
+    if embedder == "minilm":
+        from memories.embedders.minilm import altered_files
+
+        package = "memories"
+    elif embedder == "e5":
+        from memories.embedders.e5 import altered_files
+
+        package = "memories-e5"
+    else:
+        return
+    altered = altered_files()
+    found.facts["model_files"] = "altered" if altered else "as packaged"
+    found.findings.extend(
+        Finding(f"{file} of the packaged model is missing or was altered", f"install {package} again")
+        for file in altered
+    )
 
 
 def _look_for_program(found: "Examined") -> None:

@@ -1,0 +1,154 @@
+"""The multilingual embedder, local and free: multilingual-e5-small as int8 ONNX, from the package memories-e5."""
+
+import re
+import threading
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memories.embedders import runtime
+from memories.embedders.unigram import Unigram
+from memories.errors import ConfigError, EmbedderError
+from memories.stores.records import Space
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_NAME = "multilingual-e5-small"
+# SHA-256 of its files. Vectors are compared by the name of the model, which has to mean the same everywhere.
+_FILES = {
+    f"{_NAME}.children.npy": "e42726e14068098dd719225791f06689802772903403c3e78e4da6840514da3a",
+    f"{_NAME}.int8.onnx": "bc812430c0ca0ff570ec88a11cb1d13f70e014289e208902e9dda07c8d608c5c",
+    f"{_NAME}.labels.npy": "7706b702eb8201ad5806a03457bf6ff5872db01c84a3eb990f94dd5406911112",
+    f"{_NAME}.pieces.npy": "d37792d72eeea7ee747ead3569eee7d89282accafa458d61d2c1698d5efc781d",
+    f"{_NAME}.rows.npy": "6717f2c47cf2c3410d7c08e073c908fb7d407d3887fee3ac90a8abf4b1407221",
+    f"{_NAME}.scales.npy": "e40de391d92884056b83f2b1242c9a4f4188c4452827c10d421f81cbbdf4b49a",
+    f"{_NAME}.scores.npy": "39958cae87dd7965d2d9167d461964ac16c5eef4c443760bc221fb0b9736476d",
+    f"{_NAME}.tokenizer.json": "783670d5957800680f0f28fff41597ff7f74355de89cfff8e0f1404705c239fc",
+}
+_BEGIN, _END = 0, 2
+_QUERY, _PASSAGE = "query:", "passage:"  # the model was trained with these words before every text
+_WORD = re.compile(r"[^\W\d_]+")
+_LETTERS_A_PIECE = 3  # of a word that is known in parts; one of letters struck at random has fewer
+
+WINDOW_TOKENS = 250  # with what stands around them 254 or 255; the model was made for 512
+WINDOW_STEP = 218  # windows overlap by 32 tokens, so that no sentence is only seen cut in two
+MAX_WINDOWS = 32
+_SEEN_TOKENS = WINDOW_STEP * (MAX_WINDOWS - 1) + WINDOW_TOKENS
+
+
+class _Loaded(NamedTuple):
+    tokenizer: Unigram
+    session: Any
+    rows: "NDArray[np.uint8]"  # of each piece 384 numbers of 4 bits, in blocks of 32
+    scales: "NDArray[np.float16]"  # of each block
+
+    def embedded(self, ids: Sequence[int]) -> "NDArray[np.float32]":
+        """Return the vector of the text that these are the ids of, shape (1, 384)."""
+        import numpy as np
+
+        packed = self.rows[list(ids)].reshape(len(ids), -1, 16)
+        numbers = np.concatenate([packed & 15, packed >> 4], axis=-1).astype(np.float32) - 8
+        numbers *= self.scales[list(ids)].astype(np.float32)[..., None]
+        made: NDArray[np.float32] = self.session.run(None, {"rows": numbers.reshape(1, len(ids), -1)})[0]
+        return made
+
+
+class E5:
+    """multilingual-e5-small: 384 dimensions, about 100 languages, about 4 ms for a short text on one core."""
+
+    space = Space(
+        model=f"{_NAME}/int8/1",
+        dimension=384,
+        noise_mean=0.0,
+        noise_spread=0.0,
+        weight=13.0,
+        duplicate=0.95,
+        calibration=(40.0, 0.8),
+    )
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loaded: _Loaded | None = None
+
+    def embed(self, text: str) -> "NDArray[np.float32]":
+        """Return the vectors of a statement, shape (windows, 384); see `Embedder.embed`.
+
+        Raises:
+            ConfigError: The package with the model is not installed.
+            EmbedderError: The model can't be read.
+        """
+        return self._windows(_PASSAGE, text)
+
+    def embed_query(self, text: str) -> "NDArray[np.float32]":
+        """Return the vectors of a question; see `embed`."""
+        return self._windows(_QUERY, text)
+
+    def embed_many(self, texts: Sequence[str]) -> "list[NDArray[np.float32]]":
+        """Return what `embed` returns, for each text."""
+        return [self.embed(text) for text in texts]
+
+    def familiarity(self, text: str) -> float:
+        """Return the share of words that consist of few pieces; in scripts without spaces every word does."""
+        from memories.text import cased_form, is_unspaced
+
+        tokenizer = self._load().tokenizer
+        words = _WORD.findall(cased_form(text))
+        counts = (len(list(tokenizer.ids(word))) for word in words)
+        known = [
+            pieces == 1 or len(word) >= _LETTERS_A_PIECE * pieces or is_unspaced(word)
+            for word, pieces in zip(words, counts, strict=True)
+        ]
+        return sum(known) / len(known) if known else 0.0
+
+    def _windows(self, prefix: str, text: str) -> "NDArray[np.float32]":
+        model = self._load()  # before numpy is imported: it limits numpy's library to one thread
+        import numpy as np
+
+        from memories.text import cased_form
+
+        first = list(model.tokenizer.ids(prefix))
+        said = model.tokenizer.ids(f"{prefix} {cased_form(text)}")
+        ids = list(islice(said, len(first), len(first) + _SEEN_TOKENS))
+        cut = runtime.windows(ids, WINDOW_TOKENS, WINDOW_STEP)
+        # One window per run: dynamic int8 scales over everything in a run, and vectors must not depend on neighbours.
+        return np.concatenate([model.embedded([_BEGIN, *first, *window, _END]) for window in cut])
+
+    def _load(self) -> _Loaded:
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = _load_model()
+            return self._loaded
+
+
+def altered_files() -> list[Path]:
+    """Return the files of the model that are missing or are not what was packaged; it reads all of them."""
+    return runtime.altered(_folder(), _FILES)
+
+
+def _folder() -> Path:
+    try:
+        import memories_e5
+    except ImportError as exc:
+        raise ConfigError(
+            "EMBEDDER=e5 needs its model, which is a package of its own; run: pip install 'memories[multilingual]'"
+        ) from exc
+    return Path(memories_e5.__file__).parent
+
+
+def _load_model() -> _Loaded:
+    folder = _folder()
+    try:
+        session = runtime.open_model(folder / f"{_NAME}.int8.onnx", _NAME)
+        import numpy as np
+
+        rows, scales = (
+            np.load(folder / f"{_NAME}.{part}.npy", mmap_mode="r", allow_pickle=False) for part in ("rows", "scales")
+        )
+        return _Loaded(Unigram(folder, _NAME), session, rows, scales)
+    except EmbedderError:
+        raise
+    except Exception as exc:
+        raise EmbedderError(f"cannot load {_NAME} from {folder}: {exc}; install memories-e5 again") from exc

@@ -1,0 +1,126 @@
+"""multilingual-e5-small: the ids and the vectors of the engine that its weights come from; any language, no surprises.
+
+`tests/data/e5_ids.jsonl` and `e5_vectors.npy` are what that engine gives: ids for texts of many languages and for odd
+ones, and the vectors of two facts in each language of `bench/languages.jsonl`, the memory as a passage, the question as
+a query.
+"""
+
+import json
+import shutil
+import sys
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from memories.embedders import e5, embed_query, open_embedder
+from memories.embedders.e5 import _NAME, E5, MAX_WINDOWS
+from memories.embedders.unigram import Unigram
+from memories.errors import ConfigError, EmbedderError
+
+DATA = Path(__file__).parents[1] / "data"
+FACTS: dict[str, list[dict[str, str]]] = {}
+for _line in (Path(__file__).parents[2] / "bench" / "languages.jsonl").read_text(encoding="utf-8").splitlines():
+    FACTS.setdefault(json.loads(_line)["language"], []).append(json.loads(_line))
+MIN_COSINE = 0.985
+
+
+@pytest.fixture(scope="module")
+def model() -> E5:
+    return E5()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Unigram:
+    return Unigram(e5._folder(), _NAME)
+
+
+def test_ids_are_those_of_the_engine(tokenizer: Unigram) -> None:
+    lines = [json.loads(line) for line in (DATA / "e5_ids.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(lines) > 1000
+    for line in lines:
+        assert list(tokenizer.ids(line["text"])) == line["ids"], ascii(line["text"])
+
+
+def test_ids_come_one_by_one(tokenizer: Unigram) -> None:
+    assert list(islice(tokenizer.ids("word " * 1_000_000), 3)) == list(tokenizer.ids("word word word"))
+
+
+def test_a_lone_surrogate_is_an_unknown_character(tokenizer: Unigram) -> None:
+    assert list(tokenizer.ids("\ud800")) == list(tokenizer.ids("\u16a0"))
+
+
+def test_vectors_are_those_of_the_engine(model: E5) -> None:
+    theirs = np.load(DATA / "e5_vectors.npy").astype(np.float32).reshape(-1, 2, 384)
+    facts = [facts[place] for facts in FACTS.values() for place in (0, 19)]
+    assert len(facts) == len(theirs) == 34
+    for fact, (passage, query) in zip(facts, theirs, strict=True):
+        assert float(model.embed(fact["memory"])[0] @ passage) >= MIN_COSINE
+        assert float(model.embed_query(fact["question"])[0] @ query) >= MIN_COSINE
+
+
+def test_vectors_are_of_unit_length_and_the_same_each_time(model: E5) -> None:
+    for text in ("", "!", "用户住在柏林", "🎉", "a" * 3000, "word " * 300):
+        vectors = model.embed(text)
+        assert vectors.dtype == np.float32
+        assert vectors.shape[1] == model.space.dimension
+        assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-4)
+        assert np.array_equal(vectors, E5().embed(text))
+
+
+def test_a_question_is_embedded_as_one(model: E5) -> None:
+    assert np.array_equal(embed_query(model, "Where?"), model.embed_query("Where?"))
+    assert not np.array_equal(model.embed("Where?"), model.embed_query("Where?"))
+
+
+def test_a_long_text_is_cut_into_windows_up_to_a_limit(model: E5) -> None:
+    assert len(model.embed("word " * e5.WINDOW_TOKENS)) == 1
+    assert len(model.embed("word " * (e5.WINDOW_TOKENS + 1))) == 2
+    assert len(model.embed("word " * 50_000)) == MAX_WINDOWS
+
+
+@pytest.mark.parametrize("asked", ["en", "he", "ja", "ar"])
+@pytest.mark.parametrize("language", ["en", "he", "ja", "ar"])
+def test_a_question_finds_the_answer_in_any_language(model: E5, language: str, asked: str) -> None:
+    stored = np.concatenate([model.embed(fact["memory"]) for fact in FACTS[language][:6]])
+    nearest = [int((stored @ model.embed_query(fact["question"])[0]).argmax()) for fact in FACTS[asked][:6]]
+    assert sum(found == place for place, found in enumerate(nearest)) >= 5
+
+
+def test_most_words_of_a_question_are_familiar_and_few_of_nonsense(model: E5) -> None:
+    for facts in FACTS.values():
+        assert model.familiarity(facts[0]["question"]) > 0.5
+    for nonsense in ("xqzv wrtplk", "zzkrtv bvnmq hjkl", "fghtr wqpxz"):
+        assert model.familiarity(nonsense) < 0.5
+
+
+def test_without_its_package_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "memories_e5", None)
+    embedder = open_embedder("e5")
+    assert embedder is not None
+    with pytest.raises(ConfigError, match=r"run: pip install 'memories\[multilingual\]'"):
+        embedder.embed("text")
+
+
+@pytest.mark.parametrize("end", ["int8.onnx", "rows.npy", "labels.npy", "tokenizer.json"])
+def test_damaged_files_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str) -> None:
+    for file in e5._folder().glob(f"{_NAME}.*"):
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / f"{_NAME}.{end}").unlink()
+    (tmp_path / f"{_NAME}.{end}").write_bytes(b"nonsense")
+    monkeypatch.setattr(e5, "_folder", lambda: tmp_path)
+    with pytest.raises(EmbedderError, match="install memories-e5 again"):
+        E5().embed("text")
+
+
+def test_files_are_as_packaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert e5.altered_files() == []
+    for file in e5._folder().glob(f"{_NAME}.*"):
+        (tmp_path / file.name).symlink_to(file)
+    scores = tmp_path / f"{_NAME}.scores.npy"
+    scores.unlink()
+    shutil.copyfile(e5._folder() / scores.name, scores)
+    scores.write_bytes(scores.read_bytes()[:-4] + b"\1\1\1\1")
+    monkeypatch.setattr(e5, "_folder", lambda: tmp_path)
+    assert e5.altered_files() == [scores]
