@@ -1,4 +1,4 @@
-"""How well duplicates are told from corrections, over `tests/data/duplicate_*.jsonl` with the packaged MiniLM."""
+"""How well duplicates are told from corrections, over `tests/data/duplicate_*.jsonl` with a packaged model."""
 
 import json
 import statistics
@@ -12,7 +12,7 @@ from memories.write.duplicates import Verdict, judge
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
 PAIRS, KINDS = DATA / "duplicate_pairs.jsonl", DATA / "duplicate_kinds.jsonl"
-THRESHOLDS = (0.60, 0.65, 0.70, 0.75, 0.80, 0.82, 0.84, 0.86, 0.88, 0.90, 0.92, 0.95)
+THRESHOLDS = (0.60, 0.65, 0.70, 0.75, 0.80, 0.82, 0.84, 0.86, 0.88, 0.90, 0.92, 0.94, 0.95, 0.96)
 NOT_STORED = {Verdict.SAME, Verdict.DUPLICATE}
 
 
@@ -51,13 +51,14 @@ class Score:
         return self.right / max(1, self.right + self.missed)
 
 
-def load_pairs(path: Path = PAIRS) -> list[Pair]:
-    """Return the pairs of a file, with cosines by MiniLM.
+def load_pairs(path: Path = PAIRS, name: str = "minilm") -> list[Pair]:
+    """Return the pairs of a file, with cosines by an embedder.
 
     Args:
         path: Lines of JSON with `kind`, `split`, `old`, `new` and `expected`, which is `duplicate` or `stored`.
+        name: The embedder.
     """
-    embedder = open_embedder("minilm")
+    embedder = open_embedder(name)
     assert embedder is not None
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [

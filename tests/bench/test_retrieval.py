@@ -485,7 +485,7 @@ def test_exchanges_are_found_once_and_sessions_by_their_best_turn(here: Path) ->
 
 def test_results_lie_under_the_cache_by_default(here: Path) -> None:
     command.main(["locomo", str(write(here / "locomo.json", LOCOMO)), "--systems", "fts5", "--limit", "1"])
-    [file] = (here / ".bench").glob("results-locomo-20*.jsonl")
+    [file] = (here / ".bench").glob("results-locomo-minilm-20*.jsonl")
     assert len(file.read_text().splitlines()) == 1
 
 

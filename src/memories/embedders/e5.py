@@ -62,11 +62,12 @@ class E5:
     space = Space(
         model=f"{_NAME}/int8/1",
         dimension=384,
-        noise_mean=0.0,
-        noise_spread=0.0,
+        noise_mean=0.77,
+        noise_spread=0.02,
         weight=13.0,
-        duplicate=0.95,
-        calibration=(40.0, 0.8),
+        duplicate=0.92,
+        calibration=(75.1, 0.792),
+        familiar_noise=False,
     )
 
     def __init__(self) -> None:
@@ -91,14 +92,14 @@ class E5:
         return [self.embed(text) for text in texts]
 
     def familiarity(self, text: str) -> float:
-        """Return the share of words that consist of few pieces; in scripts without spaces every word does."""
-        from memories.text import cased_form, is_unspaced
+        """Return the share of words that consist of few pieces; what is not in Latin letters counts as known."""
+        from memories.text import cased_form, is_latin
 
         tokenizer = self._load().tokenizer
         words = _WORD.findall(cased_form(text))
         counts = (len(list(tokenizer.ids(word))) for word in words)
         known = [
-            pieces == 1 or len(word) >= _LETTERS_A_PIECE * pieces or is_unspaced(word)
+            pieces == 1 or len(word) >= _LETTERS_A_PIECE * pieces or not is_latin(word)
             for word, pieces in zip(words, counts, strict=True)
         ]
         return sum(known) / len(known) if known else 0.0

@@ -96,6 +96,8 @@ def bounds_in(
     count = sum(store.count(where, at_most=_COUNTED) for where in filters)
     tells = any(term not in STOP_WORDS for term in terms)
     familiar = tells and embedder.familiarity(text) > MIN_FAMILIARITY
+    if familiar and not space.familiar_noise:
+        return 0.0, 1.0
     floor = noise_floor(space.noise_mean, space.noise_spread, count)
     return noise_bounds(similarity, floor, space.calibration[0], familiar=familiar)
 

@@ -253,6 +253,8 @@ class Space(NamedTuple):
         calibration: Slope and middle of the curve that turns a cosine into a similarity that means the same for every
             embedder: see `ranking.calibrated`.
         duplicate: The similarity from which two statements may say the same; measured for each model too.
+        familiar_noise: Whether a query of words that the model knows may be noise. Not where a question in another
+            language than its answer is no nearer to it than nonsense is.
         latin_only: Its model knows only languages in Latin script; its vectors for other scripts mean little.
     """
 
@@ -264,3 +266,4 @@ class Space(NamedTuple):
     duplicate: float
     calibration: tuple[float, float]
     latin_only: bool = False
+    familiar_noise: bool = True
