@@ -31,7 +31,7 @@ _FILES = {
 _BEGIN, _END = 0, 2
 _QUERY, _PASSAGE = "query:", "passage:"  # the model was trained with these words before every text
 _WORD = re.compile(r"[^\W\d_]+")
-_LETTERS_A_PIECE = 3  # of a word that is known in parts; one of letters struck at random has fewer
+_LETTERS_A_PIECE = 2.5  # of a word that is known in parts; one of letters struck at random has fewer
 
 WINDOW_TOKENS = 250  # with what stands around them 254 or 255; the model was made for 512
 WINDOW_STEP = 218  # windows overlap by 32 tokens, so that no sentence is only seen cut in two
