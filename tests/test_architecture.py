@@ -27,7 +27,7 @@ MODULES = [
 # to a neighbour on its own. So there is no cycle and no skin needs another. Of the stores, Chroma and Qdrant need the
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
-    "memories": """errors models text unseen batches dates disk < origin redaction < logs < validate decay trust <
+    "memories": """errors text unseen batches dates disk < origin redaction < logs models < validate decay trust <
         times config < ids http_client < stores < embedders versions turns lookup < where < write search < transfer <
         service < agent < skins < __main__""",
     "memories.stores": """records < damage words copies sql chain sound < protocol columns < logged <

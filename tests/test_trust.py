@@ -45,6 +45,7 @@ HOSTILE = {
     "CONTEXT_MAX_PER_WRITER": "none",
     "CONTEXT_TOOL_TURNS": "true",
     "MCP_ENDPOINT": "./evil.db",
+    "REDACT": "off",
 }
 HARMLESS = {
     "MEMORY_FORMAT": "text",

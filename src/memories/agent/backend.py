@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from memories.agent.payloads import Document, HistoryTurn, MemoryItem
 from memories.errors import SystemFault
-
-if TYPE_CHECKING:
-    from memories.redaction.redactor import Redactor
 
 
 class MCPError(SystemFault):
@@ -41,11 +38,6 @@ class Backend(Protocol):
     @property
     def folder_name(self) -> tuple[Path, str]:
         """The folder in which the gateway may keep files for this backend, and the prefix of their names."""
-        ...
-
-    @property
-    def redactor(self) -> "Redactor":
-        """What takes secrets out, before anything is stored, queued or logged."""
         ...
 
     def ensure_collections(self, names: Sequence[str]) -> None:

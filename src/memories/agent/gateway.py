@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from memories.agent.backend import Backend, MCPError, UnsupportedEndpoint
 from memories.agent.engine import EngineBackend
@@ -19,6 +19,9 @@ from memories.service import Memories
 from memories.stores.records import MAX_INDEX
 from memories.validate import MAX_LIMIT, limit, one_line, shown, unit
 from memories.write.queue import Drained, Entry, RetryQueue
+
+if TYPE_CHECKING:
+    from memories.redaction.redactor import Redactor
 
 ENGINE = "memories"  # the endpoint of our own engine with the store of the settings
 CHROMA_MCP = "chroma-mcp"  # the endpoint of a Chroma server, through the program of that name
@@ -180,7 +183,7 @@ class MemoryGateway:
             ConnectionError: The memory does not answer.
             MCPError: It could not store it.
         """
-        redactor = self._backend.redactor
+        redactor = self._redactor()
         if conversation_id is not None:
             redactor.refuse(conversation_id, "conversation_id")
         said = redactor.text(text, "text").text
@@ -279,10 +282,17 @@ class MemoryGateway:
             reason = drained.failed.get(conversation_id, "somebody else is storing them")
             raise MCPError(f"earlier turns of this conversation still wait to be stored: {reason}")
 
+    def _redactor(self) -> "Redactor":
+        """Return what takes secrets out; a backend of somebody else may have none of its own."""
+        from memories.redaction.redactor import Redactor  # reading does without it
+
+        own = getattr(self._backend, "redactor", None)
+        return own if isinstance(own, Redactor) else Redactor()
+
     def _without_secrets(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the fields of a turn as they may be stored, queued and logged; wrong types are left for the turn."""
         conversation, role, text, index, ts, message_id, channel, *rest = given
-        redactor = self._backend.redactor
+        redactor = self._redactor()
         redactor.refuse(conversation, "conversation_id")
         named = message_id and redactor.name(message_id, "message id").text
         more = (each and redactor.text(each, "a name").text for each in (channel, *rest))
@@ -296,7 +306,7 @@ class MemoryGateway:
         """Return the name of a window as it is stored, which is also how it is counted."""
         if not isinstance(name, str) or not name.strip():
             raise InvalidInput("window must be text that is not empty")
-        return self._backend.redactor.name(name, "window").text
+        return self._redactor().name(name, "window").text
 
     def _waiting(self, conversation_id: str) -> list[Entry]:
         with _readable_queue(self.queue):
