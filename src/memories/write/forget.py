@@ -1,5 +1,6 @@
 """Erasing memories, conversations and turns, queued turns included."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -53,7 +54,8 @@ class Turns(NamedTuple):
             waiting = len(queue.entries(name)) if dry_run else queue.discard(name)
         else:
             validate.index(self.place)
-        forgotten = Forgotten(name, len(self._refs()), ()) if dry_run else _remove(self.store, name, self._refs)
+        refs = functools.partial(self._refs, name)
+        forgotten = Forgotten(name, len(refs()), ()) if dry_run else _remove(self.store, name, refs)
         if forgotten.versions or waiting:
             return forgotten._replace(versions=forgotten.versions + waiting)
         where = Filter(Collection.HISTORY, (self.namespace,), group=name, state="any")
@@ -71,8 +73,7 @@ class Turns(NamedTuple):
                 return name
         return validate.one_line(name, "conversation id")
 
-    def _refs(self) -> list[Ref]:
-        name = self._stored_name()
+    def _refs(self, name: str) -> list[Ref]:
         found = self.store.refs(Filter(Collection.HISTORY, (self.namespace,), group=name, state="any"))
         return [ref for ref in found if self.place in (None, ref.position)]
 

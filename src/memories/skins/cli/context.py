@@ -51,7 +51,7 @@ def context(
         note(f"{failed['part']} left out: {failed['error']}")
     if told := left_out(built["metadata"]["left_out"]):
         note(told)
-    emit(shapes.context(built, prompt), lambda: safe(prompt))
+    emit(shapes.context(built, prompt), lambda: "\n".join(map(safe, prompt.split("\n"))))
 
 
 def left_out(found: "Mapping[str, Mapping[str, Any]]") -> str:
