@@ -6,7 +6,7 @@ import itertools
 import re
 
 MARK = r"\[redacted:([a-z0-9_]{1,40})\]"
-_PLACEHOLDER = r"""(?ix) your[_-]?[\w-]*
+_PLACEHOLDER = r"""(?isx) your[_-]?[\w-]*
     | my[_-][\w-]* | <[\w .:/|-]*>? | \[[\w .:|-]*\]? | \$[({].* | \{[\w{ .$%].* | \#\{.*
     | \$(?-i:[A-Z_][A-Z0-9_]*|[a-z_][a-z0-9_]*) | %\w+% | %[sdrv(].* | @\w+@
     | (?:x+|\*+|\.+|-+|_+|0+|\#+|\?+|…+) | x{3,}.* | .*(?:xxxx|\*\*\*\*|\.\.\.|…).* | change[_-]?(?:me|it|this).*
@@ -21,7 +21,7 @@ _PLACEHOLDER = r"""(?ix) your[_-]?[\w-]*
     [.:\[(].* | (?:ref|file|env|vault|op|ssm|arn|secretsmanager|sops|data):.*"""
 _IDENTIFIER = r"[A-Za-z_$][A-Za-z_$]*\d{0,2}(?:[.:/_-]+[A-Za-z_$]+\d{0,2}){0,20}[.:/_-]{0,2}"
 _CAMEL = r"[a-z]+(?:[A-Z][a-z]+){0,12}\d{0,2}|(?:[A-Z][a-z]+){1,12}\d{0,2}|[A-Z_]+\d{0,2}|[A-Z]?[a-z]+"
-_FORMAT = r"""(?ix) v?\d+(?:\.\d+){1,3}[\w.+-]*
+_FORMAT = r"""(?ix) v?\d++(?:\.\d++){1,3}[\w.+-]*
     | \d{4}-\d\d-\d\d[\dtz:.+-]* | \d+(?:\.\d+)?(?:ms|s|m|h|d|kb|mb|gb|px|em|%)?
     | [~./].* | [a-z]:[\\/].* | [a-z][a-z0-9+.-]{1,12}://.* | [\w.-]+\.(?:py|js|ts|go|rs|java|json|ya?ml|toml|txt|md|
     html?|css|sh|env|pem|key|crt|cer|p12|jks|conf|cfg|ini|xml|sql|com|org|net|io|dev|app) | [\w.+-]+@[\w-]+\.[\w.-]+

@@ -10,7 +10,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from itertools import pairwise, product
+from itertools import dropwhile, pairwise, product
+from operator import not_
 from typing import NamedTuple
 
 from memories.write.reading import CASED, Word, bare, is_shouted, quotations, read
@@ -141,9 +142,7 @@ def _layout(new: str, old: str) -> str:
 
 def _lines(text: str) -> list[tuple[str, str]]:
     """Return the lines of a text, each cut into its indentation and the rest, without blank ones at either end."""
-    lines = [line.rstrip() for line in text.rstrip().splitlines()]
-    while lines and not lines[0]:
-        del lines[0]
+    lines = dropwhile(not_, (line.rstrip() for line in text.rstrip().splitlines()))
     return [(line[: len(line) - len(line.lstrip())], line.strip()) for line in lines]
 
 
