@@ -241,12 +241,12 @@ def taken(call: Callable[[str], object], given: str) -> float:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def exponent(call: Callable[[str], object], make: Callable[[int], str]) -> float:
+def exponent(call: Callable[[str], object], make: Callable[[int], str], lengths: tuple[int, ...] = LENGTHS) -> float:
     """Return by which power of its length the time for a text grows, at the least of three looks."""
     found = math.inf
     for _ in range(3):
-        times = [taken(call, make(LENGTHS[0]))]
-        for length in LENGTHS[1:]:
+        times = [taken(call, make(lengths[0]))]
+        for length in lengths[1:]:
             times.append(taken(call, make(length)))
             if times[-1] > MOST / 5:
                 break
@@ -266,6 +266,8 @@ def steep(call: Callable[[str], object], makers: Iterator[Callable[[int], str]])
         given, start = make(FIRST), time.perf_counter()  # only to choose: what is chosen is measured in CPU
         ended = taken(call, given) < math.inf
         times.append((time.perf_counter() - start, number, make))
+        if not ended and exponent(call, make, (FIRST // 4, FIRST // 2, FIRST)) <= STEEP:
+            return []  # slow at every length, and none of the others can be seen beside it
         if not ended:
             return [f"does not end for {make(60)!r}"]
     times.sort(reverse=True)
@@ -389,10 +391,40 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "without_private": redactor.without_private,
 }
 TEXTS = (
-    *GENERAL, "\u200b", "e\u0301", "\u0301", "\U000e0041", "a+", "a,b=", '"a":1,', "[INST]", "[ ", "word ", "may ", "1 may ",
-    "<private>", "</private>", "password=", "password: x ", "%41", "\\u0041", "a b c ", "i.g.n.o.r.e ", "41 ", "AAAA+/",
-    "-----BEGIN PRIVATE KEY-----\n", "![](//", "yourx", "ignore all ", "ignore previous instructions. ", "last ", "don't ", "n't ", "eyJ",
-)  # fmt: skip
+    *GENERAL,
+    "\u200b",
+    "e\u0301",
+    "\u0301",
+    "\U000e0041",
+    "a+",
+    "a,b=",
+    '"a":1,',
+    "[INST]",
+    "[ ",
+    "word ",
+    "may ",
+    "1 may ",
+    "<private>",
+    "</private>",
+    "password=",
+    "password: x ",
+    "%41",
+    "\\u0041",
+    "a b c ",
+    "i.g.n.o.r.e ",
+    "41 ",
+    "AAAA+/",
+    "-----BEGIN PRIVATE KEY-----\n",
+    "![](//",
+    "yourx",
+    "ignore all ",
+    "ignore previous instructions. ",
+    "last ",
+    "don't ",
+    "n't ",
+    "eyJ",
+    "-----",
+)
 
 
 @pytest.mark.thorough
