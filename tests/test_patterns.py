@@ -267,10 +267,11 @@ def steep(call: Callable[[str], object], makers: Iterator[Callable[[int], str]])
         ended = taken(call, given) < math.inf
         times.append((time.perf_counter() - start, number, make))
         if not ended and exponent(call, make, (FIRST // 4, FIRST // 2, FIRST)) <= STEEP:
-            return []  # slow at every length, and none of the others can be seen beside it
+            times.pop()  # slow at every length: linear, and too long to be tried at more
+            continue
         if not ended:
             return [f"does not end for {make(60)!r}"]
-    times.sort(reverse=True)
+    times.sort(reverse=True, key=lambda each: each[0])
     slow = [make for seconds, _, make in times[:2] if seconds > FLOOR]
     for make in slow:
         if (found := exponent(call, make)) > STEEP:
