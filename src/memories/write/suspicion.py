@@ -188,7 +188,7 @@ def _orders(folded: str) -> Iterator[str]:
 
 
 def _has(text: str, pieces: str) -> bool:
-    return not pieces or any(piece in text for piece in _pieces(pieces))
+    return not pieces or any(map(text.__contains__, _pieces(pieces)))  # a generator costs twice as much
 
 
 @functools.cache
