@@ -11,6 +11,7 @@ from bench import (
     calibration,
     cold,
     conversation,
+    corrections,
     duplicates,
     floor,
     languages,
@@ -41,6 +42,7 @@ _WHAT = {
     "duplicates": ("duplicates",),
     "suspicion": ("suspicious texts",),
     "languages": ("languages",),
+    "corrections": ("corrections",),
     "all": (
         "cold commands",
         "warm search",
@@ -67,6 +69,7 @@ def main() -> None:
     for part in _WHAT[given.what]:
         data = {
             "duplicates": None,
+            "corrections": None,
             "long texts": None,
             "suspicious texts": None,
             "languages": None,
@@ -97,7 +100,7 @@ def _measure(part: str, given: argparse.Namespace) -> None:
             _locomo(given.locomo, given.embedder, chroma=given.peers)
         case "noise floor" | "calibration":
             _constants(part, given)
-        case "duplicates" | "languages" | "long texts" | "suspicious texts":
+        case "duplicates" | "corrections" | "languages" | "long texts" | "suspicious texts":
             _without_data(part)
 
 
@@ -111,9 +114,9 @@ def _without_data(part: str) -> None:
     if part == "suspicious texts":
         suspicion.run()
         return
-    report.heading("Duplicates and corrections")
+    report.heading("Duplicates and corrections" if part == "duplicates" else "Corrections in a search")
     print("```")  # plain text, in columns
-    duplicates.main()
+    (duplicates if part == "duplicates" else corrections).main()
     print("```")
 
 

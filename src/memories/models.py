@@ -56,6 +56,8 @@ class Memory:
         accepted_by: Who accepted it.
         redacted: The kinds of the secrets that were taken out of its latest version when it was written.
         suspicious: Why it may give orders to a model, by the names of rules; see `write.suspicion`. Mostly empty.
+        corrects: The id of the memory that it corrects, which stays as it is: see `write.corrections`.
+        corrected_by: The id of the memory that corrects it; a search shows that one first.
     """
 
     id: str
@@ -81,6 +83,8 @@ class Memory:
     redacted: tuple[str, ...] = ()
     suspicious: tuple[str, ...] = ()
     source: str | None = None
+    corrects: str | None = None
+    corrected_by: str | None = None
 
 
 class Version(NamedTuple):
@@ -115,6 +119,8 @@ class History(NamedTuple):
 
     Attributes:
         pending: Whether it waits to be accepted.
+        corrects: The memory that it corrects.
+        corrected_by: The memory that corrects it.
     """
 
     id: str
@@ -123,6 +129,8 @@ class History(NamedTuple):
     superseded_by: str | None
     namespace: str = SHARED
     pending: bool = False
+    corrects: str | None = None
+    corrected_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

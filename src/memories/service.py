@@ -212,6 +212,7 @@ class Memories:
         tags: Mapping[str, str] | None = None,
         remove_tags: Sequence[str] = (),
         redact: bool = True,
+        not_corrects: str | None = None,
     ) -> Memory:
         """Append a new version to a memory.
 
@@ -221,6 +222,7 @@ class Memories:
             tags: Tags to add or change.
             remove_tags: Keys of tags to remove; keys that it does not have are ignored.
             redact: Take out secrets of what is given; see `create`.
+            not_corrects: The id of a memory that it was taken to correct: both hold. This adds no version.
 
         Returns:
             The memory. If nothing changes, no version is added.
@@ -232,7 +234,7 @@ class Memories:
         """
         from memories.write import change
 
-        given = change.Update(content, tags or {}, remove_tags, self._redactor(redact))
+        given = change.Update(content, tags or {}, remove_tags, self._redactor(redact), not_corrects)
         return self._memory(change.update(self._lookup, self._embedder, memory_id, given, self._now()))
 
     def reinforce(self, memory_id: str) -> Memory:
@@ -490,7 +492,8 @@ class Memories:
         memory = self._memory(records[-1])
         told = tuple(map(versions.to_version, records))
         chain = memory.supersedes, memory.superseded_by
-        return History(memory.id, told, *chain, memory.namespace, memory.pending)
+        links = memory.corrects, memory.corrected_by
+        return History(memory.id, told, *chain, memory.namespace, memory.pending, *links)
 
     def list(  # noqa: PLR0913 - the same filters as search
         self,

@@ -10,6 +10,7 @@ from memories.origin import HELD, origin_of, tags_of
 from memories.stores.records import Collection, Patch, Record, Ref
 from memories.times import from_millis, to_millis
 
+LINK = ("corrects", "corrected_by", "corrected_at")  # fields that tell of a correction; see `write.links`
 _SCOPE = "\x1f"  # between project and key; neither can hold a control character
 
 
@@ -48,14 +49,8 @@ def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, 
         fresh: Its decay starts over because it was stated again; otherwise it goes on aging.
         **changes: `text`, `labels`, or `fields` to set, where they differ from the latest version.
     """
-    names = (
-        "decay",
-        "confidence",
-        "source",
-        "supersedes",
-        "first_at",
-        *(() if fresh else ("aging_from", "reinforced_at")),
-    )
+    kept = ("decay", "confidence", "source", "supersedes", *LINK, "first_at")
+    names = (*kept, *(() if fresh else ("aging_from", "reinforced_at")))
     fields = {"first_at": to_millis(latest.created_at)} | (
         {} if fresh else {"aging_from": to_millis(latest.created_at)}
     )
@@ -147,7 +142,15 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         redacted=redacted(fields),
         suspicious=suspicious(latest),
         source=fields.get("source"),
+        corrects=fields.get("corrects"),
+        corrected_by=corrected_by(latest, now),
     )
+
+
+def corrected_by(record: Record, now: datetime) -> str | None:
+    """Return the memory that corrects a version, if it was written by `now`."""
+    millis = record.fields.get("corrected_at")
+    return None if millis is None or from_millis(millis) > now else record.fields.get("corrected_by")
 
 
 def to_version(record: Record) -> Version:

@@ -34,9 +34,16 @@ _log = logging.getLogger(__name__)
 class EngineBackend:
     """Our own engine, over any of its stores."""
 
-    def __init__(self, memories: Memories, *, owned: bool = False) -> None:
-        """Work on a memory; it is closed by `close` if it is `owned`."""
+    def __init__(self, memories: Memories, *, owned: bool = False, include_corrected: bool = False) -> None:
+        """Work on a memory.
+
+        Args:
+            memories: The memory.
+            owned: Close it by `close`.
+            include_corrected: Also recall a memory that another one recalled with it corrects.
+        """
         self.memories = memories
+        self._include_corrected = include_corrected
         self._owned = owned
 
     @property
@@ -118,7 +125,9 @@ class EngineBackend:
         tags = {} if conversation_id is None else {_CONVERSATION: conversation_id}
         with _translated():
             query = query_text[:MAX_QUERY_CHARACTERS]
-            hits = self.memories.search(query, limit=k, min_confidence=min_confidence, tags=tags)
+            hits = self.memories.search(
+                query, limit=k, min_confidence=min_confidence, tags=tags, include_corrected=self._include_corrected
+            )
             return [_memory_document(hit) | self._place_of(hit.memory) for hit in hits]
 
     def _place_of(self, memory: Memory) -> dict[str, bool]:

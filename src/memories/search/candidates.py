@@ -146,6 +146,8 @@ def _features(record: Record, query: Query, evidence: Evidence, near: float) -> 
         readable=readable,
         on_date=on_date,
         verbatim=verbatim,
+        name=record.ref.group,
+        corrected_by=versions.corrected_by(record, query.judged_at) or "",
     )
 
 

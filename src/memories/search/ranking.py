@@ -119,7 +119,9 @@ class Features(NamedTuple):
         accesses: How often it was read.
         readable: Whether the embedder knows its language, so that its similarity alone can make it a hit.
         on_date: Whether it is from a day or month that the query names: then it needs no word in common.
-        verbatim: Whether it says the very words of the query: then nothing goes before it.
+        verbatim: Whether it says the very words of the query: then only what corrects it goes before it.
+        name: The memory, by its id; empty for a turn.
+        corrected_by: The memory that corrects it, which goes before it; empty if none does.
     """
 
     evidence: Evidence
@@ -130,6 +132,8 @@ class Features(NamedTuple):
     readable: bool = True
     on_date: bool = False
     verbatim: bool = False
+    name: str = ""
+    corrected_by: str = ""
 
 
 class Rules(NamedTuple):
@@ -142,6 +146,7 @@ class Rules(NamedTuple):
         min_similarity: Least similarity of a hit, as a cosine.
         min_confidence: Least confidence of a hit.
         limit: How many hits at most.
+        include_corrected: Keep what another hit corrects.
     """
 
     weight: float
@@ -150,6 +155,7 @@ class Rules(NamedTuple):
     min_similarity: float
     min_confidence: float
     limit: int
+    include_corrected: bool = True
 
 
 class Ranked(NamedTuple):
@@ -226,18 +232,50 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     scored = [_score(index, candidate, best_words, rules) for index, candidate in enumerate(candidates)]
     most = max((ranked.score for ranked in scored), default=0.0)
     scored = [each._replace(score=most) if candidates[each.row].verbatim else each for each in scored]
-    scored.sort(key=lambda ranked: (-ranked.score, not candidates[ranked.row].verbatim))
+    # Of equal ones the newer goes first; turns have no age here and keep their order.
+    scored.sort(key=lambda ranked: _order(ranked, candidates[ranked.row]))
+    judged = [
+        each._replace(dropped=noise or _why_not(candidates[each.row], rules, weakest, nearest)) for each in scored
+    ]
     ordered: list[Ranked] = []
     hits = 0
-    for ranked in scored:
-        reason = (
-            noise
-            or _why_not(candidates[ranked.row], rules, weakest, nearest)
-            or ("" if hits < rules.limit else "beyond the limit")
-        )
+    for ranked in _corrections_first(judged, candidates, include_corrected=rules.include_corrected):
+        reason = ranked.dropped or ("" if hits < rules.limit else "beyond the limit")
         hits += not reason
         ordered.append(ranked._replace(score=min(1.0, max(0.0, ranked.score)), dropped=reason))
     return ordered
+
+
+def _order(ranked: Ranked, candidate: Features) -> tuple[float, bool, float]:
+    return -ranked.score, not candidate.verbatim, candidate.age_days
+
+
+def _corrections_first(
+    ranked: Sequence[Ranked], candidates: Sequence[Features], *, include_corrected: bool
+) -> Sequence[Ranked]:
+    """Put what corrects a hit directly before it, with no lower score, if it is a hit itself and stands behind it.
+
+    Args:
+        ranked: All candidates, best first.
+        candidates: Their features, by row.
+        include_corrected: Keep what is corrected among the hits; otherwise it is dropped.
+    """
+    hits = {candidates[each.row].name: each for each in ranked if not each.dropped and candidates[each.row].name}
+    if not any(candidates[each.row].corrected_by in hits for each in hits.values()):
+        return ranked
+    placed: dict[int, Ranked] = {}
+    for each in ranked:
+        chain = [each]
+        while chain[-1].row not in placed and not chain[-1].dropped:
+            newer = hits.get(candidates[chain[-1].row].corrected_by)
+            if newer is None or newer in chain:
+                break
+            chain.append(newer)
+        for link in reversed(chain):
+            corrected = not link.dropped and candidates[link.row].corrected_by in hits
+            reason = "another hit corrects it" if corrected and not include_corrected else link.dropped
+            placed.setdefault(link.row, link._replace(score=max(each.score, link.score), dropped=reason))
+    return list(placed.values())
 
 
 def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> Ranked:

@@ -53,6 +53,7 @@ class SearchFilters(TypedDict, total=False):
         until: Only what was last written at this time or earlier.
         as_of: Search what was current at this time, with the confidence that it had then.
         pending: Search what waits to be accepted instead.
+        include_corrected: Whether a hit that another hit corrects is shown, behind that one; true by default.
     """
 
     scope: Scope
@@ -68,6 +69,7 @@ class SearchFilters(TypedDict, total=False):
     until: Moment | None
     as_of: Moment | None
     pending: bool
+    include_corrected: bool
 
 
 class Search(NamedTuple):
@@ -79,6 +81,7 @@ class Search(NamedTuple):
         limit: How many hits at most.
         min_confidence: Least confidence of a hit.
         min_similarity: Least similarity of a hit, on the calibrated scale.
+        include_corrected: Whether a hit that another hit corrects is shown.
     """
 
     query: Query
@@ -86,6 +89,7 @@ class Search(NamedTuple):
     limit: int
     min_confidence: float
     min_similarity: float
+    include_corrected: bool
 
 
 def search(
@@ -150,6 +154,7 @@ def parse(
         limit=config.default_limit if limit is None else validate.limit(limit),
         min_confidence=config.min_confidence if confidence is None else validate.unit(confidence, "min-confidence"),
         min_similarity=least,
+        include_corrected=given.get("include_corrected", True),
     )
 
 
@@ -219,4 +224,5 @@ def _rules(store: Store, search: Search, found: Sequence[Candidate], features: S
         min_similarity=least,
         min_confidence=search.min_confidence,
         limit=search.limit,
+        include_corrected=search.include_corrected,
     )

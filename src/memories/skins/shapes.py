@@ -28,6 +28,10 @@ HINT_DUPLICATE = (
     "nothing was stored: a very similar memory exists; to change that one run: memory update {id} CONTENT, "
     "to store this one too add --force"
 )
+HINT_CORRECTS = (
+    "stored; it corrects {corrects}, which a search shows after it; if both hold run: "
+    "memory update {id} --not-corrects {corrects}"
+)
 HINT_SIMILAR = "stored; if it corrects a memory in similar_to, delete that one with: memory delete ID"
 _MAX_SHOWN = 1_000  # lost records that are named; all are counted
 HINT_UNCHECKED = "this export is of an older program, without a last line; nothing tells whether it is complete"
@@ -47,7 +51,7 @@ def memory(found: "Memory") -> dict[str, Any]:
     optional = {
         "key": found.key,
         "base_confidence": None if found.base_confidence == 1.0 else found.base_confidence,
-        **_fields(found, "last_reinforced_at", "supersedes", "superseded_by", "source"),
+        **_fields(found, "last_reinforced_at", "supersedes", "superseded_by", "corrects", "corrected_by", "source"),
         "deleted": found.deleted or None,
         "access_count": found.access_count or None,
         "origin": origin(found.origin, found.namespace),
@@ -90,6 +94,8 @@ def created(result: "Created") -> dict[str, Any]:
         shape |= {"similar_to": [_similar(found) for found in result.similar_to], "hint": HINT_SIMILAR}
     if result.memory.pending:
         return shape | {"hint": HINT_PENDING if result.stored else HINT_WAITS}
+    if result.corrects:
+        shape["hint"] = HINT_CORRECTS.format(id=result.memory.id, corrects=result.corrects)
     return shape if result.stored else shape | {"hint": HINT_SAME}
 
 
@@ -225,7 +231,9 @@ def history(result: "History") -> dict[str, Any]:
         | _present({"origin": origin(version.origin, result.namespace), "suspicious": list(version.suspicious) or None})
         for version in result.versions
     ]
-    chain = _present(_fields(result, "supersedes", "superseded_by") | {"pending": result.pending or None})
+    chain = _present(
+        _fields(result, "supersedes", "superseded_by", "corrects", "corrected_by") | {"pending": result.pending or None}
+    )
     return {"id": result.id, "versions": versions, "count": len(versions), **chain}
 
 

@@ -18,6 +18,7 @@ from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.lines import Header, Tally, content_hash, is_last, read_header, read_line, refuse_other_files
 from memories.transfer.pages import PAGE, Place, with_vectors
+from memories.versions import LINK
 from memories.write.suspicion import marked
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ MAX_BATCH = 2_000  # records of one memory or conversation that are stored in on
 MAX_BATCH_CHARACTERS = 33_554_432
 MAX_SHOWN = 100  # conflicts that are named; all are counted
 _HASH = "line_hash"  # of what a foreign file said, by which it is known again whatever became of it here
-_OURS = (_HASH, "accepted_at", "accepted_by", "suspicious", "redacted")  # fields that no foreign file can set
+# Fields that no foreign file can set.
+_OURS = (_HASH, "accepted_at", "accepted_by", "suspicious", "redacted", *LINK)
 
 
 class Rejected(NamedTuple):
@@ -306,8 +308,9 @@ def _plain(record: Record) -> Record:
 
 
 def _said(record: Record) -> int:
-    """Return a number for what a record says; who wrote it is not what it says, and an import may change it."""
-    return content_hash(_plain(record))
+    """Return a number for what a record says, which is not who wrote it, nor what corrects it since."""
+    plain = _plain(record)
+    return content_hash(plain._replace(fields={name: each for name, each in plain.fields.items() if name not in LINK}))
 
 
 def _owner(ref: Ref) -> Ref:

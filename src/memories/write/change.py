@@ -15,6 +15,7 @@ from memories.stores.logged import as_added
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record
 from memories.times import from_millis, to_millis
+from memories.write.links import recheck, release, relink, unlink, unlinked
 from memories.write.suspicion import marked
 
 if TYPE_CHECKING:
@@ -29,12 +30,18 @@ class Update(NamedTuple):
     tags: Mapping[str, str]
     remove_tags: Sequence[str]
     redactor: "Redactor | None"
+    not_corrects: str | None = None
 
 
 def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: Update, now: datetime) -> Record:
     """Append a new version to a memory, if anything changes; return its latest version."""
-    if given.content is None and not given.tags and not given.remove_tags:
+    plain = given.content is None and not given.tags and not given.remove_tags
+    if plain and given.not_corrects is None:
         raise InvalidInput("nothing to update was given; give new content or a tag")
+    if given.not_corrects is not None:
+        released = _release(lookup, memory_id, given.not_corrects)
+        if plain:
+            return released
     said, kinds = _redacted(given)
     text = None if said.content is None else validate.content(said.content)
     added = validate.tags(said.tags)
@@ -54,6 +61,8 @@ def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: U
         changes = {"text": content, "labels": validate.tags(tags), "fields": {"redacted": " ".join(named) or None}}
         new = versions.next_version(latest, "update", now, fresh=fresh, **changes)
         _refuse_taken_key(lookup, latest, new)
+        if fresh or new.labels.get("project") != latest.labels.get("project"):
+            new = recheck(lookup.store, new)
         return _append(lookup.store, latest, new, vectors if content == expected else _embed(embedder, content))
 
 
@@ -64,6 +73,23 @@ def _redacted(given: Update) -> tuple[Update, tuple[str, ...]]:
     content, kinds = (None, ()) if given.content is None else given.redactor.text(given.content)
     tags, in_tags = given.redactor.pairs(given.tags)
     return given._replace(content=content, tags=tags), (*kinds, *in_tags)
+
+
+def _release(lookup: Lookup, memory_id: str, older_id: str) -> Record:
+    """Take back that a memory corrects another one; return its latest version.
+
+    Raises:
+        RequestError: It does not correct that one.
+    """
+    with lookup.store.transaction():
+        latest, older = lookup.find_current(memory_id), lookup.group_of(older_id)
+        released = release(lookup.store, latest, older)
+    if released is None:
+        known = latest.fields.get("corrects")
+        raise RequestError(
+            f"Memory does not correct {older}; {f'it corrects {known}' if known else 'it corrects none'}"
+        )
+    return released
 
 
 def _refuse_taken_key(lookup: Lookup, latest: Record, new: Record) -> None:
@@ -122,6 +148,7 @@ def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
     """Delete a memory softly; return its latest version, which is now ended. What waits for review is rejected so."""
     with lookup.store.transaction():
         latest = lookup.find_own(memory_id)
+        unlink(lookup.store, [latest])
         patch = versions.ended(latest, latest.ended_at or now, "delete")
         lookup.store.patch([patch])
     return latest._replace(ended_at=patch.ended_at, ended_by="delete")
@@ -145,9 +172,9 @@ def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: da
         if latest.key is not None and lookup.by_key(latest.key):
             key = versions.plain_key(latest.key)
             raise RequestError(f'another memory has the key "{key}" now; delete or update that one first')
-        new = versions.next_version(latest, "restore", now, fresh=False)
-        same = latest.text == known.text
-        return _append(lookup.store, latest, new, vectors if same else _embed(embedder, latest.text))
+        new = unlinked(versions.next_version(latest, "restore", now, fresh=False))
+        vectors = vectors if latest.text == known.text else _embed(embedder, latest.text)
+        return relink(lookup.store, _append(lookup.store, latest, new, vectors), latest.fields)
 
 
 def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:

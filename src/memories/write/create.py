@@ -18,7 +18,9 @@ from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter, Record
 from memories.text import query_terms
 from memories.times import kept
+from memories.write.corrections import corrects
 from memories.write.duplicates import Judgement, Verdict, judge, same_lines
+from memories.write.links import linked, recheck, unlink
 from memories.write.suspicion import marked
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class Created:
         memory: The memory that now holds the statement; None if it was refused as a duplicate.
         duplicates: The memories that say the same, if it was refused as a duplicate.
         similar_to: Similar memories that differ in a number, a date, a name, …: this one may correct one of them.
+        corrects: The id of the one that it corrects, which a search shows after it; see `write.corrections`.
         redacted: The kinds of the secrets that were replaced in it before anything else, in order.
         note: Why it was stored without a vector although there is an embedder; usually empty.
     """
@@ -76,6 +79,7 @@ class Created:
     similar_to: tuple[Similar, ...] = ()
     note: str = ""
     redacted: tuple[str, ...] = ()
+    corrects: str | None = None
 
 
 class _Ready(NamedTuple):
@@ -83,6 +87,25 @@ class _Ready(NamedTuple):
 
     draft: Draft
     redacted: tuple[str, ...]
+
+
+class Compared(NamedTuple):
+    """What is there already.
+
+    Attributes:
+        same: The memory with the same text.
+        duplicates: Those that say the same.
+        similar: Those that are alike but differ.
+        corrected: Those of the same subject with another value.
+    """
+
+    same: Record | None = None
+    duplicates: tuple[Similar, ...] = ()
+    similar: tuple[Similar, ...] = ()
+    corrected: tuple[Record, ...] = ()
+
+
+_NOTHING = Compared()
 
 
 class Writer(NamedTuple):
@@ -142,25 +165,26 @@ class Writer(NamedTuple):
             latest = self.lookup.by_key(versions.scoped_key(draft.key, draft.tags))
             if latest is not None:
                 return self._write_next(ready, latest, superseded, vectors)
-        same, duplicates, similar = (None, (), ()) if self.force else self.compare(draft, vectors)
+        found = _NOTHING if self.force else self.compare(draft, vectors)
         # A draft with a key is never refused: the key says which memory is meant, whatever resembles it.
-        if draft.key is None and same is not None:
-            self.retire(superseded, same.ref.group, self.now)
-            return self.created(same, stored=False)
-        if draft.key is None and duplicates:
-            return Created(stored=False, memory=None, duplicates=duplicates)
-        return self._append(ready, vectors, superseded, similar)
+        if draft.key is None and found.same is not None:
+            self.retire(superseded, found.same.ref.group, self.now)
+            return self.created(found.same, stored=False)
+        if draft.key is None and found.duplicates:
+            return Created(stored=False, memory=None, duplicates=found.duplicates)
+        return self._append(ready, vectors, superseded, found)
 
     def _append(
-        self, ready: _Ready, vectors: Any, superseded: Record | None = None, similar: tuple[Similar, ...] = ()
+        self, ready: _Ready, vectors: Any, superseded: Record | None = None, found: Compared = _NOTHING
     ) -> Created:
         draft = ready.draft
         created_at = draft.created_at or self.now
         new = versions.first_version(draft, new_id(created_at), self.lookup.namespace, created_at, ready.redacted)
         record = as_added(self.store, marked(new))
         self.retire(superseded, record.ref.group, created_at)
+        record = linked(self.store, record, found.corrected, retired=superseded)
         self.store.append([record._replace(vectors=vectors)])
-        return self.created(record, similar_to=similar)
+        return self.created(record, similar_to=found.similar)
 
     def _write_pending(self, ready: _Ready, vectors: Any) -> Created:
         """Write a draft that waits to be accepted, unless it is known, waits already, or was rejected."""
@@ -168,7 +192,7 @@ class Writer(NamedTuple):
         if self.force:
             return self._append(ready, vectors)
         for where in (None, self.lookup.waiting(), self.lookup.waiting()._replace(ended_by="delete")):
-            same, duplicates, _ = self.compare(draft, vectors, where)
+            same, duplicates, *_ = self.compare(draft, vectors, where)
             if same is not None and (draft.key is None or draft.key == versions.plain_key(same.key)):
                 if where is None or versions.is_unaccepted(same):
                     return self.created(same, stored=False)
@@ -195,14 +219,15 @@ class Writer(NamedTuple):
         new = versions.next_version(
             latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=changes
         )
-        record = as_added(self.store, marked(new))
+        record = recheck(self.store, as_added(self.store, marked(new)))
         self.store.patch([versions.ended(latest, record.created_at, "update")])
         self.store.append([record._replace(vectors=vectors)])
         return self.created(record)
 
     def created(self, record: Record, *, stored: bool = True, similar_to: tuple[Similar, ...] = ()) -> Created:
         """Return that a record holds a statement now."""
-        return Created(stored, versions.to_memory(record, self.now, self.half_life_hours), similar_to=similar_to)
+        memory = versions.to_memory(record, self.now, self.half_life_hours)
+        return Created(stored, memory, similar_to=similar_to, corrects=memory.corrects if stored else None)
 
     def _find_replaced(self, memory_id: str) -> Record:
         """Return a memory that may be replaced: what others read must not vanish behind what they can't."""
@@ -223,12 +248,11 @@ class Writer(NamedTuple):
     def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
         """End a memory that another one replaces, if there is one."""
         if superseded is not None:
+            unlink(self.store, [superseded])
             self.store.patch([versions.ended(superseded, at, "supersede", superseded_by=successor)])
 
-    def compare(
-        self, draft: Draft, vectors: Any, where: Filter | None = None
-    ) -> tuple[Record | None, tuple[Similar, ...], tuple[Similar, ...]]:
-        """Return the memory with the same text, those that say the same, and those that are alike but differ.
+    def compare(self, draft: Draft, vectors: Any, where: Filter | None = None) -> Compared:
+        """Compare a draft with what is there.
 
         Args:
             draft: What is compared.
@@ -238,6 +262,7 @@ class Writer(NamedTuple):
         same: Record | None = None
         duplicates: list[Similar] = []
         similar: list[Similar] = []
+        corrected: list[Record] = []
         threshold = 1.0 if self.embedder is None else self.embedder.space.duplicate
         for candidate in self._rivals(draft, vectors, where or Filter(Collection.MEMORY, (self.lookup.namespace,))):
             record = candidate.record
@@ -257,9 +282,19 @@ class Writer(NamedTuple):
                 same = same or record
             elif judgement.verdict is Verdict.DUPLICATE:
                 duplicates.append(found)
-            elif judgement.verdict is Verdict.CORRECTION:
-                similar.append(found)
-        return same, tuple(duplicates[:MAX_SIMILAR]), tuple(similar[:MAX_SIMILAR])
+            else:
+                corrected += [record] * (len(corrected) < MAX_SIMILAR and self._corrects(draft, candidate, threshold))
+                if judgement.verdict is Verdict.CORRECTION or record in corrected[-1:]:
+                    similar.append(found)
+        return Compared(same, tuple(duplicates[:MAX_SIMILAR]), tuple(similar[:MAX_SIMILAR]), tuple(corrected))
+
+    def _corrects(self, draft: Draft, candidate: Candidate, threshold: float) -> bool:
+        """Return whether a draft corrects a memory that none corrects yet; of two keys none corrects the other."""
+        record = candidate.record
+        addressed = draft.key is not None and record.key is not None
+        if addressed or record.fields.get("corrected_by") not in (None, draft.supersedes):
+            return False
+        return corrects(draft.content, record.text, candidate.similarity, threshold=threshold)
 
     def _is_current(self, record: Record, draft: Draft) -> bool:
         """Return whether a search would show a record, or at least no less than it would show the draft."""

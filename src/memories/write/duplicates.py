@@ -6,6 +6,7 @@ What `vocabulary` doesn't know counts as a difference: a repetition that is stor
 dropped costs a fact.
 """
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -78,7 +79,7 @@ def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> 
     marks = _case(cut, other_cut) or _layout(new, old) or _spacing(new, old)
     if not marks and alike and _spelled(ours) == _spelled(theirs):
         return Judgement(Verdict.SAME)
-    reason = _difference(ours, theirs) or marks
+    reason = _told(*aligned(new, old)) or marks
     if not reason:
         return Judgement(Verdict.DUPLICATE)
     if similarity is None or not _share_script_pairs(new, old):
@@ -163,7 +164,10 @@ def _share_script_pairs(new: str, old: str) -> bool:
 
 def _difference(new: Sequence[Word], old: Sequence[Word]) -> str:
     """Return what differs between two texts, or nothing if they say the same."""
-    ours, theirs = _aligned(_joined(new, old), _joined(old, new))
+    return _told(*align(new, old))
+
+
+def _told(ours: Sequence[Word], theirs: Sequence[Word]) -> str:
     more, less = _unmatched(ours, theirs), _unmatched(theirs, ours)
     if more or less:
         return _describe(less, more)
@@ -191,8 +195,15 @@ def _joined(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     return joined
 
 
-def _aligned(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], list[Word]]:
-    """Give inflections and synonyms one key in both texts."""
+@functools.lru_cache(maxsize=1)  # what is judged may also be a correction, which asks right afterwards
+def aligned(new: str, old: str) -> tuple[Sequence[Word], Sequence[Word]]:
+    """Return the words of two texts as `align` does."""
+    return align(read(new)[1], read(old)[1])
+
+
+def align(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], list[Word]]:
+    """Return the words of two texts so that inflections, synonyms and known compounds have one key in both."""
+    new, old = _joined(new, old), _joined(old, new)
     chosen: dict[str, str] = {}
     aligned = []
     for word in (*new, *old):
@@ -208,13 +219,13 @@ def _meanings(word: Word) -> list[str]:
     """Return the word, its possible base forms and their groups."""
     if word.key in LIGHT or word.key in SOFT or word.literal:
         return [word.key]
-    forms = [word.key] if word.exact else [word.key, *_bases(word.key)]
+    forms = [word.key] if word.exact else [word.key, *base_of(word.key)]
     groups = [GROUP[form] for form in forms if form in GROUP]
     named = word.exact and word.shown[:1].isupper()
     return [*forms, *(group for group in groups if not named or group in NAMES_ALIKE)]
 
 
-def _bases(key: str) -> list[str]:
+def base_of(key: str) -> list[str]:
     """Return what an English word may be an inflection of."""
     if key in BASE or len(key) < 4 or key in WHOLE or not key.isascii() or not key.isalpha():
         return [BASE[key]] if key in BASE else []
@@ -284,7 +295,7 @@ def _number(new: Sequence[Word], old: Sequence[Word]) -> str:
         for (come, i), (gone, j) in pairs or product(ours[key], theirs[key]):
             one, other = ((new, i), (old, j)) if len(come) > len(gone) else ((old, j), (new, i))
             plural, single = max(come, gone, key=len), min(come, gone, key=len)
-            if plural[-1:] == "s" and single in _bases(plural) and not _is_general(one, other):
+            if plural[-1:] == "s" and single in base_of(plural) and not _is_general(one, other):
                 return f"number: {gone} -> {come}"
     return ""
 
@@ -307,7 +318,7 @@ def _is_general(many: tuple[Sequence[Word], int], one: tuple[Sequence[Word], int
 def _moved(base: Word | None, inflected: Word | None) -> bool:
     if base is None or inflected is None or base.key != inflected.key:
         return False
-    return inflected.shown.lower() != base.shown.lower() and base.shown.lower() in _bases(inflected.shown.lower())
+    return inflected.shown.lower() != base.shown.lower() and base.shown.lower() in base_of(inflected.shown.lower())
 
 
 def _determiners_differ(new: Sequence[Word], old: Sequence[Word]) -> str:
@@ -443,6 +454,11 @@ def _change(less: Sequence[Word], more: Sequence[Word]) -> str:
     return f"+ {come}" if come else f"- {gone}"
 
 
+def is_value(word: Word) -> bool:
+    """Return whether a word is a number, a date, a version, a path or an identifier, or a preposition beside one."""
+    return word.key in SOFT or any(belongs(word) for _, belongs in _VALUES) or any(map(str.isdigit, word.key))
+
+
 def _is_number(word: Word) -> bool:
     return word.key[:1].isdigit() or word.key.lstrip("+-<>=$€£~").replace(".", "").replace(",", "").isdigit()
 
@@ -460,3 +476,4 @@ _KINDS: tuple[tuple[str, Callable[[Word], bool]], ...] = (
     ("path", lambda word: bool(CASED.search(word.key))),
     ("name", _is_name),
 )
+_VALUES = tuple(kind for kind in _KINDS if kind[0] in {"date", "version", "numbers", "path"})

@@ -11,12 +11,15 @@ from memories.models import Forgotten
 from memories.stores.chain import reinforced
 from memories.stores.protocol import Store
 from memories.stores.records import SEARCHED, Collection, Filter, Ref
+from memories.write.links import unlink
 from memories.write.queue import RetryQueue
 
 
 def memory(store: Store, where: Filter) -> Forgotten:
     """Erase a memory with all its versions; `where` has its group."""
     assert where.group is not None
+    with store.transaction():  # no other memory keeps its id
+        unlink(store, store.scan(where, limit=1, newest_first=True))
     times = reinforced(where.namespaces, where.group)
     return _remove(store, where.group, lambda: [*store.refs(where), *store.refs(times)])
 

@@ -21,6 +21,7 @@ from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.times import to_iso
 from memories.where.selector import Selector, is_from, source_of
+from memories.write.links import relink, unlink, unlinked
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -126,6 +127,7 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
             continue
         with store.transaction():
             for records in _still(store, selector, batch):
+                unlink(store, records)
                 store.patch([versions.ended(record, at, "delete") for record in records])
                 _add(tally, "delete", records)
     return tally.result(dry_run=dry_run, at=at)
@@ -301,8 +303,11 @@ def _replace(lookup: Lookup, pairs: Sequence[tuple[Record, Record]], vectors: Ma
             taken.add(new.key)
         written.append((latest, new))
         tally.add("tag", latest)
+    unlink(lookup.store, [latest for latest, _ in written])
     lookup.store.patch([versions.ended(latest, new.created_at, "update") for latest, new in written])
-    lookup.store.append([new._replace(vectors=vectors.get(latest.ref)) for latest, new in written])
+    lookup.store.append([unlinked(new)._replace(vectors=vectors.get(latest.ref)) for latest, new in written])
+    for latest, new in written:
+        relink(lookup.store, unlinked(new), latest.fields)
 
 
 def vectors_of(store: Store, embedder: "Embedder | None", records: Sequence[Record]) -> dict[Ref, Any]:
@@ -364,6 +369,9 @@ def _erase(store: Store, records: Sequence[Record], tally: Tally, *, dry_run: bo
     """Erase turns, and memories with all their versions, until none is left of them."""
     _add(tally, "forget", records)
     also_in: tuple[str, ...] = ()
+    if not dry_run:
+        with store.transaction():
+            unlink(store, (record for record in records if record.ref.collection is Collection.MEMORY))
     refs = [] if dry_run else _refs_of(store, records)
     while refs:
         also_in = store.remove(refs)

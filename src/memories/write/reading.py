@@ -75,6 +75,7 @@ class Word(NamedTuple):
     shown: str
     exact: bool = False
     opens: bool = False  # a sentence, so that the case of its first letter says nothing
+    definite: bool = False  # behind "the", "my" and the like; see `corrections`
     literal: bool = False  # part of a code, a command or a value: no other word says the same
     form: str = "plain"  # "past", "passive", or "adjective" for other participles
 

@@ -16,7 +16,8 @@ from memories.stores.logged import append_kept, as_added
 from memories.stores.records import Filter, Patch, Record
 from memories.text import index_text
 from memories.times import to_millis
-from memories.write.create import BATCH_COMPARED, Similar, Writer
+from memories.write.create import BATCH_COMPARED, Compared, Similar, Writer
+from memories.write.links import linked, recheck
 from memories.write.suspicion import marked
 
 _PAGE = 500
@@ -58,7 +59,7 @@ class Reviewed(NamedTuple):
         memory: What says it now; it is another one if that had its key, or said the same already.
         duplicates: Current memories that say nearly the same, if it was left waiting for that; without any it was left
             because it is suspicious.
-        similar_to: Current memories that are like it but differ; it may correct one of them.
+        similar_to: Current memories that are like it but differ; it may correct one of them, which `memory` tells.
     """
 
     id: str
@@ -232,13 +233,13 @@ class Review:
             else:
                 draft = replace(draft, supersedes=None)
             return self._add_version(latest, record, draft, vectors)
-        same, duplicates, similar = (None, (), ()) if writer.force else writer.compare(draft, vectors)
-        if draft.key is None and same is not None:
-            writer.retire(superseded, same.ref.group, writer.now)
-            self._store_in(record, same)
-            return Reviewed(record.ref.group, True, self._memory(same))
-        if draft.key is None and duplicates:
-            return Reviewed(record.ref.group, False, self._memory(record), duplicates)
+        found = Compared() if writer.force else writer.compare(draft, vectors)
+        if draft.key is None and found.same is not None:
+            writer.retire(superseded, found.same.ref.group, writer.now)
+            self._store_in(record, found.same)
+            return Reviewed(record.ref.group, True, self._memory(found.same))
+        if draft.key is None and found.duplicates:
+            return Reviewed(record.ref.group, False, self._memory(record), found.duplicates)
         writer.retire(superseded, record.ref.group, writer.now)
         if edited:
             changes = {"text": draft.content, "labels": tags_of(record.labels)}
@@ -246,12 +247,14 @@ class Review:
                 writer.store, marked(versions.next_version(record, "update", writer.now, fresh=True, **changes))
             )
             self._end(record, "update")
+            new = linked(writer.store, new, found.corrected, retired=superseded)
             writer.store.append([new._replace(vectors=vectors)])
         else:
-            fields = self._acceptance()
-            new = record._replace(ended_at=None, ended_by=None, fields={**record.fields, **fields})
+            new = linked(writer.store, record, found.corrected, retired=superseded, at=writer.now)
+            fields = self._acceptance() | {name: new.fields.get(name) for name in versions.LINK}
+            new = new._replace(ended_at=None, ended_by=None, fields={**new.fields, **self._acceptance()})
             writer.store.patch([*self._replaced(record), Patch(record.ref, None, None, fields)])
-        return Reviewed(record.ref.group, True, self._memory(new), similar_to=similar)
+        return Reviewed(record.ref.group, True, self._memory(new), similar_to=found.similar)
 
     def _superseded(self, draft: Draft, record: Record) -> Record | None:
         """Return the memory that one replaces by being accepted; what is gone or replaced meanwhile is left."""
@@ -267,6 +270,7 @@ class Review:
         fields = versions.declared(draft) | self._acceptance()
         fields |= {} if draft.supersedes is None else {"supersedes": draft.supersedes}
         new = versions.next_version(latest, "update", now, fresh=True, text=draft.content, labels=labels, fields=fields)
+        new = recheck(store, new)
         store.patch([versions.ended(latest, new.created_at, "update")])
         if draft.content == record.text:
             theirs = {name: value for name, value in record.labels.items() if name not in tags_of(record.labels)}

@@ -20,6 +20,7 @@ from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Finding, Patch, Record
 from memories.times import kept, to_iso, to_millis, to_moment
 from memories.where.selector import Selector
+from memories.write.links import relink, unlink
 from memories.write.many import BATCH, CLOCKS, PAGE, Affected, Tally, moment_after, vectors_of
 
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ _HEAVIEST = 64 * 1_048_576  # characters of the texts of a batch
 _MOST_VERSIONS = 1_000_000  # more than one memory has
 _RESTORED = " (restored)"
 _WRITING = ("create", "update", "restore", "import")  # which may have an earlier date; a rollback never has
+_ENDING = ("delete", "pend", "update")
 _ACCEPTED = ("accepted_at", "accepted_by")
-_OF_A_VERSION = ("superseded_by", "replaced_by", "operation", "rolled_back_to", "reinforced_at")
+_OF_A_VERSION = ("superseded_by", "replaced_by", "operation", "rolled_back_to", "reinforced_at", *versions.LINK)
 
 
 class Change(NamedTuple):
@@ -185,13 +187,16 @@ class Rollback(NamedTuple):
         vectors = vectors | vectors_of(store, embedder, missing)
         new = {group: self._new(change) for group, change in changes.items() if change.action not in ("delete", "left")}
         patches = [self._end(change, new.get(group)) for group, change in changes.items() if change.action != "left"]
+        unlink(store, (change.latest for change in changes.values() if change.action in _ENDING))
         for some in by_count(patches, PAGE):
             store.patch(some)
         for records in by_count(list(new.values()), PAGE):
             known = [changes[record.ref.group].then for record in records]
             pairs = zip(records, known, strict=True)
             store.append([each._replace(vectors=None if old is None else vectors.get(old.ref)) for each, old in pairs])
-        for change in changes.values():
+        for group, change in changes.items():
+            if change.action in ("restore", "update"):
+                relink(store, new[group], _links_of(change))
             tally.add(change.action, change.latest, change.reason)
 
     def _change_now(self, group: str) -> Change | None:
@@ -253,6 +258,12 @@ class Rollback(NamedTuple):
             by = "supersede" if self._state(then, latest) == "supersede" else "delete"
             told["superseded_by"] = then.fields.get("superseded_by") or then.fields.get("replaced_by")
         return versions.ended(latest, self.at, by, **told)
+
+
+def _links_of(change: Change) -> dict[str, Any]:
+    """Return how a memory is linked, or else how it was then."""
+    known = (change.latest, change.then)
+    return {name: value for each in known[::-1] if each is not None for name, value in each.fields.items()}
 
 
 def _weight(change: Change) -> int:

@@ -183,3 +183,97 @@ PHRASE = _by_phrase(_PHRASES)
 _VERBS = [entry.split() for line in _IRREGULAR.strip().splitlines() for entry in line.split("; ")]
 BASE = {form: base for base, past, participle in _VERBS for form in (past, participle)}
 PARTICIPLES = frozenset(participle for _, _, participle in _VERBS) | SAME_FORMS
+
+# --- what tells a correction from a second fact: see `corrections` ---------------------------------------------------
+
+# Verbs with one object at a time, in six languages: what costs 3 euros does not cost 4.
+SINGLE = frozenset(
+    "@there live reside begin start end finish close open expire last cost weigh measure drive marry depart "
+    "arrive leave wake call name wear "
+    "ist sind wohnt wohnen lebt arbeitet heißt läuft laufen liegt liegen beträgt endet beginnt startet kostet dauert "
+    "steht fährt leitet gehört speichert findet "
+    "est sont habite vit travaille s'appelle appelle coûte dure commence finit écoute tourne conduit dirige "
+    "es son está están vive trabaja llama cuesta empieza termina escucha corre conduce "
+    "живёт живет работает зовут стоит находится слушает начинается заканчивается называется длится ездит руководит "
+    "é são mora trabalha chama custa è sono abita lavora chiama costa".split()
+)
+# Verbs that lead to one place, person or time: who reports to Ann does not report to Bob.
+PLACED = frozenset(
+    "base work study run host listen serve store keep save locate situate report manage lead own maintain belong meet "
+    "happen occur sit move land board return sleep write build deploy publish release point log default fall bill "
+    "charge pay fund insure register set configure limit pin rotate poll sync back branch track handle assign "
+    "schedule plan ship send mail route forward export stream push upload paint go write connect mount bind map".split()
+)
+LEADING = frozenset("lead manage head chair run own maintain direct coordinate supervise".split())
+USING = frozenset("use prefer choose pick select want need require favor employ utilize run".split())
+# What one may do to, be or have many of.
+MANY = frozenset(
+    "like love enjoy know speak visit read watch see mention cover fix resolve review attend play collect study learn "
+    "support include contain has own hate dislike avoid follow recommend teach "
+    "hobby friend colleague coworker sister brother child son daughter skill goal language interest habit requirement "
+    "rule dependency tool idea risk task issue bug ticket member user customer client option feature example reason "
+    "one part ingredient symptom allergy pet plant book movie film song game sport topic todo note tip fact lesson "
+    "hobbies friends skills goals languages interests habits rules tools risks tasks issues bugs members".split()
+)
+ONCE = frozenset("bear born found graduate marry join hire employ establish incorporate".split())
+SWITCHING = frozenset(
+    "switch move change rename migrate go increase raise reduce lower upgrade downgrade postpone reschedule shift push "
+    "bump convert transfer replace port".split()
+)
+PEOPLE = frozenset("user team he she i we they customer client".split())
+# What is counted through: chapter 4 and chapter 5 are two.
+ENUMERATED = frozenset(
+    "issue ticket step chapter task item rule page line episode invoice order commit pr bug story sprint lesson level "
+    "section exercise question milestone row column entry case experiment run attempt".split()
+)
+EVENT_TIMES = (
+    DATES
+    - WEEKDAYS
+    - frozenset(
+        "a.m. pm utc gmt cet hour day week month year minute hourly daily nightly weekly monthly quarterly yearly last "
+        "next morning noon afternoon evening night midnight weekend".split()
+    )
+)
+# What says that something is new, and nothing else.
+CUES = frozenset("now currently actually correction update updated instead_now meanwhile finally already".split())
+COMMON_VERBS = frozenset(
+    SINGLE
+    | PLACED
+    | LEADING
+    | USING
+    | MANY
+    & frozenset(
+        "like love enjoy know speak visit read watch see mention cover fix resolve review attend play collect study "
+        "learn support include contain has own hate dislike avoid follow recommend teach".split()
+    )
+    | ONCE
+    | SWITCHING
+    | VERBS_ALIKE
+    | frozenset(BASE.values())
+    | frozenset(
+        "allow accept reject return expect hold retain return send receive get fetch load import export render parse "
+        "compile test check validate verify monitor alert notify email message post request respond answer ask tell "
+        "say think believe plan hope try help let make do go come put add remove create update delete merge push pull "
+        "clone tag version support target depend rely extend inherit implement expose provide offer give bring carry "
+        "connect join attach mount bind map route forward redirect proxy block filter sort group order rank score "
+        "train fine-tune eat drink cook smoke exercise walk swim ride fly travel rent lease hire fire graduate retire "
+        "vote win lose score stay remain become turn grow shrink increase decrease exceed reach hit cross wait sleep "
+        "timeout time retry throttle cache buffer queue batch stream shard replicate scale restart reboot crash fail "
+        "stop pause resume continue repeat rotate expire renew charge refund ship deliver arrive".split()
+    )
+)
+_OPPOSITES = """
+enabled disabled; enable disable; on off; up down; open closed; opened closed; public private; allowed forbidden
+allowed denied; allow deny; allow forbid; required optional; mandatory optional; active inactive; true false; yes no
+online offline; read-only writable; locked unlocked; synchronous asynchronous; sync async; stable unstable
+safe unsafe; secure insecure; valid invalid; present absent; full empty; green red; passing failing; hot cold
+ascending descending; left right; before after; always never; min max; minimum maximum; single married; paid unpaid
+supported unsupported; encrypted unencrypted; signed unsigned; approved rejected; accepted rejected; free paid
+blocking non-blocking; broken fixed; done pending; frozen unfrozen; internal external; local remote; manual automatic
+vegetarian vegan; married divorced; available unavailable; visible hidden; tracked untracked; tested untested
+"""
+ANTONYMS = frozenset(
+    pair
+    for one, other in (entry.split() for entry in re.split(r"[;\n]\s*", _OPPOSITES.strip()))
+    for pair in ((one, other), (other, one))
+)

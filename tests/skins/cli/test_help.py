@@ -159,7 +159,7 @@ def test_every_option_with_a_default_says_it() -> None:
         "tag", "agent", "personality", "project", "type", "conversation", "since", "until", "as_of", "cursor", "key",
         "supersedes", "remove_tag", "speaker", "message_id", "target", "salvage", "action", "against", "partitions",
         "import_id", "match", "written_by", "trust",
-            "where", "to", "source",
+            "not_corrects", "where", "to", "source",
     }  # fmt: skip
     for name, option in options():
         if not option.is_flag:

@@ -171,8 +171,31 @@ def test_a_correction_is_stored_and_names_what_it_is_like(memory: Command) -> No
     assert answer.json["stored"] is True
     [similar] = answer.json["similar_to"]
     assert (similar["id"], similar["difference"]) == (first["id"], "numbers: 8080 -> 9090")
-    assert "memory delete" in answer.json["hint"]
+    assert answer.json["corrects"] == first["id"]
+    assert f"memory update {answer.json['id']} --not-corrects {first['id']}" in answer.json["hint"]
     assert memory("status", env=env).json["memory_count"] == 2
+    other = memory("create", "The API used to listen on port 7070.", env=env).json
+    assert "corrects" not in other
+    assert "memory delete" in other["hint"]
+
+
+def test_a_corrected_memory_is_marked_and_a_wrong_link_is_taken_back(memory: Command) -> None:
+    older = memory("create", "The API listens on port 8080.").json["id"]
+    newer = memory("create", "The API listens on port 9090.").json["id"]
+    hits = memory("search", "which port does the API listen on").json["results"]
+    assert [(hit["id"], hit.get("corrected_by")) for hit in hits] == [(newer, None), (older, newer)]
+    assert f"corrected by {newer[:18]}" in memory("list", "--format", "text").out
+    assert memory("history", older).json["corrected_by"] == newer
+    shown = memory("context", "which port does the API listen on", "--conversation", "x", "--format", "text").out
+    assert "9090" in shown
+    assert "8080" not in shown
+    both = memory("context", "which port", "--conversation", "x", "--include-corrected", "--format", "text").out
+    assert "8080" in both
+    assert "corrects" not in memory("update", newer, "--not-corrects", older).json
+    refused = memory("update", newer, "--not-corrects", older)
+    assert refused.code == 1
+    assert "it corrects none" in refused.error
+    assert "corrected_by" not in memory("get", older).json
 
 
 def test_key_makes_a_new_version_of_the_memory_that_has_it(memory: Command) -> None:

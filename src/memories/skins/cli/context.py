@@ -25,6 +25,7 @@ MAX_BUDGET = 100_000_000
 @option("--conversation", metavar="NAME", required=True, help="Conversation that the message belongs to.")
 @option("--budget", metavar="N", help="Maximum number of tokens, as estimated. [default: no limit]")
 @option("--include-suspicious", is_flag=True, help="Include texts that seem to give orders to a model, marked.")
+@option("--include-corrected", is_flag=True, help="Also show a memory that another one shown corrects.")
 @option("--include-tool-turns", is_flag=True, help="Include turns of the roles tool and system.")
 @in_session(reads=True)
 def context(
@@ -34,6 +35,7 @@ def context(
     budget: str | None,
     include_suspicious: bool,
     include_tool_turns: bool,
+    include_corrected: bool,
 ) -> None:
     """Assemble what a model needs to answer a message.
 
@@ -43,7 +45,8 @@ def context(
     """
     message = read_argument(query, "query")
     asked = {"include_suspicious": include_suspicious, "include_tool_turns": include_tool_turns}
-    builder = _builder(memories, None if budget is None else _tokens(budget), **asked)
+    most = None if budget is None else _tokens(budget)
+    builder = _builder(memories, most, include_corrected=include_corrected, **asked)
     with contextlib.closing(builder.gateway):
         built = builder.build_context(conversation, message)
     prompt = builder.format_for_prompt(built)
@@ -68,7 +71,7 @@ _LEFT_OUT = {
 }
 
 
-def _builder(memories: "Memories", budget: int | None, **asked: bool) -> "ContextBuilder":
+def _builder(memories: "Memories", budget: int | None, *, include_corrected: bool, **asked: bool) -> "ContextBuilder":
     """Return a builder over this run's memory, or over what MCP_ENDPOINT names, if it names something else.
 
     Raises:
@@ -84,8 +87,9 @@ def _builder(memories: "Memories", budget: int | None, **asked: bool) -> "Contex
         logs.enable(memories.config.log_level)
     endpoint = memories.config.mcp_endpoint
     ours = endpoint == ENGINE or memories.config.sources["store"] == "flag"
+    engine = EngineBackend(memories, include_corrected=include_corrected)
     try:
-        gateway = MemoryGateway(endpoint, backend=EngineBackend(memories) if ours else None)
+        gateway = MemoryGateway(endpoint, backend=engine if ours else None)
     except UnsupportedEndpoint as exc:
         raise InvalidInput(f"MCP_ENDPOINT: {exc}") from exc
     return ContextBuilder.from_config(gateway, memories.config, budget, **asked)

@@ -87,12 +87,14 @@ def create(
 
 @command(
     epilog='memory update 01a1fdf1-92cd-72f2 "Deploys happen on Thursdays"\n'
-    "memory update 01a1fdf1-92cd-72f2 --project shop --remove-tag draft"
+    "memory update 01a1fdf1-92cd-72f2 --project shop --remove-tag draft\n"
+    "memory update 01a1fdf1-92cd-72f2 --not-corrects 01a1fdf0-11aa-7c3d"
 )
 @memory_id
 @click.argument("content", required=False)
 @tag_options
 @option("--remove-tag", metavar="KEY", multiple=True, section="Tags", help="A tag to remove; may be repeated.")
+@option("--not-corrects", metavar="ID", help="Memory that this one does not correct after all: both hold.")
 @no_redact_option
 @in_session(reads=True)
 def update(
@@ -101,6 +103,7 @@ def update(
     content: str | None,
     tags: Mapping[str, str],
     remove_tag: Sequence[str],
+    not_corrects: str | None,
     no_redact: bool,
 ) -> None:
     """Add a new version of a memory: new text, new tags.
@@ -109,7 +112,9 @@ def update(
     """
     text = None if content is None else read_argument(content, "content")
     memory = changing(
-        lambda: memories.update(memory_id, text, tags=tags, remove_tags=remove_tag, redact=not no_redact),
+        lambda: memories.update(
+            memory_id, text, tags=tags, remove_tags=remove_tag, redact=not no_redact, not_corrects=not_corrects
+        ),
         lambda done: f"{done.id} was updated, version {done.version}",
     )
     emit(shapes.memory(memory), lambda: texts().memory(memory))

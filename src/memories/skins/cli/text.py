@@ -17,6 +17,7 @@ from memories.models import PENDING, SHARED, History, Memory, Page, Status
 from memories.origin import AGENT, Origin
 from memories.skins.cli.output import colored, safe
 from memories.skins.shapes import (
+    HINT_CORRECTS,
     HINT_DUPLICATE,
     HINT_LEFT,
     HINT_SAME,
@@ -63,6 +64,8 @@ def memory(found: Memory) -> str:
         ("key", safe(found.key or "")),
         ("supersedes", safe(found.supersedes or "")),
         ("replaced by", safe(found.superseded_by or "")),
+        ("corrects", safe(found.corrects or "")),
+        ("corrected by", safe(found.corrected_by or "")),
         ("state", _paint(_YELLOW, WAITS) if found.pending else ""),
         ("accepted", f"{_dated(found.accepted_at)} by {safe(found.accepted_by or '-')}" if found.accepted_at else ""),
         ("redacted", counted(found.redacted)),
@@ -91,7 +94,10 @@ def created(result: "Created") -> str:
     head = _paint(_GREEN, "Stored") if result.stored else _paint(_YELLOW, known.capitalize())
     lines = [head, memory(result.memory)]
     if result.similar_to:
-        lines.append(_paint(_YELLOW, "Similar memories; if it corrects one, delete that one:"))
+        told = "Similar memories; if it corrects one, delete that one:"
+        if result.corrects:
+            told = HINT_CORRECTS.format(id=safe(result.memory.id), corrects=safe(result.corrects))
+        lines.append(_paint(_YELLOW, told[:1].upper() + told[1:]))
         lines += [_one(item.id, item.content, _alike(item, item.difference)) for item in result.similar_to]
     if result.note:
         lines.append(_paint(_YELLOW, safe(result.note)))
@@ -189,9 +195,9 @@ def history(result: History) -> str:
         head = _suspected(head, version.suspicious, ", ")
         tags = [f"  {_paint(_DIM, _tags(version.tags))}"] if version.tags else []
         blocks.append("\n".join([_paint(_DIM, head), f"  {marked(version.content, indent='  ')}", *tags]))
-    for name, other in (("supersedes", result.supersedes), ("replaced by", result.superseded_by)):
-        if other:
-            blocks.append(f"{name} {safe(other)}")
+    names = ("supersedes", "replaced by", "corrects", "corrected by")
+    links = (result.supersedes, result.superseded_by, result.corrects, result.corrected_by)
+    blocks += [f"{name} {safe(other)}" for name, other in zip(names, links, strict=True) if other]
     return "\n\n".join(blocks)
 
 
@@ -423,6 +429,7 @@ def _item(place: int | None, found: Memory, what: str) -> str:
     where = "" if found.namespace == SHARED else f"in {found.namespace}"
     by = f"by {_writer(found.origin)}" if found.origin else ""
     known = [
+        f"corrected by {safe(found.corrected_by)[:SHORT_ID]}" if found.corrected_by else "",
         what,
         _suspected("", found.suspicious),
         faded,

@@ -20,7 +20,8 @@ MAX_WHOLE = 40_000  # and of one that was asked for by itself
 
 _BRIEF = (
     *("kind", "id", "content", "tags", "namespace", "conversation_id", "key", "decay_policy", "confidence", "version"),
-    *("score", "similarity", "superseded_by", "deleted", "pending", "role", "speaker", "suspicious"),
+    *("score", "similarity", "superseded_by", "corrects", "corrected_by", "deleted"),
+    *("pending", "role", "speaker", "suspicious"),
 )
 _USUAL = {"trust": "agent", "kind": "memory", "decay_policy": "stable", "confidence": 1.0, "version": 1}
 # Joiners pass where they join, as in Persian words and in emoji; several in a row hide something.

@@ -44,6 +44,7 @@ HINT_REPLACED = "stored as the next version of what had this key; get_history sh
 HINT_UNCHANGED = "nothing was changed: it says this already"
 HINT_DUPLICATE = "nothing was stored, it is known; reword it with update_memory, or store it anyway with force=true"
 HINT_SIMILAR = "stored; if it corrects one of similar_to, call delete_memory with that id"
+HINT_CORRECTS = "stored; it corrects {}: a search shows that one after it, marked corrected_by"
 HINT_DELETED = "restore_memory brings it back"
 CONTEXT_TOKENS = (200, 20_000)
 FRAME_TOKENS = 60  # of these are for what stands around the items of a context
@@ -205,6 +206,8 @@ class Tools:
             if alike.get(name):
                 facts["hint"] = hint
                 groups[name] = [answers.alike(found) for found in alike[name]]
+        if created.corrects:
+            facts["hint"] = HINT_CORRECTS.format(created.corrects)
         return _answer(facts, **groups)
 
     def update_memory(

@@ -1,0 +1,115 @@
+"""How well corrections are linked and ranked, over `tests/data/correction_*.jsonl`, by MiniLM and by words alone."""
+
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from memories import Draft, Memories
+from memories.embedders import Embedder, open_embedder
+
+DATA = Path(__file__).parent.parent / "tests" / "data"
+PAIRS, UNSEEN = DATA / "correction_pairs.jsonl", DATA / "correction_pairs_unseen.jsonl"
+GAPS = (timedelta(minutes=1), timedelta(days=1), timedelta(days=60), timedelta(days=365))
+_BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)
+_DISTRACTORS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two texts: of a correction the older one, the newer one and a question that both answer; else two facts."""
+
+    kind: str
+    language: str
+    old: str
+    new: str
+    question: str = ""
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        """Begin at a fixed time."""
+        self.now = _BEGIN
+
+    def __call__(self) -> datetime:
+        """Return the time."""
+        return self.now
+
+
+def load_pairs(path: Path = PAIRS) -> list[Pair]:
+    """Return the pairs of a file of JSON lines."""
+    return [Pair(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@contextmanager
+def store_of(texts: Sequence[str], embedder: "Embedder | str") -> Iterator[Path]:
+    """Yield a folder with a store that holds these texts."""
+    with tempfile.TemporaryDirectory() as folder:
+        with Memories(f"sqlite:///{folder}/m.db", embedder=embedder, clock=Clock()) as memories:
+            memories.create_many(texts, force=True)
+        yield Path(folder)
+
+
+def is_newer_first(base: Path, pair: Pair, gap: timedelta, embedder: "Embedder | str") -> tuple[bool, bool]:
+    """Store the old and the new text among others, ask, and say whether the new one is linked and goes first."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(base, folder, dirs_exist_ok=True)
+        clock = Clock()
+        with Memories(f"sqlite:///{folder}/m.db", embedder=embedder, clock=clock) as memories:
+            clock.now += timedelta(hours=1)
+            old = memories.create(pair.old).memory
+            clock.now += gap
+            created = memories.create(pair.new)
+            clock.now += timedelta(minutes=1)
+            found = [hit.id for hit in memories.search(pair.question)]
+    assert old is not None
+    if created.memory is None:
+        return False, False
+    places = [found.index(each) if each in found else len(found) for each in (created.memory.id, old.id)]
+    return created.corrects == old.id, places[0] < places[1]
+
+
+def wrong_links(pairs: Sequence[Pair], embedder: "Embedder | str") -> int:
+    """Store each pair of facts in a project of its own, and count those that are linked."""
+    drafts = [
+        Draft(text, tags={"project": str(number)}) for number, pair in enumerate(pairs) for text in (pair.old, pair.new)
+    ]
+    with tempfile.TemporaryDirectory() as folder, Memories(f"sqlite:///{folder}/m.db", embedder=embedder) as memories:
+        return sum(created.corrects is not None for created in memories.create_many(drafts))
+
+
+def _print(pairs: Sequence[Pair], embedder: "Embedder | str") -> None:
+    facts = [pair for pair in pairs if pair.kind != "correction"]
+    counts: Counter[tuple[str, str]] = Counter()
+    with store_of(list(dict.fromkeys(pair.old for pair in facts))[:_DISTRACTORS], embedder) as base:
+        for number, pair in enumerate(pair for pair in pairs if pair.kind == "correction"):
+            turned = Pair(pair.kind, pair.language, pair.new, pair.old, pair.question)
+            for direction, each in enumerate((pair, turned)):
+                linked, first = is_newer_first(base, each, GAPS[(number + direction) % len(GAPS)], embedder)
+                counts += Counter({(pair.language, "pairs"): 1, (pair.language, "linked"): linked})
+                counts += Counter({(pair.language, "newer first"): first})
+    for language in dict.fromkeys(pair.language for pair in pairs):
+        pairs_, linked, first = (counts[language, what] for what in ("pairs", "linked", "newer first"))
+        print(f"  {language}: {pairs_} corrections, linked {linked / pairs_:.1%}, newer first {first / pairs_:.1%}")
+    print(f"  {len(facts)} pairs of unlike facts: {wrong_links(facts, embedder)} linked")
+
+
+def main() -> None:
+    """Print for each set of pairs how many are linked, how often the newer one goes first, and how many wrongly."""
+    minilm = open_embedder("minilm")
+    assert minilm is not None
+    for path in (PAIRS, UNSEEN):
+        for name, embedder in (("minilm", minilm), ("words alone", "none")):
+            print(f"{path.name}, {name}")
+            _print(load_pairs(path), embedder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""Whether a new text corrects an old one, decided by words.
+
+A correction says another thing of the same subject in the same place: "the port is 8080", "the port is 9090". Facts of
+two subjects stand beside each other ("Ann's birthday is", "Bob's birthday is"), and so do two events and two of many
+("likes tea", "likes coffee"). Where that is not certain nothing is linked: an old fact is then shown unmarked.
+"""
+
+import functools
+import re
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+from memories.text import is_latin, is_unspaced
+from memories.write.duplicates import aligned, base_of, is_value
+from memories.write.reading import Word
+from memories.write.vocabulary import (
+    ANTONYMS,
+    BE,
+    COMMON_VERBS,
+    CUES,
+    DATES,
+    ENUMERATED,
+    EVENT_TIMES,
+    LEADING,
+    MANY,
+    NEGATIONS,
+    ONCE,
+    PEOPLE,
+    PLACED,
+    SINGLE,
+    SOFT,
+    SWITCHING,
+    USING,
+)
+
+_LONGEST = 400  # characters; longer texts tell several things
+_MOST = 4  # words that are exchanged
+_SHARED = 0.45  # of the words of the longer text
+_NEAR = 0.4  # of the cosine from which two texts may say the same: below it they speak of two things
+_ARTICLES = frozenset("the a an , do does we".split())
+_OF_DATES = frozenset("de du di da do del .".split())  # 31 de marzo, 31. März
+_BEST = frozenset("favourite favorite preferred main primary default first chosen current native official".split())
+_TOWARDS = frozenset("to from by through via under behind near into over inside beside until".split())
+_DEFINITE = frozenset("the our my your his her their its this".split())
+_HAN = re.compile(r"是|为|在|叫|住|：|:|为|到|每|は|が|に|은|는|이|가")
+_ADJECTIVE = re.compile(r"\w{3,}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less|ish|ant|ent)")
+
+
+def corrects(new: str, old: str, similarity: float | None, *, threshold: float) -> bool:
+    """Say whether a new text corrects an old one that it does not repeat.
+
+    Args:
+        new: The text that is stored.
+        old: A text that is there.
+        similarity: The cosine of their vectors, or None where there are none.
+        threshold: The cosine from which two texts may say the same; it belongs to the embedder.
+    """
+    if max(len(new), len(old)) > _LONGEST or "\n" in new.strip() or "\n" in old.strip():
+        return False
+    if similarity is not None and similarity < _NEAR * threshold and is_latin(new) and is_latin(old):
+        return False
+    if is_unspaced(new) and is_unspaced(old):
+        return _exchanged_signs(new, old)
+    if not _share_words(new, old):
+        return False
+    ours, theirs = (_told(words) for words in aligned(new, old))
+    return _says_so(ours, theirs) or _exchanged(ours, theirs)
+
+
+@functools.lru_cache(maxsize=2)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", text.lower()))
+
+
+def _share_words(new: str, old: str) -> bool:
+    one, other = _words(new), _words(old)
+    larger = min if one & {"from", "instead"} else max  # what tells of a change has words of its own
+    return bool(one) and len(one & other) >= _SHARED * larger(len(one), len(other))
+
+
+def _exchanged_signs(new: str, old: str) -> bool:
+    """Say whether one run of signs was exchanged, in a script without spaces, behind a word like "is"."""
+    blocks = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    changed = [block for block in blocks if block[0] != "equal"]
+    if not changed:
+        return False
+    start, end = changed[0][1], changed[-1][2]
+    head, gone, come = old[:start], old[start:end], new[changed[0][3] : changed[-1][4]]
+    if not gone.strip("。.") or not come.strip("。.") or max(len(gone), len(come)) > max(4, len(head)):
+        return False
+    return bool(_HAN.search(head)) or (len(head) > 1 and gone.isnumeric() and come.isnumeric())
+
+
+def _told(words: Sequence[Word]) -> list[Word]:
+    """Return the words that make the frame of a text: forms of "is" are one word, and so is a colon; articles go."""
+    told: list[Word] = []
+    definite = False
+    for word in words:
+        is_ = word.key in BE or word.shown == ":"
+        definite = (definite or word.key in _DEFINITE) and not (is_ or word.key in SOFT or word.key in {"'s", ".", ","})
+        if is_:
+            told.append(word._replace(key="is"))
+        elif word.key == "@when":
+            told.append(word._replace(key="on"))
+        elif word.key not in _ARTICLES and word.key not in CUES:
+            told.append(word._replace(definite=definite))
+    while told and told[-1].key == ".":
+        del told[-1]
+    return told
+
+
+class _Change(NamedTuple):
+    """What differs between two texts, in one place: words before it, what was and what is there, words after it."""
+
+    head: Sequence[Word]
+    gone: Sequence[Word]
+    come: Sequence[Word]
+    tail: Sequence[Word]
+
+
+def _exchanged(new: Sequence[Word], old: Sequence[Word]) -> bool:
+    """Say whether one value was exchanged for another of the same attribute."""
+    change = _one_change(new, old)
+    if change is None:
+        return False
+    head, gone, come, tail = change
+    weighty = [word for word in (*gone, *come) if word.key not in SOFT]
+    if weighty and all(word.key in NEGATIONS or word.key == "always" for word in weighty):
+        return len(head) + len(tail) > 1
+    if not gone or not come or not head:
+        return bool(gone and come) and _is_role(gone, come, tail)
+    return not _is_event(head, tail) and _is_other_value(change)
+
+
+def _is_other_value(change: _Change) -> bool:
+    """Say whether what was exchanged behind a subject is the value of one attribute, and no second one beside it."""
+    head, gone, come, _ = change
+    if {(a.key, b.key) for a in gone for b in come} & ANTONYMS:
+        return True
+    verb = next((i for i in reversed(range(len(head))) if _verb(head[i], i)), None)
+    weighty = [word for word in (*gone, *come) if word.key not in SOFT]
+    if all(is_value(word) for word in weighty):
+        return _is_one_value(change, verb)
+    numbered = any(word.key[:1].isdigit() for word in weighty)
+    if verb is None or max(len(gone), len(come)) > _MOST or (numbered and len(weighty) < len(gone) + len(come)):
+        return False
+    return not _is_headed(change, verb) and _is_single(change, verb)
+
+
+def _one_change(new: Sequence[Word], old: Sequence[Word]) -> _Change | None:
+    """Return where two texts differ, if that is one place; prepositions within it do not divide it."""
+    blocks = SequenceMatcher(None, [w.key for w in old], [w.key for w in new], autojunk=False).get_opcodes()
+    changed = [block for block in blocks if block[0] != "equal"]
+    if not changed:
+        return None
+    start, end = changed[0][1], changed[-1][2]
+    between = [old[i] for kind, first, last, _, _ in blocks if kind == "equal" for i in range(first, last)]
+    inside = [word for i, word in enumerate(old) if start <= i < end and any(word is same for same in between)]
+    if any(word.key not in SOFT and word.key not in _OF_DATES and not is_value(word) for word in inside):
+        return None
+    return _Change(old[:start], old[start:end], new[changed[0][3] : changed[-1][4]], old[end:])
+
+
+def _verb(word: Word, place: int) -> str:
+    """Return the base form if a word is a verb that is known, or looks like one behind a subject."""
+    if word.key in {"is", "@there"}:
+        return word.key
+    form = word.shown.lower()
+    found = next(
+        (base for base in (word.key, form, *base_of(form), form.removesuffix("es")) if base in COMMON_VERBS), ""
+    )
+    return found if found or place == 0 else ""
+
+
+def _is_role(gone: Sequence[Word], come: Sequence[Word], tail: Sequence[Word]) -> bool:
+    """Say whether what only one can be or lead went from one name to another: Ann is the lead, Bob is the lead."""
+    if not all(word.shown[:1].isupper() and word.shown.isalpha() for word in (*gone, *come)) or len(tail) < 2:
+        return False
+    if tail[0].key == "is":
+        return tail[1].definite
+    return _verb(tail[0], 1) in LEADING
+
+
+def _is_event(head: Sequence[Word], tail: Sequence[Word]) -> bool:
+    """Say whether a text tells what happened once, of which there may be many."""
+    verbs = ((word, _verb(word, i)) for i, word in enumerate((*head, *tail)))
+    told = (word for word, base in verbs if base and not (word.definite and word.shown.lower() == base))  # the build
+    main = next((word for word in told), None)
+    main = main or next((word for word in (*head, *tail) if word.form == "past"), None)
+    if main is not None and main.form == "past" and _verb(main, 1) not in ONCE:
+        return True
+    if main is not None and main.key == "is" and main.shown.lower() in {"was", "were"}:
+        return not any(word.form == "passive" and _verb(word, 1) in ONCE for word in head)
+    first = next((i for i, word in enumerate(head) if _verb(word, i)), len(head))
+    return any(word.key in EVENT_TIMES or re.fullmatch(r"\d{4}-\d\d(-\d\d)?", word.key) for word in head[:first])
+
+
+def _is_one_value(change: _Change, verb: int | None) -> bool:
+    """Say whether numbers, dates, versions or paths that differ are the value of one attribute."""
+    head, gone, come, tail = change
+    if any(word.key == "is" for word in tail):
+        return False  # it is a part of the subject
+    days, counts = (
+        [all(_is_day(word) for word in side) for side in (gone, come)],
+        [any(not _is_day(word) for word in side) for side in (gone, come)],
+    )
+    if any(counts) and any(_is_day(word) and word.key not in SOFT for word in (*gone, *come)) and not all(days):
+        return _is_date(gone) and _is_date(come)
+    if head[-1].key in ENUMERATED and not (verb is not None and head[verb].key == "is"):
+        return False
+    if verb is None:
+        return len(head) > 1 and len(tail) < 3 and not any(_verb(word, 1) for word in tail)
+    base = _verb(head[verb], verb)
+    return base not in MANY or (not any(days) and bool(tail if base == "has" else head[verb + 1 :]))
+
+
+def _is_headed(change: _Change, verb: int) -> bool:
+    """Say whether a colon stands behind a heading, since a sentence follows it and no value."""
+    head, gone, come, tail = change
+    said = (*gone, *come)
+    return head[verb].shown == ":" and (any(_verb(word, 1) for word in said) or bool(tail and len(said) > 2))
+
+
+def _is_day(word: Word) -> bool:
+    return word.key in DATES or word.key in SOFT or bool(re.fullmatch(r"\d{1,2}(:\d\d)+|a\.m\.|p\.?m\.?", word.key))
+
+
+def _is_date(side: Sequence[Word]) -> bool:
+    """Say whether a side is a day of a month or a time of day: 3 May, Monday at 9 am."""
+    numbers = [word for word in side if word.key.rstrip("stndrh").isdigit()]
+    return len(numbers) <= 2 and len(numbers) < len(side)
+
+
+def _is_single(change: _Change, verb: int) -> bool:
+    """Say whether a verb has one object at a time: is called, lives in, uses … for CI."""
+    head, gone, come, tail = change
+    base = _verb(head[verb], verb)
+    behind = head[verb + 1 :]
+    if head[verb].form == "passive" and "is" in [word.key for word in head[:verb]]:
+        verb = max(i for i, word in enumerate(head[:verb]) if word.key == "is")
+        return _has_one(head[:verb], head[verb + 1 :], gone, come)
+    if base == "is":
+        return _has_one(head[:verb], behind, gone, come)
+    if base in SINGLE:
+        return base not in {"call", "name"} or head[verb - 1].key not in MANY
+    if base in PLACED and (*behind, *gone)[0].key in SOFT | _TOWARDS:
+        return head[verb - 1].key not in PEOPLE if base == "go" else True
+    if base in USING:
+        weighty = [word for word in (*behind, *tail) if word.key not in SOFT]
+        return (bool(tail) and bool(weighty)) or (base == "prefer" and len(gone) == len(come) == 1)
+    return False
+
+
+def _has_one(subject: Sequence[Word], behind: Sequence[Word], gone: Sequence[Word], come: Sequence[Word]) -> bool:
+    """Say whether a subject "is" only one thing, or in one place: the editor, Ann's manager, the port of A."""
+    keys = {word.key for word in subject}
+    many = bool(subject) and bool({subject[-1].key, subject[-1].key.removesuffix("s")} & MANY)
+    if not subject or (many and not keys & _BEST and (len(subject) == 1 or keys & {"'s", "of"})):
+        return False
+    if any(_verb(word, 1) in SINGLE | PLACED | LEADING or word.key == "@there" for word in behind):
+        return True
+    noun = subject[-1]
+    behind = [word for word in behind if not word.shown[:1].isupper()]
+    if behind and (behind[0].key in SOFT | _TOWARDS or noun.key in PEOPLE):
+        return all(word.key in SOFT | _TOWARDS for word in behind)
+    if keys & {"'s", "of", "for"} or noun.definite:
+        ends = [word.shown.lower() for word in (*gone[-1:], *come[-1:]) if word.shown.islower()]
+        return len(behind) < 2 and noun.key not in PEOPLE and not any(map(_ADJECTIVE.fullmatch, ends))
+    return len(behind) < 2 and (len(subject) > 1 or noun.shown[:1].islower() or noun.opens)
+
+
+def _says_so(new: Sequence[Word], old: Sequence[Word]) -> bool:
+    """Say whether a text tells that what the old one says has changed: moved from A to B, no longer A but B."""
+    told = [word.shown.lower() for word in new]
+    known = {part for word in old for part in word.shown.lower().split()}
+    if "instead of" in told:
+        at = told.index("instead of")
+        return at > 0 and told[at - 1] not in known and bool(told[at + 1 :]) and set(told[at + 1 :]) <= known
+    if "from" not in told or "to" not in told[told.index("from") :]:
+        return False
+    start = told.index("from")
+    end = told.index("to", start)
+    gone, come = set(told[start + 1 : end]), set(told[end + 1 :])
+    subject = {word.shown.lower() for word in new[:start] if word.key not in SOFT and word.key not in BE}
+    switches = any(_verb(word, 1) in SWITCHING for word in new[:start])
+    return switches and bool(gone) and gone <= known and not come <= known and (bool(subject & known) or start == 1)

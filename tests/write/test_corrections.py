@@ -1,0 +1,283 @@
+"""A new memory that corrects another is linked with it, goes before it, and the link can be taken back."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from memories import Draft, Memories
+from memories.errors import RequestError
+from memories.stores import open_store
+from memories.transfer.export import export
+from memories.transfer.importing import Intake, import_
+from memories.transfer.migrate import migrate
+from memories.write.corrections import corrects
+
+DATA = Path(__file__).parents[1] / "data"
+OLD, NEW, NEWEST = (f"The API listens on port {port}." for port in (8080, 9090, 7070))
+
+
+class Clock:
+    now = datetime(2026, 1, 5, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        self.now += timedelta(days=1)
+        return self.now
+
+
+@pytest.fixture
+def memories(tmp_path: Path) -> Iterator[Memories]:
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=Clock()) as opened:
+        yield opened
+
+
+def create(memories: Memories, text: str, **more: object) -> str:
+    memory = memories.create(text, **more).memory  # type: ignore[arg-type]
+    assert memory is not None
+    return memory.id
+
+
+def links(memories: Memories, memory_id: str) -> tuple[str | None, str | None]:
+    memory = memories.get(memory_id)
+    return memory.corrects, memory.corrected_by
+
+
+def found(memories: Memories, **filters: object) -> list[str]:
+    return [hit.id for hit in memories.search("Which port does the API listen on?", **filters)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_is_corrected_stands_behind_its_correction_and_says_so(memories: Memories, turned: bool) -> None:
+    first, second = (NEW, OLD) if turned else (OLD, NEW)
+    older = create(memories, first)
+    create(memories, "The API is written in Go.")
+    created = memories.create(second)
+    assert created.memory is not None
+    assert created.corrects == older
+    assert links(memories, created.memory.id) == (older, None)
+    assert links(memories, older) == (None, created.memory.id)
+    assert found(memories)[:2] == [created.memory.id, older]
+    assert found(memories, limit=1) == [created.memory.id]
+    assert older not in found(memories, include_corrected=False)
+
+
+def test_a_chain_stands_newest_first(memories: Memories) -> None:
+    ids = [create(memories, text) for text in (OLD, NEW, NEWEST)]
+    assert [links(memories, each) for each in ids] == [(None, ids[1]), (ids[0], ids[2]), (ids[1], None)]
+    assert found(memories) == ids[::-1]
+
+
+@pytest.mark.parametrize("end", ["delete", "forget"])
+def test_a_chain_closes_when_its_middle_ends(memories: Memories, end: str) -> None:
+    ids = [create(memories, text) for text in (OLD, NEW, NEWEST)]
+    getattr(memories, end)(ids[1])
+    assert links(memories, ids[0]) == (None, ids[2])
+    assert links(memories, ids[2]) == (ids[0], None)
+
+
+@pytest.mark.parametrize("end", ["delete", "forget", "update", "supersede", "move"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_link_ends_with_either_memory(memories: Memories, end: str, which: int) -> None:
+    ids = [create(memories, text) for text in (OLD, NEW)]
+    if end == "update":
+        memories.update(ids[which], "The office is in Rome.")
+    elif end == "supersede":
+        memories.create("The office is in Rome.", supersedes=ids[which])
+    elif end == "move":
+        memories.update(ids[which], tags={"project": "shop"})
+    else:
+        getattr(memories, end)(ids[which])
+    assert links(memories, ids[1 - which]) == (None, None)
+
+
+def test_a_deleted_correction_corrects_again_when_it_is_restored(memories: Memories) -> None:
+    ids = [create(memories, text) for text in (OLD, NEW)]
+    memories.delete(ids[1])
+    memories.restore(ids[1])
+    assert links(memories, ids[0]) == (None, ids[1])
+    assert links(memories, ids[1]) == (ids[0], None)
+
+
+def test_a_reworded_correction_stays_one(memories: Memories) -> None:
+    ids = [create(memories, text) for text in (OLD, NEW)]
+    memories.update(ids[1], "The API listens on port 9091.")
+    memories.update(ids[0], tags={"source": "wiki"})
+    assert links(memories, ids[0]) == (None, ids[1])
+    assert links(memories, ids[1]) == (ids[0], None)
+
+
+def test_a_wrong_link_is_taken_back_and_only_a_link_can_be(memories: Memories) -> None:
+    ids = [create(memories, text) for text in (OLD, NEW)]
+    memory = memories.update(ids[1], not_corrects=ids[0])
+    assert (memory.corrects, memory.version) == (None, 1)
+    assert links(memories, ids[0]) == (None, None)
+    with pytest.raises(RequestError, match="it corrects none"):
+        memories.update(ids[1], not_corrects=ids[0])
+
+
+def test_the_past_knows_no_correction(memories: Memories) -> None:
+    older = create(memories, OLD)
+    before = memories._clock()
+    create(memories, NEW)
+    hits = memories.search("Which port?", as_of=before)
+    assert [(hit.id, hit.memory.corrected_by) for hit in hits] == [(older, None)]
+
+
+def test_projects_and_keys_are_kept_apart(memories: Memories) -> None:
+    create(memories, OLD, tags={"project": "shop"}, key="api/port")
+    assert memories.create(NEW).corrects is None
+    assert memories.create(NEW, tags={"project": "shop"}, key="other/port").corrects is None
+
+
+def test_the_newer_of_equal_ones_goes_first(memories: Memories) -> None:
+    ids = [create(memories, text, force=True) for text in ("The user likes green tea.", "The user likes black tea.")]
+    assert [hit.id for hit in memories.search("tea")] == ids[::-1]
+
+
+def test_links_survive_a_move_to_another_store(memories: Memories, tmp_path: Path) -> None:
+    ids = [create(memories, text) for text in (OLD, NEW)]
+    target = open_store(f"sqlite:///{tmp_path}/other.db", None, memories.config)
+    migrate(memories._store, target, None, progress=lambda *_: None)
+    with Memories(target, embedder="none") as other:
+        assert links(other, ids[0]) == (None, ids[1])
+        assert links(other, ids[1]) == (ids[0], None)
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    return [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("name", ["correction_pairs.jsonl", "correction_pairs_unseen.jsonl"])
+def test_corrections_are_told_from_facts_of_other_subjects(name: str) -> None:
+    judged = [(row["kind"], corrects(row["new"], row["old"], None, threshold=0.8)) for row in rows(name)]
+    told = [linked for kind, linked in judged if kind == "correction"]
+    wrong = [linked for kind, linked in judged if kind != "correction"]
+    assert sum(told) / len(told) >= 0.95
+    assert sum(wrong) / len(wrong) <= 0.01
+
+
+def test_many_drafts_correct_each_other_in_order(memories: Memories) -> None:
+    created = memories.create_many([Draft(OLD), Draft(NEW)])
+    assert created[0].memory is not None
+    assert created[1].corrects == created[0].memory.id
+
+
+SOME = ("n = 0", "n = 1", "n = 2", "n = 0 or n = 1", "n = 1 or n = 2", "n = 0 or n = 2", "n = 0 or n = 1 or n = 2")
+
+
+def chain(memories: Memories) -> list[str]:
+    return [create(memories, text, tags={"n": str(n)}) for n, text in enumerate((OLD, NEW, NEWEST))]
+
+
+def current(memories: Memories) -> dict[str, tuple[str | None, str | None]]:
+    return {each.id: (each.corrects, each.corrected_by) for each in memories.list().memories}
+
+
+@pytest.mark.parametrize("where", SOME)
+def test_what_was_deleted_at_once_is_linked_again_by_a_rollback(memories: Memories, where: str) -> None:
+    chain(memories)
+    before = current(memories)
+    done = memories.delete_where(where)
+    left = current(memories)
+    assert {link for pair in left.values() for link in pair} <= {None, *left}
+    assert len({corrected for corrected, _ in left.values()}) == len(left)  # the chain has closed
+    assert done.undo_to is not None
+    undone = memories.rollback(done.undo_to, where=done.undo_where)
+    assert current(memories) == before
+    assert undone.undo_to is not None
+    memories.rollback(undone.undo_to, where=undone.undo_where)
+    assert current(memories) == left
+
+
+def test_a_rollback_to_before_a_correction_leaves_no_link(memories: Memories) -> None:
+    older = create(memories, OLD)
+    before = memories._clock()
+    newer = create(memories, NEW)
+    undone = memories.rollback(before)
+    assert current(memories) == {older: (None, None)}
+    assert undone.undo_to is not None
+    memories.rollback(undone.undo_to)
+    assert current(memories) == {older: (None, newer), newer: (older, None)}
+
+
+def test_a_rollback_of_another_text_links_again(memories: Memories) -> None:
+    older, newer = (create(memories, text) for text in (OLD, NEW))
+    before = memories._clock()
+    memories.update(newer, "The office is in Rome.")
+    memories.rollback(before)
+    assert current(memories) == {older: (None, newer), newer: (older, None)}
+
+
+@pytest.mark.parametrize("where", SOME)
+def test_what_is_forgotten_at_once_leaves_no_link(memories: Memories, where: str) -> None:
+    chain(memories)
+    memories.forget_where(where)
+    left = current(memories)
+    assert {link for pair in left.values() for link in pair} <= {None, *left}
+
+
+@pytest.mark.parametrize("where", SOME)
+def test_memories_that_move_to_a_project_together_stay_linked(memories: Memories, where: str) -> None:
+    chain(memories)
+    before = current(memories)
+    memories.tag_where(where, tags={"project": "shop"})
+    project = {each.id: each.tags.get("project") for each in memories.list().memories}
+    after = current(memories)
+    for newer, (older, _) in after.items():
+        assert older is None or (project[older] == project[newer] and after[older][1] == newer)
+    assert where != SOME[-1] or after == before
+
+
+def test_a_restored_middle_stands_in_its_chain_again(memories: Memories) -> None:
+    ids = chain(memories)
+    before = current(memories)
+    memories.delete(ids[1])
+    memories.restore(ids[1])
+    assert current(memories) == before
+
+
+def test_what_replaces_a_correction_corrects_what_that_one_did(memories: Memories) -> None:
+    ids = [create(memories, text) for text in (OLD, NEW)]
+    ids.append(create(memories, NEWEST, supersedes=ids[1]))
+    assert current(memories) == {ids[0]: (None, ids[2]), ids[2]: (ids[0], None)}
+
+
+@pytest.mark.parametrize("edited", [None, "The API listens on port 9191."])
+def test_what_waits_corrects_nothing_until_it_is_accepted(memories: Memories, edited: str | None) -> None:
+    older = create(memories, OLD)
+    waiting = create(memories, NEW, pending=True)
+    assert current(memories) == {older: (None, None)}
+    accepted_at = memories._clock()
+    [accepted] = memories.review.accept([waiting], content=edited)
+    assert accepted.memory.corrects == older
+    assert current(memories) == {older: (None, waiting), waiting: (older, None)}
+    assert [hit.memory.corrected_by for hit in memories.search("Which port?", as_of=accepted_at)] == [None]
+
+
+def test_what_is_rejected_corrects_nothing(memories: Memories) -> None:
+    older = create(memories, OLD)
+    memories.review.reject([create(memories, NEW, pending=True)])
+    assert current(memories) == {older: (None, None)}
+
+
+def test_a_foreign_file_links_nothing(memories: Memories, tmp_path: Path) -> None:
+    older = create(memories, OLD)
+    lines: list[str] = []
+    with Memories(f"sqlite:///{tmp_path}/theirs.db", embedder="none") as theirs:
+        create(theirs, "The door is red.")
+        export(theirs._store, lines.append, namespaces=None, progress=lambda *_: None)
+    shape = json.loads(lines[1])
+    shape["fields"] = {"corrects": older, "corrected_by": older, "corrected_at": 0}
+    file = [{"format": "memories", "version": 1}, shape]
+    given = [json.dumps(line).encode() for line in file]
+    import_(memories._store, given, None, namespaces=None, intake=Intake("file"))
+    [waiting] = memories.review.page().memories
+    assert (waiting.corrects, waiting.corrected_by) == (None, None)
+
+
+@pytest.mark.parametrize("threshold", [0.8, 1.0])
+def test_sentences_under_one_heading_stand_beside_each_other(threshold: float) -> None:
+    assert not corrects("Bees: Bob fears them", "Bees: Ann keeps them", None, threshold=threshold)
+    assert corrects("Editor: vim", "Editor: emacs", None, threshold=threshold)
