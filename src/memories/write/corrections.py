@@ -40,6 +40,7 @@ _SHARED = 0.45  # of the words of the longer text
 _NEAR = 0.4  # of the cosine from which two texts may say the same: below it they speak of two things
 _ARTICLES = frozenset("the a an , do does we".split())
 _OF_DATES = frozenset("de du di da do del .".split())  # 31 de marzo, 31. März
+_LIGHT = SOFT | _ARTICLES | _OF_DATES | CUES | BE | DATES | {"not", "no", "t", "s", "is", "are"}
 _BEST = frozenset("favourite favorite preferred main primary default first chosen current native official".split())
 _TOWARDS = frozenset("to from by through via under behind near into over inside beside until".split())
 _DEFINITE = frozenset("the our my your his her their its this".split())
@@ -62,15 +63,34 @@ def corrects(new: str, old: str, similarity: float | None, *, threshold: float) 
         return False
     if is_unspaced(new) and is_unspaced(old):
         return _exchanged_signs(new, old)
-    if not _share_words(new, old):
+    if not _share_words(new, old) or _differs_twice(_tokens(new), _tokens(old)):
         return False
     ours, theirs = (_told(words) for words in aligned(new, old))
     return _says_so(ours, theirs) or _exchanged(ours, theirs)
 
 
+def _differs_twice(new: Sequence[str], old: Sequence[str]) -> bool:
+    """Say, without reading them, whether texts differ in two places with a word between them that counts."""
+    if "from" in new or "instead" in new:
+        return False
+    start, shorter = 0, min(len(new), len(old))
+    while start < shorter and new[start] == old[start]:
+        start += 1
+    end = 0
+    while end < shorter - start and new[-1 - end] == old[-1 - end]:
+        end += 1
+    between = {*new[start : len(new) - end]} & {*old[start : len(old) - end]}
+    return any(word.isalpha() and word not in _LIGHT for word in between)
+
+
+@functools.lru_cache(maxsize=2)
+def _tokens(text: str) -> Sequence[str]:
+    return re.findall(r"\w+", text.lower())
+
+
 @functools.lru_cache(maxsize=2)
 def _words(text: str) -> frozenset[str]:
-    return frozenset(re.findall(r"\w+", text.lower()))
+    return frozenset(_tokens(text))
 
 
 def _share_words(new: str, old: str) -> bool:

@@ -87,7 +87,7 @@ def bare(text: str) -> str:
     return _ENDING.sub("", " ".join(spelled.split()))
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=256)
 def read(text: str) -> tuple[Sequence[Word], Sequence[Word]]:
     """Return the words of a text as they were written, and as they are understood; kept, since one is judged often."""
     cut = _surface(text)
