@@ -95,9 +95,8 @@ def created(result: "Created") -> str:
     lines = [head, memory(result.memory)]
     if result.similar_to:
         told = "Similar memories; if it corrects one, delete that one:"
-        if result.corrects:
-            told = HINT_CORRECTS.format(id=safe(result.memory.id), corrects=safe(result.corrects))
-        lines.append(_paint(_YELLOW, told[:1].upper() + told[1:]))
+        linked = HINT_CORRECTS.format(id=safe(result.memory.id), corrects=safe(result.corrects or ""))
+        lines.append(_paint(_YELLOW, f"S{linked[1:]}" if result.corrects else told))
         lines += [_one(item.id, item.content, _alike(item, item.difference)) for item in result.similar_to]
     if result.note:
         lines.append(_paint(_YELLOW, safe(result.note)))
@@ -195,9 +194,8 @@ def history(result: History) -> str:
         head = _suspected(head, version.suspicious, ", ")
         tags = [f"  {_paint(_DIM, _tags(version.tags))}"] if version.tags else []
         blocks.append("\n".join([_paint(_DIM, head), f"  {marked(version.content, indent='  ')}", *tags]))
-    names = ("supersedes", "replaced by", "corrects", "corrected by")
-    links = (result.supersedes, result.superseded_by, result.corrects, result.corrected_by)
-    blocks += [f"{name} {safe(other)}" for name, other in zip(names, links, strict=True) if other]
+    links = ((name, getattr(result, name)) for name in ("supersedes", "superseded_by", "corrects", "corrected_by"))
+    blocks += [f"{name.replace('superseded_', 'replaced ').replace('_', ' ')} {safe(at)}" for name, at in links if at]
     return "\n\n".join(blocks)
 
 
