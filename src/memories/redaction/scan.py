@@ -10,6 +10,7 @@ from memories.redaction import contexts, rules, values
 from memories.redaction.rules import Rule
 
 MAX_KEY = 20_000  # characters of a private key
+_INSIDE = 3  # literals inside of a value that was none which are tried; a row of hundreds would take seconds
 _LEAST_RUN = r"[A-Za-z0-9_$./+=~:!%@-]{16,}"
 _LONG_RUN = r"[A-Za-z0-9_.-]{31}"
 _LONG = 31
@@ -224,8 +225,12 @@ def _at_literals(
 def _one(text: str, low: str, rule: Rule, literal: str, at: int) -> Iterator[Found]:
     """Yield what one rule finds at the places of one of its literals, of which the first is known."""
     match = _compiled(rule.pattern).match
-    done = 0
+    done = refused = inside = 0
     while at >= 0:
+        inside = inside + 1 if at < refused else 0
+        if inside > _INSIDE:
+            at = low.find(literal, refused)
+            continue
         end = 0
         for place in range(max(done, at - rule.before), at + 1):
             matched = match(text, place)
@@ -237,6 +242,8 @@ def _one(text: str, low: str, rule: Rule, literal: str, at: int) -> Iterator[Fou
             if matched and rule.line:
                 end = matched.end()
                 break
+            if matched:
+                refused = max(refused, matched.end())
         done = max(done, end)
         at = low.find(literal, max(at + 1, done))
 
