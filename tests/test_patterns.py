@@ -439,7 +439,7 @@ def test_the_time_of_a_function_grows_with_the_length_of_its_text(name: str) -> 
 # --- the check itself ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pattern", [r"(a+)+b", r"(.*a)*x", r"\s+$", r"\w+@", r"(?:x|xx)+y", r'"id"\s*:\s*\s*"'])
+@pytest.mark.parametrize("pattern", [r"(a+)+b", r"(.*a)*x", r"\s+$", r"\w+@", r"(?:x|xx)+y"])
 def test_a_pattern_that_takes_the_square_of_its_text_is_told(pattern: str) -> None:
     assert steep(used(Found("", pattern, 0, "finditer")), hostile(pattern, 0)) != []
 

@@ -9,7 +9,7 @@ import pytest
 from memories import Memories, MemoriesError, RequestError
 
 Size = Callable[[int, int], int]
-UNKNOWN = ("usr_id", "user_id", "namespace", "namespaces", "all", "owner", "where", "filter")
+UNKNOWN = ("usr_id", "user_id", "namespace", "namespaces", "all", "owner", "filter")
 
 
 def secret(name: str) -> str:

@@ -45,7 +45,7 @@ _BEST = frozenset("favourite favorite preferred main primary default first chose
 _TOWARDS = frozenset("to from by through via under behind near into over inside beside until".split())
 _DEFINITE = frozenset("the our my your his her their its this".split())
 _HAN = re.compile(r"是|为|在|叫|住|：|:|为|到|每|は|が|に|은|는|이|가")
-_ADJECTIVE = re.compile(r"\w{3,}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less|ish|ant|ent)")
+_ADJECTIVE = re.compile(r"\w{3,40}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less|ish|ant|ent)")
 
 
 def corrects(new: str, old: str, similarity: float | None, *, threshold: float) -> bool:

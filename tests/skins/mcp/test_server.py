@@ -194,7 +194,7 @@ def test_what_is_known_is_not_stored_again(modern: Agent) -> None:
     other = modern.call("create_memory", content=said.replace("5433", "5434"))
     assert other["stored"] is True
     assert [alike["id"] for alike in other["similar_to"]] == [first["id"]]
-    assert "delete_memory" in other["hint"]
+    assert other["memory"]["corrects"] == first["id"] and "corrected_by" in other["hint"]
     reworded = said.replace("behind the old shop", "behind old shop")
     refused = modern.call("create_memory", content=reworded)
     assert (refused["stored"], [alike["id"] for alike in refused["duplicates"]]) == (False, [first["id"]])
@@ -599,8 +599,7 @@ def test_what_cannot_be_read_is_refused_and_not_left_unanswered(modern: Agent, l
 
 @pytest.mark.parametrize(
     "line",
-    ["", "no JSON", "[" * 100_000, r'"\ud800"', r'{"id":1,"method":"\ud800"}',
-     r'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\ud83d\ude00 \\ud800 b"}}',
+    [r'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\ud83d\ude00 \\ud800 b"}}',
      '{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":' + "[" * 120 + "]" * 120 + "}}"],
 )  # fmt: skip
 def test_other_lines_are_left_as_they_are(line: str) -> None:

@@ -243,7 +243,8 @@ class SQLiteFile:
     def snapshots(self) -> tuple[str, ...]:
         """Return the copies that migrations, restores and repairs left beside the file, and backups in their folder."""
         names = (*(f"{self.path.name}.{kind}" for kind in COPIES), f"backups/{self.path.stem}-*.db")
-        return tuple(sorted(str(found) for name in names for found in self.path.parent.glob(name)))
+        with filesystem_errors(self.path.parent):
+            return tuple(sorted(str(found) for name in names for found in self.path.parent.glob(name)))
 
     # --- connections -----------------------------------------------------------------------------------------------
 
