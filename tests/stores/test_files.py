@@ -290,6 +290,14 @@ def test_a_folder_that_everybody_may_write_is_refused(store: FilesStore, folder:
     store.append([record("n")])
 
 
+def test_a_folder_that_everybody_may_write_is_refused_at_the_first_write(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(StoreError, match="chmod o-w"):
+        FilesStore(folder, SPACE).append([record("m")])
+    assert list(folder.iterdir()) == []
+
+
 def test_a_folder_that_may_only_be_read_is_read_and_not_touched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(folder, foreign(1))
     monkeypatch.setattr(os, "access", lambda path, mode: False)

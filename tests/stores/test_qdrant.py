@@ -1012,6 +1012,18 @@ def test_a_folder_that_others_may_write_is_refused(folder: Path) -> None:
         store.count(pool())
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
+def test_what_is_in_a_folder_is_for_its_owner_alone(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = QdrantStore(f"qdrant:///{folder}", SPACE)
+        store.append([record("m")])
+        store.close()
+    finally:
+        os.umask(before)
+    assert {part.stat().st_mode & 0o077 for part in [folder, *folder.rglob("*")]} == {0}
+
+
 def test_a_place_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     store = QdrantStore(f"qdrant:///{tmp_path / 'file' / 'qdrant'}", SPACE)

@@ -76,10 +76,10 @@ class Folder:
             yield
 
     def _make(self) -> None:
+        for folder in (self.path, self.inner):
+            if folder.is_dir() and (doubt := open_to_everybody(folder, folder.stat())):
+                raise StoreError(f"{folder} {doubt}")
         if self.inner.is_dir():
-            for folder in (self.path, self.inner):
-                if doubt := open_to_everybody(folder, folder.stat()):
-                    raise StoreError(f"{folder} {doubt}")
             return
         for folder in (*reversed(self.path.parents), self.path, self.inner):
             if not folder.exists():

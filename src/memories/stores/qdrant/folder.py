@@ -150,6 +150,8 @@ class _Held:
             asked = models.CreateCollection.model_validate(body)
             if not self._has(collection):
                 self._client.create_collection(collection, vectors_config=asked.vectors, metadata=asked.metadata)
+                for part in self.folder.rglob("*"):  # the client leaves it to the umask
+                    part.chmod(0o700 if part.is_dir() else 0o600)
             return True
         if verb is Verb.REMOVE:
             self._opened.pop(collection, None)
