@@ -122,9 +122,16 @@ class Node:
         self._control("promote", "-w")
 
     def kill(self) -> None:
-        """Kill the server as a crash would, with no chance to write anything down."""
+        """Kill the server as a crash would, with no chance to write anything down.
+
+        With the processes of its connections, which would serve one more request before they notice.
+        """
         pid = int((self.data / "postmaster.pid").read_text().splitlines()[0])
-        os.kill(pid, signal.SIGKILL)
+        children = Path(f"/proc/{pid}/task/{pid}/children")
+        serving = map(int, children.read_text().split()) if children.exists() else ()
+        for each in (pid, *serving):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
 
     def reload(self, **settings: object) -> None:
         self.configure(**settings)
