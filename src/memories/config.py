@@ -13,6 +13,7 @@ from memories.errors import ConfigError, InvalidInput
 from memories.models import SHARED
 
 if TYPE_CHECKING:
+    from memories.redaction.redactor import Redactor
     from memories.redaction.rules import Rule
 
 
@@ -99,6 +100,12 @@ class Config(NamedTuple):
     sources: Mapping[str, str]
     identity: str | None = None
     redact_rules: "tuple[Rule, ...]" = ()
+
+    def redactor(self) -> "Redactor":
+        """Return what takes secrets out of what is written, as these settings want it."""
+        from memories.redaction.redactor import Redactor  # reading does without it
+
+        return Redactor(self.redact, self.redact_rules)
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:

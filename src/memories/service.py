@@ -664,9 +664,7 @@ class Memories:
         return from_millis(to_millis(self._clock()))
 
     def _redactor(self, redact: bool) -> "Redactor | None":
-        from memories.redaction.redactor import Redactor  # only what writes needs it
-
-        return Redactor(self.config.redact, self.config.redact_rules) if redact else None
+        return self.config.redactor() if redact else None
 
     def _limit(self, given: int | None) -> int:
         return self.config.default_limit if given is None else validate.limit(given)

@@ -88,10 +88,7 @@ class ChromaMcpBackend:
     @functools.cached_property
     def redactor(self) -> "Redactor":
         """As the settings want it."""
-        from memories.redaction.redactor import Redactor  # reading does without it
-
-        config = load_config()
-        return Redactor(config.redact, config.redact_rules)
+        return load_config().redactor()
 
     def ensure_collections(self, names: Sequence[str]) -> None:
         """Make the collections that are missing."""

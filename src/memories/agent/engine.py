@@ -54,9 +54,7 @@ class EngineBackend:
     @property
     def redactor(self) -> "Redactor":
         """As the settings of the memory want it."""
-        from memories.redaction.redactor import Redactor  # reading does without it
-
-        return Redactor(self.memories.config.redact, self.memories.config.redact_rules)
+        return self.memories.config.redactor()
 
     def ensure_collections(self, names: Sequence[str]) -> None:
         """Check that the store answers; its two collections are always there.

@@ -26,7 +26,7 @@ def find(config: Config, waiting: Iterable[tuple[Path, int, str]], progress: Pro
         waiting: The lines of the queues: the file, the number, and the line.
         progress: Is told how many records were looked at.
     """
-    redactor = Redactor("secrets" if config.redact == "off" else config.redact, config.redact_rules)
+    redactor = (config._replace(redact="secrets") if config.redact == "off" else config).redactor()
     found = itertools.chain(_in_store(config, redactor, progress), _in_queues(waiting, redactor))
     named = list(itertools.islice(found, MAX_FINDINGS))
     more = sum(1 for _ in found)

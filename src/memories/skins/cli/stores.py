@@ -144,7 +144,6 @@ def import_(
     from memories.embedders import open_embedder
     from memories.ids import new_id
     from memories.origin import origin
-    from memories.redaction.redactor import Redactor
     from memories.stores.logged import logged
     from memories.transfer.importing import Intake, check
     from memories.transfer.importing import import_ as run
@@ -152,7 +151,7 @@ def import_(
 
     names = _namespaces(config, all_namespaces, no_shared)
     embedder = open_embedder(config.embedder, config)
-    redactor = None if no_redact else Redactor(config.redact, config.redact_rules)
+    redactor = None if no_redact else config.redactor()
 
     with _readable(file) as lines:
 
