@@ -110,8 +110,8 @@ def to_turn(record: Record) -> Turn:
         message_id=None if record.key is None else record.key.rpartition(_SCOPE)[2],
         tags=labels,
         origin=origin_of(record.labels),
-        redacted=tuple(str(record.fields.get("redacted", "")).split()),
-        suspicious=tuple(str(record.fields.get("suspicious", "")).split()),
+        redacted=record.names("redacted"),
+        suspicious=record.names("suspicious"),
     )
 
 

@@ -95,11 +95,6 @@ def plain_key(stored: str | None) -> str | None:
     return None if stored is None else stored.rpartition(_SCOPE)[2]
 
 
-def redacted(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the kinds of the secrets that the fields of a record name."""
-    return tuple(str(fields.get("redacted", "")).split())
-
-
 def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -139,8 +134,8 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         origin=origin_of(latest.labels),
         pending=latest.ended_by == PENDING,
         **_acceptance(fields),
-        redacted=redacted(fields),
-        suspicious=suspicious(latest),
+        redacted=latest.names("redacted"),
+        suspicious=latest.names("suspicious"),
         source=fields.get("source"),
         corrects=fields.get("corrects"),
         corrected_by=corrected_by(latest, now),
@@ -165,7 +160,7 @@ def to_version(record: Record) -> Version:
         ended_by=record.ended_by,
         origin=origin_of(record.labels),
         **_acceptance(record.fields),
-        suspicious=suspicious(record),
+        suspicious=record.names("suspicious"),
     )
 
 
@@ -174,11 +169,6 @@ def _acceptance(fields: Mapping[str, Any]) -> dict[str, Any]:
     if "accepted_at" not in fields:
         return {}
     return {"accepted_at": from_millis(fields["accepted_at"]), "accepted_by": fields.get("accepted_by")}
-
-
-def suspicious(record: Record) -> tuple[str, ...]:
-    """Return what a version or a turn was marked with when it was written; see `write.suspicion`."""
-    return tuple(str(record.fields.get("suspicious", "")).split())
 
 
 def confidence(record: Record, now: datetime, half_life_hours: float) -> float:

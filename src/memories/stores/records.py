@@ -66,6 +66,10 @@ class Record(NamedTuple):
     accesses: int = 0
     session: int | None = None
 
+    def names(self, field: str) -> tuple[str, ...]:
+        """Return the names that a field holds, which are written with a blank between them; none if it is not there."""
+        return tuple(str(self.fields.get(field, "")).split())
+
 
 class Filter(NamedTuple):
     """Selects records; all conditions must hold.

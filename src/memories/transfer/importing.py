@@ -421,7 +421,7 @@ class _Importer:
                 namespace = line.record.ref.namespace
                 self.result.pending[namespace] = self.result.pending.get(namespace, 0) + 1
             if line.given is not None:
-                self.result.redacted.update(str(line.record.fields["redacted"]).split())
+                self.result.redacted.update(line.record.names("redacted"))
         self.result.without_vector += sum(self._embedder is None for _ in stored)
 
     def _reject(self, line: _Line, reason: str) -> None:

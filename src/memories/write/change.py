@@ -57,7 +57,7 @@ def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: U
         if content == latest.text and tags == before:
             return latest
         fresh = content != latest.text
-        named = (*(() if fresh else versions.redacted(latest.fields)), *kinds)
+        named = (*(() if fresh else latest.names("redacted")), *kinds)
         changes = {"text": content, "labels": validate.tags(tags), "fields": {"redacted": " ".join(named) or None}}
         new = versions.next_version(latest, "update", now, fresh=fresh, **changes)
         _refuse_taken_key(lookup, latest, new)

@@ -276,7 +276,7 @@ class Writer(NamedTuple):
                 judgement.reason,
                 record.ref.namespace,
                 origin_of(record.labels),
-                versions.suspicious(record),
+                record.names("suspicious"),
             )
             if judgement.verdict is Verdict.SAME:
                 same = same or record
