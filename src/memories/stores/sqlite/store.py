@@ -265,11 +265,11 @@ class SQLiteStore:
         limit = -1 if at_most is None else at_most
         with self._file.read() as db:
             known = counts.counted(db, namespace_ids(db, where), where)
+            if known is None:
+                selected = selection(db, where)
+                known = selected.rarest if selected.plain and len(selected.labels) == 1 else None
             if known is not None:
                 return known if at_most is None else min(known, at_most)
-            selected = selection(db, where)
-            if selected.plain and len(selected.labels) == 1:
-                return min(selected.rarest, selected.rarest if at_most is None else at_most)
             sql = f"SELECT count(*) FROM (SELECT 1 FROM record r WHERE {selected.find} LIMIT ?)"
             return int(fetch_value(db, sql, (*selected.values, limit)))
 
