@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
+from torture.forks import ON_PATH
+
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 # The process that starts, kills and checks. It never opens the store itself: all that do are its forks, which begin
 # warm and die with it. Each writer keeps a ledger: `+id` after a create returned, `-id` before a forget begins, `=id`
 # after it returned.
 DRIVER = """
-import ctypes, json, os, random, signal, sys, time, traceback
+import json, os, random, signal, sys, time
+from torture import forks
+from torture.forks import fork
 from pathlib import Path
 import memories.search.search, memories.stores.sqlite.store, memories.stores.sqlite.vectors
 import memories.text, memories.versions
@@ -26,24 +30,9 @@ from memories.stores.sqlite.store import SQLiteStore
 
 open_embedder("fake").embed("warm")
 mode, folder, rounds, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-libc = ctypes.CDLL(None)
+forks.LONGEST_SECONDS = 900
 drawn = random.Random(seed)
 totals = {"acknowledged": 0, "forgotten": 0, "rounds": 0, "unfinished": 0}
-
-
-def fork(work, *arguments):
-    child = os.fork()
-    if child:
-        return child
-    libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    signal.alarm(900)
-    failed = 0
-    try:
-        work(*arguments)
-    except BaseException:
-        traceback.print_exc()
-        failed = 1
-    os._exit(failed)
 
 
 def write(path, ledger, number):
@@ -164,7 +153,7 @@ def kill(tmp_path: Path, run_python: RunPython, clean_environment: dict[str, str
         folder = tmp_path / "store"
         folder.mkdir(mode=0o700)
         done = subprocess.run(
-            [sys.executable, "-c", DRIVER, mode, str(folder), str(rounds), str(seed)],
+            [sys.executable, "-c", ON_PATH + DRIVER, mode, str(folder), str(rounds), str(seed)],
             capture_output=True,
             text=True,
             cwd=tmp_path,

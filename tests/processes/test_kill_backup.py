@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
+from torture.forks import ON_PATH
+
 # The process that starts, kills and checks; all that open a store are its forks, which begin warm and die with it.
 DRIVER = """
-import contextlib, ctypes, json, os, random, shutil, signal, sys, time, traceback
+import contextlib, json, os, random, shutil, signal, sys, time
+from torture import forks
+from torture.forks import fork
 from datetime import UTC, datetime
 from pathlib import Path
 import memories.search.search, memories.versions, memories.write.create, memories.write.turns
@@ -25,26 +29,11 @@ from memories.transfer.backup import back_up, restore
 
 os.environ["COUNT_ACCESSES"] = "false"
 mode, folder, rounds, seed = sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:])
-libc = ctypes.CDLL(None)
+forks.LONGEST_SECONDS = 900
 drawn = random.Random(seed)
 totals = {"rounds": 0, "killed": 0, "acked": 0}
 quiet = lambda what, done, whole: None
 STEPS = set("execute fetchall close link unlink rename replace fsync open flock pwrite write mkdir ftruncate".split())
-
-
-def fork(work, *arguments):
-    child = os.fork()
-    if child:
-        return child
-    libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    signal.alarm(900)
-    failed = 0
-    try:
-        work(*arguments)
-    except BaseException:
-        traceback.print_exc()
-        failed = 1
-    os._exit(failed)
 
 
 def finish(child):
@@ -274,7 +263,7 @@ def drilled(tmp_path: Path, environment: dict[str, str], mode: str, rounds: int)
     folder = tmp_path / "stores"
     folder.mkdir(mode=0o700)
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, mode, str(folder), str(rounds), "1"],
+        [sys.executable, "-c", ON_PATH + DRIVER, mode, str(folder), str(rounds), "1"],
         capture_output=True,
         text=True,
         cwd=tmp_path,

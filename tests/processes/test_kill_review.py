@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from torture.forks import ON_PATH
+
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 # It never opens the store itself: all that do are its forks, which begin warm and die with it. A reviewer accepts some
 # memories as they are, some as edited, and one whose key is taken meanwhile; it tells each batch that returned.
 DRIVER = """
-import ctypes, json, os, random, signal, sys, time, traceback
+import json, os, random, signal, sys, time
+from torture import forks
+from torture.forks import fork
 from pathlib import Path
 from memories import Draft, Memories
 from memories.embedders import open_embedder
@@ -21,28 +25,13 @@ from memories.write import review
 open_embedder("fake").embed("warm")
 review.BATCH_COMPARED = 3
 url, folder, rounds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-libc = ctypes.CDLL(None)
+forks.LONGEST_SECONDS = 600
 drawn = random.Random(7)
 COUNT = 24
 
 
 def opened():
     return Memories(url, embedder="fake")
-
-
-def fork(work, *arguments):
-    child = os.fork()
-    if child:
-        return child
-    libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    signal.alarm(600)
-    failed = 0
-    try:
-        work(*arguments)
-    except BaseException:
-        traceback.print_exc()
-        failed = 1
-    os._exit(failed)
 
 
 def capture(number, out):
@@ -115,6 +104,6 @@ def test_what_was_cut_short_waits_or_was_decided(
     tmp_path: Path, run_python: RunPython, size: Callable[[int, int], int], scheme: str
 ) -> None:
     rounds = size(6, 100)
-    told = json.loads(run_python(DRIVER, f"{scheme}:///{tmp_path}/store", tmp_path, rounds).stdout)
+    told = json.loads(run_python(ON_PATH + DRIVER, f"{scheme}:///{tmp_path}/store", tmp_path, rounds).stdout)
     assert told["rounds"] == rounds
     assert told["killed"] > 0

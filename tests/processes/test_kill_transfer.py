@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
+from torture.forks import ON_PATH
+
 # The process that starts, kills and checks; all that open a store are its forks, which begin warm and die with it.
 DRIVER = """
-import contextlib, ctypes, json, os, random, shutil, signal, sys, time, traceback
+import contextlib, json, os, random, shutil, signal, sys, time
+from torture import forks
+from torture.forks import fork
 from pathlib import Path
 import memories.search.search, memories.stores.sqlite.turns, memories.versions, memories.write.create
 from memories import Memories, EmbedderMismatch
@@ -27,7 +31,7 @@ from memories.transfer.pages import places, total
 
 os.environ["COUNT_ACCESSES"] = "false"  # exports are compared, and a search would be one
 mode, folder, rounds, seed, least = sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:])
-libc = ctypes.CDLL(None)
+forks.LONGEST_SECONDS = 900
 drawn = random.Random(seed)
 totals = {"rounds": 0, "killed": 0, "in_the_middle": 0}
 needs = 0.3  # seconds that the work needs on this machine if nobody kills it, as the last time that it was done
@@ -40,21 +44,6 @@ class Other(FakeEmbedder):
 
     def embed(self, text):
         return -super().embed(text)
-
-
-def fork(work, *arguments):
-    child = os.fork()
-    if child:
-        return child
-    libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    signal.alarm(900)
-    failed = 0
-    try:
-        work(*arguments)
-    except BaseException:
-        traceback.print_exc()
-        failed = 1
-    os._exit(failed)
 
 
 def finish(child):
@@ -259,7 +248,7 @@ def killed(tmp_path: Path, environment: dict[str, str], mode: str, rounds: int, 
     folder = tmp_path / "stores"
     folder.mkdir(mode=0o700)
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, mode, str(folder), str(rounds), "1", str(least)],
+        [sys.executable, "-c", ON_PATH + DRIVER, mode, str(folder), str(rounds), "1", str(least)],
         capture_output=True,
         text=True,
         cwd=tmp_path,
