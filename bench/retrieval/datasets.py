@@ -4,6 +4,7 @@ import json
 import random
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ _DAY = timedelta(days=1)
 _EPOCH = datetime(2024, 1, 1, tzinfo=UTC)  # where a data set says nothing of time
 _CLOCKS = ("%I:%M %p on %d %B, %Y", "%d.%m.%Y, %H:%M:%S", "%d.%m.%Y, %H:%M", "%Y-%m-%d %H:%M:%S")
 _ONE = "everyone"  # the pool of all conversations
+_AGAIN = "~"  # between the number of a message and which of those with that number it is
 
 
 class DataError(ValueError):
@@ -346,20 +348,44 @@ def _beside(chat: Path) -> Path:
     return files[0]
 
 
-def _beam_turns(chat: str, batches: Sequence[Mapping[str, Any]]) -> Iterator[Turn]:
-    groups = [
-        (f"{chat}/{batch.get('batch_number', number)}.{place}", group, batch.get("time_anchor") if place == 1 else None)
-        for number, batch in enumerate(batches, 1)
-        for place, group in enumerate(batch["turns"], 1)
-    ]
+def _beam_turns(chat: str, batches: Sequence[Any]) -> Iterator[Turn]:
+    groups = list(_groups(batches))
     anchors = [next(filter(None, (m.get("time_anchor") for m in group)), anchor) for _, group, anchor in groups]
     starts = group_starts([anchor and _anchor(anchor) for anchor in anchors])
     before = starts[0] if starts else _EPOCH
-    for (session, group, _), start in zip(groups, starts, strict=True):
+    used: Counter[str] = Counter()
+    for (place, group, _), start in zip(groups, starts, strict=True):
         spoken = [{**message, "content": _unmarked(message)} for message in group if _unmarked(message)]
-        times = [max(before, start) + BETWEEN_TURNS * place for place in range(len(spoken))]
+        times = [max(before, start) + BETWEEN_TURNS * at for at in range(len(spoken))]
         before = times[-1] + BETWEEN_TURNS if times else before
-        yield from _exchanges(session, [(f"{chat}/{message['id']}", message) for message in spoken], times)
+        named = [(_once(f"{chat}/{message['id']}", used), message) for message in spoken]
+        yield from _exchanges(f"{chat}/{place}", named, times)
+
+
+def _groups(batches: Sequence[Any], plan: str = "") -> Iterator[tuple[str, list[Any], str | None]]:
+    """Yield the groups of messages of a chat, each with its place and the date of its batch.
+
+    A chat is a list of batches. The repository has a batch as an object with `turns`, lists of messages; the data set's
+    own files have it as one list of messages. Chats of 10M tokens are lists of plans: objects of one or more chats by
+    name, some of them null.
+    """
+    for number, batch in enumerate(batches, 1):
+        if isinstance(batch, Mapping) and "turns" not in batch:
+            for name, inner in batch.items():
+                yield from _groups(inner or (), f"{plan}{name}.")
+            continue
+        if isinstance(batch, Mapping):
+            place, groups, anchor = batch.get("batch_number", number), batch["turns"], batch.get("time_anchor")
+        else:
+            place, groups, anchor = number, [batch], None
+        for at, group in enumerate(groups, 1):
+            yield f"{plan}{place}.{at}", group, anchor if at == 1 else None
+
+
+def _once(at: str, used: Counter[str]) -> str:
+    """Return the id of a message, with a number behind it where others have the same."""
+    used[at] += 1
+    return at if used[at] == 1 else f"{at}{_AGAIN}{used[at]}"
 
 
 def group_starts(anchors: Sequence[datetime | None]) -> list[datetime]:
@@ -396,10 +422,12 @@ def _unmarked(message: Mapping[str, Any]) -> str:
 
 def _beam_questions(chat: str, abilities: Mapping[str, Any], turns: Sequence[Turn]) -> Iterator[Question]:
     known = {turn.id: turn for turn in turns}
+    # A number that several messages have does not say which of them answers.
+    doubtful = {turn.id.partition(_AGAIN)[0] for turn in turns if _AGAIN in turn.id}
     for ability, asked in abilities.items():
         for number, item in enumerate(asked if ability != "abstention" else (), 1):
             ids = (f"{chat}/{at}" for at in source_ids(item.get("source_chat_ids")))
-            gold = [known[at] for at in ids if at in known]
+            gold = [known[at] for at in ids if at in known and at not in doubtful]
             if gold:
                 yield Question(
                     id=f"{chat}/{ability}/{number}",

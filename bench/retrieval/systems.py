@@ -13,10 +13,11 @@ import numpy as np
 
 from bench import corpus, peers, report
 from bench.retrieval import progress
-from bench.retrieval.datasets import Conversation, Pool, Question, Turn
+from bench.retrieval.datasets import Pool, Question, Turn
 from bench.retrieval.metrics import DEPTH
 from bench.retrieval.vectors import KeptVectors
 from memories import Memories, TurnDraft, load_config
+from memories.models import MAX_TURN_CHARACTERS
 
 NAMES = ("memories", "fts5", "dense", "rrf", "chroma")
 _RRF_K = 60  # Cormack, Clarke and Büttcher, 2009
@@ -61,7 +62,7 @@ def texts(names: Sequence[str], pools: Sequence[Pool]) -> Iterator[str]:
     """Yield the texts whose vectors these systems need; questions are not among them."""
     for pool in pools:
         if "memories" in names:
-            yield from (turn.text for turn in pool.turns)
+            yield from (part for turn in pool.turns for part in parts(turn.text))
         if {"dense", "rrf"} & set(names):
             yield from (turn.said for turn in pool.turns)
         if "chroma" in names:
@@ -90,8 +91,9 @@ def _memories(pools: Sequence[Pool], embedder: KeptVectors, folder: Path) -> Ite
             home = Memories(namespace=_namespace(pool.name), shared=False, config=config, embedder=embedder)
             homes[pool.name] = stack.enter_context(home)
             for conversation in pool.conversations:
-                stored = home.add_turns(conversation.id, _drafts(conversation))
-                for turn, kept in zip(conversation.turns, stored, strict=True):
+                said = [(turn, part) for turn in conversation.turns for part in parts(turn.text)]
+                stored = home.add_turns(conversation.id, [_draft(turn, part) for turn, part in said])
+                for (turn, _), kept in zip(said, stored, strict=True):
                     ids[pool.name, kept.conversation_id, kept.index] = turn.id
                 advance(1)
 
@@ -102,13 +104,21 @@ def _memories(pools: Sequence[Pool], embedder: KeptVectors, folder: Path) -> Ite
         yield find
 
 
-def _drafts(conversation: Conversation) -> list[TurnDraft]:
-    return [
-        TurnDraft(content=turn.text, role=turn.role, created_at=turn.said_at)
-        if turn.role
-        else TurnDraft(content=turn.text, speaker=turn.speaker, created_at=turn.said_at)
-        for turn in conversation.turns
-    ]
+def parts(text: str) -> list[str]:
+    """Return a message as turns can hold it: whole, or cut between lines or words into parts, which count as one."""
+    cut: list[str] = []
+    while len(text) > MAX_TURN_CHARACTERS:
+        ends = (text.rfind(mark, MAX_TURN_CHARACTERS // 2, MAX_TURN_CHARACTERS) for mark in ("\n\n", "\n", " "))
+        end = next((at for at in ends if at > 0), MAX_TURN_CHARACTERS)
+        cut.append(text[:end])
+        text = text[end:].lstrip()
+    return [*cut, text]
+
+
+def _draft(turn: Turn, part: str) -> TurnDraft:
+    if turn.role:
+        return TurnDraft(content=part, role=turn.role, created_at=turn.said_at)
+    return TurnDraft(content=part, speaker=turn.speaker, created_at=turn.said_at)
 
 
 def _namespace(name: str) -> str:

@@ -307,6 +307,34 @@ def test_beam(here: Path) -> None:
     assert question.category == "knowledge_update"
 
 
+def test_beam_as_lists_of_messages(here: Path) -> None:
+    folder = beam(here / "chats")
+    [as_objects] = datasets.load("beam", folder).pools
+    batches = json.loads((folder / "3" / "chat.json").read_text())
+    write(folder / "3" / "chat.json", [group for batch in batches for group in batch["turns"]])
+    [as_lists] = datasets.load("beam", folder).pools
+    assert [turn.text for turn in as_lists.turns] == [turn.text for turn in as_objects.turns]
+    assert [turn.said_at for turn in as_lists.turns] == [turn.said_at for turn in as_objects.turns]
+    assert len({turn.session for turn in as_lists.turns}) == 3
+    assert as_lists.questions[0].turns == as_objects.questions[0].turns
+
+
+def test_beam_of_several_plans(here: Path) -> None:
+    folder = beam(here / "chats")
+    batches = json.loads((folder / "3" / "chat.json").read_text())
+    again = [{"batch_number": 1, "turns": [[said("user", "A new plan", id=4), said("assistant", "Good", id=10)]]}]
+    plans = [{"plan-1": batches, "plan-2": None}, {"plan-1": None, "plan-2": again}]
+    write(folder / "3" / "chat.json", plans)
+    probing = {"summarization": [{"question": "What plan?", "source_chat_ids": [4, 10]}]}
+    write(folder / "3" / "pq.json", probing)
+    [pool] = datasets.load("beam", folder).pools
+    assert len({turn.id for turn in pool.turns}) == len(pool.turns) == 10
+    assert pool.turns[-1].session == "3/plan-2.1.1"
+    assert pool.turns[-1].target == pool.turns[-2].id == "3/4~2"
+    [question] = pool.questions
+    assert question.turns == {"3/4~2"}  # by the answer; which message has the number 4 cannot be told
+
+
 def test_source_ids_are_flattened() -> None:
     assert datasets.source_ids([20, [70, "72"], {"a": [174], "b": None}, "chat 9"]) == [20, 70, 72, 174]
 
@@ -527,12 +555,31 @@ def test_results_that_cannot_be_written_are_refused_before_the_work(
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_a_turn_that_is_too_long_for_us_is_said_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    item = haystack("q1", haystack_sessions=[[said("user", "a " * 60_000)], [said("user", "b")]])
-    with pytest.raises(SystemExit) as ended:
-        command.main(["longmemeval", str(write(here / "l.json", [item])), "--systems", "memories"])
-    assert ended.value.code == 2
-    assert "at most 100" in capsys.readouterr().err.splitlines()[-1]
+def test_a_message_that_no_turn_can_hold_is_found_as_one(here: Path) -> None:
+    folder = beam(here / "chats")
+    log = "\n".join(f"line {number}: all is well" for number in range(14_000))
+    hidden = f"{log}\nThe orchid costs nine euros\n{log[:50_000]}"
+    assert len(hidden) > 348_469
+    group = [said("user", hidden, id=8), said("assistant", "Read", id=9)]
+    chat = json.loads((folder / "3" / "chat.json").read_text())
+    write(folder / "3" / "chat.json", [*chat, {"batch_number": 3, "turns": [group]}])
+    asked = {"question": "What does the orchid cost?", "source_chat_ids": [8]}
+    write(folder / "3" / "pq.json", {"information_extraction": [asked]})
+    measure.run(measure.Options("beam", folder, ("memories", "fts5", "rrf"), results=here / "out.jsonl"))
+    [line] = [json.loads(line) for line in (here / "out.jsonl").read_text().splitlines()]
+    found = line["systems"]["memories"]["turns"]
+    assert found[0] == "3/8"
+    assert found.count("3/8") == 1
+
+
+@pytest.mark.parametrize("between", ["\n\n", "\n", " ", ""])
+def test_parts_of_a_message_lose_no_word(between: str) -> None:
+    text = between.join(["abcdefghi"] * 30_000)
+    cut = systems.parts(text)
+    assert len(cut) > 2
+    assert all(0 < len(part) <= 100_000 for part in cut)
+    assert between.join(cut) == text
+    assert systems.parts("short") == ["short"]
 
 
 def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
