@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memories.embedders import Embedder, minilm, open_embedder
+from memories.embedders import Embedder, embed_many, minilm, open_embedder
 from memories.embedders.minilm import MAX_WINDOWS, MiniLM
 from memories.errors import ConfigError, EmbedderError
 from memories.search.calibration import calibrated, uncalibrated
@@ -74,6 +74,23 @@ def test_the_end_of_a_long_text_is_seen(model: MiniLM) -> None:
     similar = model.embed(text) @ query
     assert similar.argmax() == len(similar) - 1
     assert similar.max() > similar[0] + 0.2
+
+
+def test_windows_of_an_answer_lean_to_its_beginning(model: MiniLM) -> None:
+    text = f"{'How to bake bread with rye flour. ' * 60}{'The train to Basel leaves at nine. ' * 60}"
+    plain = model.embed(text)
+    assert len(plain) > 2
+    user, answer, tool = embed_many(model, [text] * 3, ["user", "assistant", "tool"])
+    assert np.array_equal(user, plain)
+    assert np.array_equal(tool, plain)
+    assert np.allclose(np.linalg.norm(answer, axis=1), 1.0, atol=1e-5)
+    assert np.allclose(answer[0], plain[0], atol=1e-6)
+    halfway = (plain[-1] + plain[0]) / np.linalg.norm(plain[-1] + plain[0])
+    assert np.allclose(answer[-1], halfway, atol=1e-6)
+    [memory] = embed_many(model, [text])
+    assert np.array_equal(memory, plain)
+    [short] = embed_many(model, ["Yes"], ["assistant"])
+    assert np.array_equal(short, model.embed("Yes"))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memories import Memories
+from memories import Memories, TurnDraft
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import Conflict, EmbedderMismatch, InvalidInput, RequestError, StoreBusy, StoreDamaged, StoreError
 from memories.ids import new_id
@@ -51,6 +51,19 @@ class Unused(FakeEmbedder):
 
     def embed(self, text: str) -> Any:
         raise AssertionError(f"{text} was embedded")
+
+
+class ByLine(FakeEmbedder):
+    """An embedder that reads a line at a time."""
+
+    def embed(self, text: str) -> Any:
+        return np.concatenate([FakeEmbedder().embed(line) for line in text.split("\n")])
+
+
+class OtherByLine(ByLine):
+    """Another one; its vectors are the same."""
+
+    space = FakeEmbedder.space._replace(model="by-line/1")
 
 
 def quiet(_what: str, _done: int, _whole: int) -> None:
@@ -813,6 +826,27 @@ def test_a_store_is_searched_while_its_embedder_is_changed(full: SQLiteStore, op
     assert found_by(new, Other(), "Ünï 日本 🎉") == IDS[0]
     assert content(new) == before
     assert reembed(new, Other(), progress=quiet).embedded == 0
+
+
+def test_a_long_answer_has_the_same_vectors_however_it_comes_into_a_store(opened: Open, tmp_path: Path) -> None:
+    text = "rye bread\nwarm water\nthe train to Basel"
+    plain = ByLine().embed(text)
+    with Memories(f"sqlite:///{tmp_path}/one.db", embedder=ByLine(), namespace="ann", shared=False) as memories:
+        memories.add_turns("talk", [TurnDraft(text, role=role) for role in ("user", "assistant")])
+        memories.create(text, tags={"role": "assistant"})
+    store = opened("one")
+    refs = [found.ref for kind in (HISTORY, MEMORY) for found in store.scan(live(collection=kind), limit=9)]
+    kept = store.vectors(refs)
+    user, answer, note = (kept[ref] for ref in refs)
+    halfway = plain + plain[:1]
+    assert np.allclose(user, plain, atol=0.02)
+    assert np.allclose(answer, halfway / np.linalg.norm(halfway, axis=1, keepdims=True), atol=0.02)
+    assert np.allclose(note, plain, atol=0.02)  # whatever its tags are called
+    bare = opened("bare")
+    take_in(bare, lines_of(store), ByLine())
+    assert reembed(opened("one", None), OtherByLine(), progress=quiet).embedded == 3
+    for again in (bare.vectors(refs), opened("one", OtherByLine.space).vectors(refs)):
+        assert np.allclose([again[ref] for ref in refs], [kept[ref] for ref in refs], atol=0.02)
 
 
 def test_what_is_written_while_the_embedder_is_changed_gets_vectors_too(full: SQLiteStore, opened: Open) -> None:

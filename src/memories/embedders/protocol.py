@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 from memories.errors import EmbedderError
 from memories.stores.records import Space
 
+_ASSISTANT = "assistant"
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -82,15 +84,39 @@ class Embedded(NamedTuple):
     note: str = ""
 
 
-def embed_many(embedder: Embedder, texts: Sequence[str]) -> "list[NDArray[np.float32]]":
-    """Return the vectors of each text, in as few requests as the embedder can.
+def embed_many(
+    embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None] = ()
+) -> "list[NDArray[np.float32]]":
+    """Return the vectors to store for each text, in as few requests as the embedder can.
+
+    Args:
+        embedder: Makes them.
+        texts: What was said or written.
+        roles: Who said each of the texts: see `Record.role`; may be left out for memories.
 
     Raises:
         EmbedderError: There are no vectors for any of the texts.
     """
     if isinstance(embedder, RemoteEmbedder):
-        return embedder.embed_many(texts)
-    return [embedder.embed(text) for text in texts]
+        made = embedder.embed_many(texts)
+    else:
+        made = [embedder.embed(text) for text in texts]
+    if not roles:
+        return made
+    return [_of_reply(each) if role == _ASSISTANT else each for each, role in zip(made, roles, strict=True)]
+
+
+def _of_reply(windows: "NDArray[np.float32]") -> "NDArray[np.float32]":
+    """Return the windows of an assistant's answer, each halfway to the first, shape (windows, dimension).
+
+    A long answer is about one thing, which its beginning names; the best of many windows alone is often near a question
+    by chance. What others write goes from one thing to the next (docs/benchmarks.md has the figures).
+    """
+    if len(windows) == 1:
+        return windows
+    turned = windows + windows[:1]
+    made: NDArray[np.float32] = turned / ((turned * turned).sum(axis=1, keepdims=True) ** 0.5).clip(1e-6)
+    return made
 
 
 def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
@@ -102,11 +128,11 @@ def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
     return embedder.embed_query(text) if isinstance(embedder, RemoteEmbedder) else embedder.embed(text)
 
 
-def embed_to_store(embedder: Embedder | None, texts: Sequence[str]) -> Embedded:
+def embed_to_store(embedder: Embedder | None, texts: Sequence[str], roles: Sequence[str | None] = ()) -> Embedded:
     """Return the vectors to store with texts: none without an embedder, or where words may stand in for one.
 
     What is stored without a vector is found by its words. A vector of another model never replaces a missing one, since
-    the two can't be compared.
+    the two can't be compared. The arguments are those of `embed_many`.
 
     Raises:
         EmbedderError: There are no vectors, and the settings require them.
@@ -114,7 +140,7 @@ def embed_to_store(embedder: Embedder | None, texts: Sequence[str]) -> Embedded:
     if embedder is None:
         return Embedded([None] * len(texts))
     try:
-        return Embedded(embed_many(embedder, texts))
+        return Embedded(embed_many(embedder, texts, roles))
     except EmbedderUnavailable as exc:
         if not exc.words_instead:
             raise

@@ -66,6 +66,11 @@ class Record(NamedTuple):
     accesses: int = 0
     session: int | None = None
 
+    @property
+    def role(self) -> str | None:
+        """Who said it, as one of `ROLES`; None for a memory, whose tags are free."""
+        return self.labels.get(ROLE) if self.ref.collection is Collection.HISTORY else None
+
     def names(self, field: str) -> tuple[str, ...]:
         """Return the names that a field holds, which are written with a blank between them; none if it is not there."""
         return tuple(str(self.fields.get(field, "")).split())

@@ -72,7 +72,7 @@ def with_vectors(
         return [record._replace(vectors=None) for record in records]
     vectors = {ref: rows for ref, rows in kept.items() if rows.shape[1] == embedder.space.dimension}
     bare = [record for record in records if record.ref not in vectors]
-    made = embed_many(embedder, [record.text for record in bare]) if bare else []
+    made = embed_many(embedder, [record.text for record in bare], [record.role for record in bare]) if bare else []
     vectors |= {record.ref: rows for record, rows in zip(bare, made, strict=True)}
     return [record._replace(vectors=vectors[record.ref]) for record in records]
 

@@ -91,7 +91,9 @@ class _Run:
             )
         self._seen = refs
         if records:
-            vectors = embed_many(self._embedder, [record.text for record in records])
+            vectors = embed_many(
+                self._embedder, [record.text for record in records], [record.role for record in records]
+            )
             rows = {record.ref: rows for record, rows in zip(records, vectors, strict=True)}
             self._store.stage(self._embedder.space, rows)
         self.done += len(records)

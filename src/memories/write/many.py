@@ -320,7 +320,11 @@ def vectors_of(store: Store, embedder: "Embedder | None", records: Sequence[Reco
         kept = store.vectors([record.ref for record in part])
         found |= {ref: rows for ref, rows in kept.items() if rows.shape[1] == dimension}
         bare = [record for record in part if record.ref not in found]
-        made = embed_to_store(embedder, [record.text for record in bare]).vectors if bare else []
+        made = (
+            embed_to_store(embedder, [record.text for record in bare], [record.role for record in bare]).vectors
+            if bare
+            else []
+        )
         found |= {record.ref: rows for record, rows in zip(bare, made, strict=True)}
     return found
 

@@ -51,7 +51,9 @@ def append(
         return []
     several = len(drafts) > 1
     checked = [_checked(draft, now, redactor, number if several else None) for number, draft in enumerate(drafts, 1)]
-    vectors = embed_to_store(embedder, [draft.content for draft, _ in checked]).vectors
+    vectors = embed_to_store(
+        embedder, [draft.content for draft, _ in checked], [draft.role for draft, _ in checked]
+    ).vectors
     written: list[Record] = []
     new: list[Record] = []
     keyed: dict[str, Record] = {}
