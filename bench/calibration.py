@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bench import report
 from bench.retrieval import datasets
 from bench.retrieval.vectors import KeptVectors
+from memories.embedders import embed_many
 from memories.search.calibration import calibrated, uncalibrated
 from memories.search.speakers import without
 
@@ -71,18 +72,23 @@ def _cosines(data: datasets.DataSet, embedder: KeptVectors, rng: random.Random) 
     related, unrelated = [], []
     for pool in data.pools:
         speakers = {turn.speaker for turn in pool.turns if turn.speaker}
-        said: dict[str, list[str]] = {}
+        said: dict[str, list[datasets.Turn]] = {}
         for turn in pool.turns:
-            said.setdefault(turn.target, []).append(turn.text)
-        others = [turn.text for other in data.pools if other is not pool for turn in other.turns]
+            said.setdefault(turn.target, []).append(turn)
+        others = [turn for other in data.pools if other is not pool for turn in other.turns]
         for question in pool.questions:
             vector = embedder.embed_query(without(question.text, speakers)).sum(axis=0)
             vector /= np.linalg.norm(vector)
-            answers = [text for target in question.turns for text in said[target]]
+            answers = [turn for target in question.turns for turn in said[target]]
             if answers and others:
-                related.append(max(float((embedder.embed(text) @ vector).max()) for text in answers))
-                unrelated.append(float((embedder.embed(rng.choice(others)) @ vector).max()))
+                related.append(float((np.concatenate(_stored(embedder, answers)) @ vector).max()))
+                unrelated.append(float((_stored(embedder, [rng.choice(others)])[0] @ vector).max()))
     return np.array(related), np.array(unrelated)
+
+
+def _stored(embedder: KeptVectors, turns: Sequence[datasets.Turn]) -> list[NDArray[np.float32]]:
+    """Return the vectors that a store keeps of turns."""
+    return embed_many(embedder, [turn.text for turn in turns], [turn.role for turn in turns])
 
 
 def _joined(pairs: Sequence[tuple[Cosines, Cosines]]) -> tuple[Cosines, Cosines]:
