@@ -25,8 +25,8 @@ class Weights(NamedTuple):
     """What each feature counts; the sum of the word weights is the unit.
 
     Fitted by maximum likelihood, a softmax over the turns of a conversation, to the questions of LoCoMo-dev and
-    BEAM-100K-dev together, a question of the second counting twice. docs/benchmarks.md says how stable they are, and that
-    weights of its own gain nothing for another model: `Space.weight` is what differs.
+    BEAM-100K-dev together, a question of the second counting twice. docs/benchmarks.md says how stable they are, and
+    that weights of its own gain nothing for another model: `Space.weight` is what differs.
     """
 
     own_words: float = 1.25
