@@ -58,6 +58,7 @@ class Memory:
         suspicious: Why it may give orders to a model, by the names of rules; see `write.suspicion`. Mostly empty.
         corrects: The id of the memory that it corrects, which stays as it is: see `write.corrections`.
         corrected_by: The id of the memory that corrects it; a search shows that one first.
+        data: A JSON object that a program keeps with it, as text; it goes when the content is changed without it.
     """
 
     id: str
@@ -85,6 +86,7 @@ class Memory:
     source: str | None = None
     corrects: str | None = None
     corrected_by: str | None = None
+    data: str | None = None
 
 
 class Version(NamedTuple):
@@ -139,6 +141,7 @@ class Draft:
 
     Attributes:
         pending: It waits until it is accepted; its key, and what it supersedes, count from then on.
+        data: A JSON object that a program keeps with it, as text; "" removes the one that is there.
     """
 
     content: str
@@ -150,6 +153,7 @@ class Draft:
     created_at: datetime | None = None
     pending: bool = False
     source: str | None = None
+    data: str | None = None
 
 
 class Page(NamedTuple):

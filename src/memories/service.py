@@ -3,6 +3,7 @@
 import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -343,6 +344,14 @@ class Memories:
 
         return forget_with_turns(self._lookup, turns, self._queue(), dry_run=dry_run)
 
+    def transaction(self) -> AbstractContextManager[None]:
+        """Run what is written inside as one step: all of it is stored, or nothing.
+
+        Other writers wait until it ends. A store without transactions (Chroma, Qdrant) keeps each write whole, not
+        all of them together.
+        """
+        return self._store.transaction()
+
     # --- changing many ---------------------------------------------------------------------------------------------
 
     def delete_where(self, where: str, *, dry_run: bool = False) -> "Affected":
@@ -479,6 +488,23 @@ class Memories:
             AmbiguousId: The prefix fits several.
         """
         latest = self._lookup.find(memory_id)
+        self._count_access([latest])
+        return self._memory(latest)
+
+    def get_by_key(self, key: str, *, project: str | None = None) -> Memory:
+        """Return the memory of one's own namespace that has a key.
+
+        Args:
+            key: The key.
+            project: The project that it is tagged with, if it is: each has its own keys.
+
+        Raises:
+            NotFound: None has it.
+        """
+        labels = {} if project is None else {"project": project}
+        latest = self._lookup.by_key(versions.scoped_key(validate.key(key), labels))
+        if latest is None:
+            raise NotFound("Memory not found")
         self._count_access([latest])
         return self._memory(latest)
 

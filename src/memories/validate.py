@@ -38,6 +38,27 @@ def content(text: str) -> str:
     return text
 
 
+def data(text: str) -> str:
+    """Return a JSON object, as text, that is kept beside a content; "" if there is to be none.
+
+    Raises:
+        InvalidInput: It is no JSON object, or too large.
+    """
+    if not text:
+        return ""
+    size = len(_typed(text, "data").encode("utf-8", "replace"))
+    if size > MAX_CONTENT_BYTES:
+        raise InvalidInput(f"data is {size} bytes; the limit is {MAX_CONTENT_BYTES}; store it in parts")
+    _storable(text, "data")
+    try:
+        value = read_json(text)
+    except InvalidInput as exc:
+        raise InvalidInput(f"data {exc}") from exc
+    if not isinstance(value, dict):
+        raise InvalidInput("data is not a JSON object")
+    return text
+
+
 def query(text: str) -> str:
     """Return a query.
 

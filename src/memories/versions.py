@@ -51,6 +51,8 @@ def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, 
     """
     kept = ("decay", "confidence", "source", "supersedes", *LINK, "first_at")
     names = (*kept, *(() if fresh else ("aging_from", "reinforced_at")))
+    if changes.get("text", latest.text) == latest.text:
+        names += ("data",)
     fields = {"first_at": to_millis(latest.created_at)} | (
         {} if fresh else {"aging_from": to_millis(latest.created_at)}
     )
@@ -73,7 +75,7 @@ def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, 
 
 
 def declared(draft: Draft) -> dict[str, Any]:
-    """Return the fields for the policy, confidence and source that a draft declares; what is usual is None."""
+    """Return the fields for the policy, confidence, source and data that a draft declares; what is usual is None."""
     fields: dict[str, Any] = {}
     if draft.decay is not None:
         fields["decay"] = None if draft.decay == DecayPolicy.STABLE else str(draft.decay)
@@ -81,6 +83,8 @@ def declared(draft: Draft) -> dict[str, Any]:
         fields["confidence"] = None if draft.confidence == 1.0 else draft.confidence
     if draft.source is not None:
         fields["source"] = draft.source
+    if draft.data is not None:
+        fields["data"] = draft.data or None
     return fields
 
 
@@ -137,6 +141,7 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         redacted=latest.names("redacted"),
         suspicious=latest.names("suspicious"),
         source=fields.get("source"),
+        data=fields.get("data"),
         corrects=fields.get("corrects"),
         corrected_by=corrected_by(latest, now),
     )

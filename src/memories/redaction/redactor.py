@@ -4,9 +4,10 @@ Also `<private>…</private>`, which a writer marks by hand. A net, not a wall: 
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from memories.errors import InvalidInput
 from memories.redaction import scan, values
@@ -117,6 +118,32 @@ class Redactor(NamedTuple):
             kept[key] = text
             kinds += [*in_key, *in_value]
         return (given if kept == given else kept), tuple(kinds)
+
+    def data(self, given: str) -> Redacted:
+        """Return a JSON object, as text, as it may be kept; what is none is left for others to refuse."""
+        try:
+            whole = json.loads(given)
+        except (ValueError, TypeError, RecursionError):
+            return Redacted(given, ())
+        kinds: list[str] = []
+        kept = self._value(whole, kinds)
+        return Redacted(json.dumps(kept, ensure_ascii=False) if kinds else given, tuple(kinds[:MAX_NAMED]))
+
+    def _value(self, value: Any, kinds: list[str], called: str = "") -> Any:
+        """Return a value of JSON without secrets; `called`, the name before it, may be what tells that it is one."""
+        if isinstance(value, dict):
+            names = {name: self._value(name, kinds) for name in value}
+            return {names[name]: self._value(each, kinds, f"{name}: ") for name, each in value.items()}
+        if isinstance(value, list):
+            return [self._value(each, kinds, called) for each in value]
+        if not isinstance(value, str) or not value:
+            return value
+        done = self.text(called + value, "data")
+        if not done.text.startswith(called):  # the secret is in the name, which is looked at on its own
+            done = self.text(value, "data")
+            called = ""
+        kinds += done.kinds
+        return done.text[len(called) :]
 
     def name(self, given: str, what: str) -> Redacted:
         """Return a key or an id as it may be kept: two that differ stay different, and one is always the same.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from memories import validate
+from memories.errors import InvalidInput
 from memories.ids import storable
 from memories.models import MAX_TURN_CHARACTERS, DecayPolicy
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Record
@@ -147,6 +148,13 @@ def _is_id(value: object) -> bool:
     return isinstance(value, str) and 1 <= len(value) <= _MAX and _is_text(value)
 
 
+def _is_object(value: object) -> bool:
+    try:
+        return isinstance(value, str) and bool(validate.data(value))
+    except InvalidInput:
+        return False
+
+
 _TIME, _ID = "a time in milliseconds", "an id"
 _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "decay": (lambda value: value in tuple(DecayPolicy), f"one of {', '.join(DecayPolicy)}"),
@@ -166,4 +174,5 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "redacted": (lambda value: isinstance(value, str), "text"),
     "rolled_back_to": (_is_time, _TIME),
     "source": (_is_id, "a conversation or a turn"),
+    "data": (_is_object, "a JSON object"),
 }

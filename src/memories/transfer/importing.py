@@ -186,9 +186,11 @@ def _without_secrets(record: Record, redactor: "Redactor") -> Record:
     scope, mark, name = (record.key or "").rpartition("\x1f")
     key, in_key = redactor.name(name, "key" if record.ref.collection is Collection.MEMORY else "message id")
     texts = {name: value for name, value in record.fields.items() if isinstance(value, str) and name not in _OURS}
+    data, in_data = redactor.data(texts.pop("data", ""))
     fields, in_fields = redactor.pairs(texts)
+    fields = {**fields, "data": data} if in_data else fields
     ended_by, in_end = redactor.text(record.ended_by or "")
-    found = " ".join((*kinds, *in_tags, *in_key, *in_fields, *in_end))
+    found = " ".join((*kinds, *in_tags, *in_key, *in_fields, *in_data, *in_end))
     bare = record._replace(vectors=None)
     clean = bare._replace(
         text=text,

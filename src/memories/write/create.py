@@ -331,7 +331,9 @@ def _ready(draft: Draft, redactor: "Redactor | None") -> _Ready:
     content, kinds = redactor.text(draft.content)
     tags, in_tags = redactor.pairs(draft.tags)
     key, in_key = (None, ()) if draft.key is None else redactor.name(draft.key, "key")
-    return _Ready(_checked(replace(draft, content=content, tags=tags, key=key)), (*kinds, *in_tags, *in_key))
+    data, in_data = (draft.data, ()) if not draft.data else redactor.data(draft.data)
+    known = (*kinds, *in_tags, *in_key, *in_data)
+    return _Ready(_checked(replace(draft, content=content, tags=tags, key=key, data=data)), known)
 
 
 def _checked(draft: Draft) -> Draft:
@@ -347,6 +349,7 @@ def _checked(draft: Draft) -> Draft:
         confidence=None if draft.confidence is None else validate.unit(draft.confidence, "confidence"),
         created_at=None if draft.created_at is None else kept(draft.created_at, "created_at"),
         source=None if draft.source is None else validate.one_line(draft.source, "source"),
+        data=None if draft.data is None else validate.data(draft.data),
     )
 
 

@@ -318,6 +318,7 @@ def _draft_of(record: Record, text: str | None) -> Draft:
         supersedes=fields.get("supersedes"),
         confidence=fields.get("confidence"),
         source=fields.get("source"),
+        data=fields.get("data") if text in (None, record.text) else None,
     )
 
 
