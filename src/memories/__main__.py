@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from memories.config import Config
 
 MCP_SDK = "mcp>=2.2,<3"  # the extra `server`
@@ -55,7 +57,7 @@ def _answer(arguments: Sequence[str]) -> object:
 
     answer = run_command(arguments)
     if isinstance(answer, tuple):
-        _serve_mcp(*answer)
+        return (_serve_mcp if type(answer).__name__ == "ServeMCP" else _chat)(*answer)
     return answer
 
 
@@ -79,6 +81,28 @@ def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:
         note("This command speaks MCP; a client should start it. Press Ctrl-D to end it.")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the SDK would wait for another line first; nothing is lost by that
     serve(config, shared=shared, read_only=read_only)
+
+
+def _chat(config: "Config", root: "Path", env_file: "Path | None", demo: bool, live: bool) -> int:
+    """Start the chat that a command asked for; here, since no skin knows another."""
+    from importlib.util import find_spec
+
+    from memories.errors import ConfigError
+    from memories.skins.chat import settings
+
+    missing = [name for name in ("langgraph", "langchain_moonshot", "pysqlite3") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{', '.join(missing)} is missing; run: {sys.executable} -m pip install 'memories[chat]'")
+    given = None if demo and not live else settings.read(root, env_file)
+    if demo:
+        from memories.skins.chat.demo import run as run_demos
+        from memories.skins.cli.output import say
+
+        return 0 if run_demos(given, say) else 1
+    from memories.skins.chat.loop import Chat
+
+    assert given is not None
+    return Chat(given, config.redactor()).run()
 
 
 def _interrupted() -> int:

@@ -20,6 +20,7 @@ COMMANDS = {
     "forget": ("memories", "Change", "Erase a memory for good, every version of it."),
     "turns": ("turns", "Conversations", "Add, read and erase what was said in conversations."),
     "context": ("context", "Agents", "Assemble what a model needs to answer a message."),
+    "chat": ("serve", "Agents", "Talk to an agent that remembers you."),
     "mcp": ("serve", "Agents", "Serve an agent over MCP, on standard input and output."),
     "status": ("status", "Store and settings", "Check that the store works, and show what it holds."),
     "config": ("status", "Store and settings", "Show every setting and where it came from."),
