@@ -7,13 +7,15 @@ API would refuse from then on.
 
 import json
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import Annotated, Any, TypedDict
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, message_chunk_to_message
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langchain_moonshot import ChatMoonshot
@@ -62,6 +64,8 @@ class Agent:
             recall: Returns the facts that go before the model, for a message.
         """
         self._session, self._memory, self._recall = session, memory, recall
+        self._stop = threading.Event()
+        self._stopped: tuple[threading.Thread, str | None] | None = None
         given: dict[str, Any] = {"api_key": settings.key.reveal(), "timeout": settings.seconds}
         if settings.base is not None:
             given["base_url"] = settings.base
@@ -91,6 +95,7 @@ class Agent:
 
     def unfinished(self) -> str | None:
         """Return the message whose turn was cut off when the chat last ended; None if there is none."""
+        self.settle()
         state = self._graph.get_state(self._session.config)
         if not state.next:
             return None
@@ -108,30 +113,58 @@ class Agent:
                 return str(state.config["configurable"]["checkpoint_id"])
         return None
 
+    def settle(self) -> None:
+        """Drop what a turn that was stopped has written meanwhile; it may still wait for a piece of its answer."""
+        if self._stopped is not None:
+            turn, before = self._stopped
+            turn.join()
+            self._session.drop_after(before)
+            self._stopped = None
+        self._stop.clear()
+
     def _run(self, given: Any, show: Show, before: str | None) -> None:
+        """Run a turn in a thread, so that Ctrl-C need not wait for the model."""
+        self.settle()
+        pieces: SimpleQueue[str | Exception | None] = SimpleQueue()
+        turn = threading.Thread(target=self._stream, args=(given, pieces), daemon=True)
+        turn.start()
+        try:
+            while (piece := pieces.get()) is not None:
+                if isinstance(piece, Exception):
+                    raise TurnFailed(_why(piece)) from piece
+                show(piece)
+        except BaseException:
+            self._stop.set()
+            self._stopped = turn, before
+            self._session.drop_after(before)
+            raise
+
+    def _stream(self, given: Any, pieces: "SimpleQueue[str | Exception | None]") -> None:
+        """Run the graph; hand on the answer piece by piece, then None, or the exception that ended it."""
         config = {**self._session.config, "recursion_limit": MAX_STEPS}
         try:
             with _timed("turn"):
                 for message, where in self._graph.stream(given, config, stream_mode="messages", durability="sync"):
                     if where["langgraph_node"] == "model" and message.text:
-                        show(str(message.text))
+                        pieces.put(str(message.text))
             with _timed("checkpoint"):
                 self._session.keep_last()
-        except KeyboardInterrupt:
-            self._session.drop_after(before)
-            raise
-        except Exception as exc:
-            self._session.drop_after(before)
-            raise TurnFailed(_why(exc)) from exc
+            pieces.put(None)
+        except Exception as exc:  # noqa: BLE001 - it is raised where the answer is waited for
+            pieces.put(exc)
 
     def _call(self, state: State, config: RunnableConfig) -> dict[str, Any]:
         """Ask the model. What is known about the user stands before the conversation, and never in it."""
         asked = next(str(each.text) for each in reversed(state["messages"]) if isinstance(each, HumanMessage))
         with _timed("recall"):
             known = self._known(asked)
+        said: Any = None
         with _timed("model"):
-            said = self._model.invoke([SystemMessage(known), *state["messages"]], config)
-        return {"messages": [_with_one_call(said)]}
+            for chunk in self._model.stream([SystemMessage(known), *state["messages"]], config):
+                if self._stop.is_set():
+                    raise TurnFailed("it was stopped")
+                said = chunk if said is None else said + chunk
+        return {"messages": [_with_one_call(message_chunk_to_message(said))]}
 
     def _known(self, asked: str) -> str:
         try:

@@ -31,13 +31,14 @@ _log = logging.getLogger("memories.chat")
 
 
 class Fact(NamedTuple):
-    """A fact about a user, as its line has it."""
+    """A fact about a user, and the line that it stands in."""
 
     id: str
     content: str
     kind: str
     updated_at: str
     source_turn_id: str | None = None
+    line: str = ""
 
 
 class Stored(NamedTuple):
@@ -181,7 +182,14 @@ def _fact(number: int, line: str, user_id: str) -> Fact:
     if shape["user_id"] != user_id:
         raise ValueError(f"line {number} belongs to another user")
     turn = shape.get("source_turn_id")
-    return Fact(shape["id"], shape["content"], shape["kind"], shape["updated_at"], None if turn is None else str(turn))
+    return Fact(
+        shape["id"],
+        shape["content"],
+        shape["kind"],
+        shape["updated_at"],
+        source_turn_id=None if turn is None else str(turn),
+        line=line.strip(),
+    )
 
 
 def newest(facts: Sequence[Fact], count: int) -> list[Fact]:

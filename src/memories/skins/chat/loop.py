@@ -4,7 +4,6 @@ The prompt is there before the model's classes are: they load while the user typ
 """
 
 import contextlib
-import json
 import logging
 import os
 import sys
@@ -144,6 +143,8 @@ class Chat:
     def _clear(self, *, session: bool, memory: bool) -> None:
         if session:
             thread = self._settings.thread_id
+            if self._agent is not None:
+                self._agent.settle()
             cleared = self._opened().clear()
             _say(f"The session {thread} is cleared." if cleared else f"The session {thread} was empty already.")
         if memory:
@@ -152,7 +153,7 @@ class Chat:
             _say(f"What was known about {user} is cleared." if cleared else f"Nothing was known about {user}.")
 
     def _export(self, path: str) -> None:
-        lines = "".join(json.dumps(fact._asdict(), ensure_ascii=False) + "\n" for fact in self._memory.all())
+        lines = "".join(f"{fact.line}\n" for fact in self._memory.all())
         if not path:
             sys.stdout.write(lines)
             return
