@@ -29,7 +29,7 @@ MODULES = [
 ORDER = {
     "memories": """errors text unseen batches dates disk < origin redaction < logs models < validate decay trust <
         times config < ids http_client < stores < embedders versions turns lookup < where < write search < transfer <
-        service < agent < skins < __main__""",
+        service < agent < skins < __main__ langgraph""",
     "memories.stores": """records < damage words copies sql chain sound < protocol columns < logged <
         sqlite postgres documents < chroma qdrant files""",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
@@ -51,7 +51,9 @@ ORDER = {
     "memories.transfer": "lines pages proof < audit export importing migrate reembed secrets < backup < doctor",
     "memories.agent": """fence policy < payloads < admission backend < engine chroma_process < chroma_mcp < gateway <
         context < memory""",
-    "memories.skins": "shapes < cli mcp",
+    "memories.skins": "shapes < cli mcp langgraph chat anthropic_tool",
+    "memories.skins.langgraph": "values < store tools",
+    "memories.skins.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
     "memories.skins.cli": """output progress < text < session < options < backup many <
         log memories rollback search turns context stores status serve trust < review < app""",
     "memories.skins.mcp": "answers < server < stdio",
@@ -79,7 +81,11 @@ def leads_down(importer: str, imported: str) -> bool:
 
 
 LEAVES = ("memories.skins.cli",)  # packages whose `__init__` imports nothing of their own
-ABOVE_ALL = ("skins", "__main__")  # which may import public names from `memories`, since nothing imports them
+ABOVE_ALL = (
+    "skins",
+    "langgraph",
+    "__main__",
+)  # which may import public names from `memories`, since nothing imports them
 
 
 def imports(tree: ast.AST) -> Iterator[str]:

@@ -90,7 +90,7 @@ def _chat(config: "Config", root: "Path", env_file: "Path | None", demo: bool, l
     from memories.errors import ConfigError
     from memories.skins.chat import settings
 
-    missing = [name for name in ("langgraph", "langchain_moonshot", "pysqlite3") if find_spec(name) is None]
+    missing = [name for name in ("langgraph", "langchain_moonshot") if find_spec(name) is None]
     if missing:
         raise ConfigError(f"{', '.join(missing)} is missing; run: {sys.executable} -m pip install 'memories[chat]'")
     given = None if demo and not live else settings.read(root, env_file)

@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from memories.errors import ConfigError, StoreDamaged
 
 FILE = "checkpoints.sqlite"
 _BUSY_MS = 30_000
+_SAFE = (3, 51, 3)  # before, a write could be lost when the log was reset
 
 
 class ShortTerm:
@@ -88,11 +90,17 @@ class ShortTerm:
 def _sqlite() -> Any:
     """Return the module that LangGraph is to take for `sqlite3`.
 
-    Python's own is often linked to a SQLite that can lose acknowledged writes when a log is reset (before 3.51.3).
+    Python's own is often linked to a SQLite that can lose acknowledged writes when a log is reset.
+
+    Raises:
+        ConfigError: There is none that keeps what it acknowledged.
     """
-    if "sqlite3" not in sys.modules:
-        try:
-            sys.modules["sqlite3"] = importlib.import_module("pysqlite3")
-        except ImportError as exc:
-            raise ConfigError(f"pysqlite3 is missing; run: {sys.executable} -m pip install 'memories[chat]'") from exc
-    return sys.modules["sqlite3"]
+    if "sqlite3" not in sys.modules and find_spec("pysqlite3") is not None:
+        sys.modules["sqlite3"] = importlib.import_module("pysqlite3")
+    module = importlib.import_module("sqlite3")
+    if module.sqlite_version_info < _SAFE:
+        raise ConfigError(
+            f"SQLite {module.sqlite_version} can lose what it acknowledged; "
+            f"run: {sys.executable} -m pip install pysqlite3"
+        )
+    return module
