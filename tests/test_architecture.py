@@ -81,11 +81,7 @@ def leads_down(importer: str, imported: str) -> bool:
 
 
 LEAVES = ("memories.skins.cli",)  # packages whose `__init__` imports nothing of their own
-ABOVE_ALL = (
-    "skins",
-    "langgraph",
-    "__main__",
-)  # which may import public names from `memories`, since nothing imports them
+ABOVE_ALL = ("skins", "langgraph", "__main__")  # which nothing imports, so they may import names from `memories`
 
 
 def imports(tree: ast.AST) -> Iterator[str]:

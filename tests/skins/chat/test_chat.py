@@ -17,6 +17,7 @@ from memories.config import Secret
 from memories.errors import ConfigError, StoreDamaged
 from memories.redaction.redactor import Redactor
 from memories.skins.chat import settings as reading
+from memories.skins.chat import shortterm
 from memories.skins.chat.agent import Agent, TurnFailed
 from memories.skins.chat.fake_kimi import FakeKimi, answer, refusal
 from memories.skins.chat.longterm import LongTerm
@@ -27,6 +28,12 @@ from memories.stores import open_store
 from memories.stores.records import Collection, Filter
 
 Talk = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def any_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the `sqlite3` that other tests of this process have loaded; the command's own process has a safe one."""
+    monkeypatch.setattr(shortterm, "_SAFE", (3, 0, 0))
 
 
 @pytest.fixture
