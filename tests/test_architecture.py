@@ -27,7 +27,7 @@ MODULES = [
 # to a neighbour on its own. So there is no cycle and no skin needs another. Of the stores, Chroma and Qdrant need the
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
-    "memories": """errors text unseen batches dates disk < origin redaction < logs models < validate decay trust <
+    "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay trust <
         times config < ids http_client < stores < embedders versions turns lookup < where < write search < transfer <
         service < agent < skins < __main__ langgraph""",
     "memories.stores": """records < damage words copies sql chain sound < protocol columns < logged <
@@ -43,6 +43,7 @@ ORDER = {
     "memories.stores.files": "connection schema joined < log move < index < local < store",
     "memories.embedders": "protocol wordpiece unigram runtime < fake minilm e5 service",
     "memories.embedders.service": "models cache windows < providers < client < embedder",
+    "memories.languages": "days",
     "memories.redaction": "values < rules < contexts < scan own < redactor",
     "memories.where": "language < selector",
     "memories.write": """vocabulary queue orders < reading suspicion < duplicates < corrections < links <

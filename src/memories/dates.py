@@ -1,4 +1,4 @@
-"""Dates in a question, explicit or relative, and how close a time is to them. English. Pure.
+"""Dates in a question, explicit or relative, and how close a time is to them. English; `languages` says others in it.
 
 A date never filters: it says which answers are likelier. What is written around a date often speaks of it a little
 later ("yesterday we …"), so times after a date count for longer than times before it.
@@ -9,6 +9,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memories.languages.days import asks_when as asks_when_elsewhere
+from memories.languages.days import in_english, meant
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,7 +78,7 @@ def spans(text: str, now: datetime, years: Sequence[int]) -> list[Span]:
         now: When it is asked.
         years: The years that a date without a year may mean; each gives a span of its own.
     """
-    text = " ".join(text.split())
+    text = " ".join(in_english(text).split())
     folded = text.lower()
     if not any(hint in folded for hint in _HINTS):
         return []  # without compiling a pattern, which takes 4 ms in all
@@ -97,9 +100,13 @@ def span(text: str, now: datetime) -> Span | None:
         text: A date and nothing else.
         now: When it was written. Of a date without a year, the last one that has begun is meant.
     """
-    today, written = now.date(), " ".join(text.split()).title()  # with a capital, "May" is a month
-    if len(written) > _LONGEST:
+    if len(text) > _LONGEST:
         return None
+    return _span(text, now) or _span(meant(text), now)
+
+
+def _span(text: str, now: datetime) -> Span | None:
+    today, written = now.date(), " ".join(text.split()).title()  # with a capital, "May" is a month
     asked = _Asked(today, range(today.year, today.year - _LEAP_YEARS, -1))
     for phrase in (written, f"On {written}"):  # a weekday or a month by itself
         for pattern, read in _patterns():
@@ -154,12 +161,12 @@ def overlap(told: Sequence[Span], meant: Sequence[Span]) -> float:
 
 def asks_when(text: str) -> bool:
     """Return whether a question asks for a time."""
-    return bool(re.search(_WHEN, text, re.IGNORECASE))
+    return bool(re.search(_WHEN, text, re.IGNORECASE)) or asks_when_elsewhere(text)
 
 
 def tells_time(text: str) -> bool:
     """Return whether a text speaks of a time: a date, a weekday, "yesterday", "last year"."""
-    words = re.findall(r"\w+", text.lower())
+    words = re.findall(r"\w+", in_english(text).lower())
     return not _TIME_WORDS.isdisjoint(words) or any(
         len(word) == 4 and word[:2] in ("19", "20") and word.isdecimal() for word in words
     )
@@ -190,6 +197,10 @@ def _dates(year: str | int | None, month: int, day: int | None, asked: _Asked) -
 
 def _iso(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
     return _dates(match[1], int(match[2]), int(match[3]), asked)
+
+
+def _dotted(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
+    return _dates(match[3], int(match[2]), int(match[1]), asked)
 
 
 def _day_month(match: re.Match[str], asked: _Asked) -> Iterator[Span]:
@@ -323,6 +334,7 @@ def _patterns() -> tuple[tuple[re.Pattern[str], Any], ...]:
     """Return the patterns, each with its reader; what is longer, and more certain, comes first."""
     return (
         (_compiled(rf"\b{_YEAR[:-2]}[-/](\d{{1,2}})[-/](\d{{1,2}})(?!\d)"), _iso),
+        (_compiled(rf"(?<![\w.])(\d{{1,2}})\.(\d{{1,2}})\.{_YEAR}"), _dotted),
         (_compiled(rf"\b{_DAY}\s+(?:of\s+)?{_MONTH}(?:,?\s+{_YEAR})?"), _day_month),
         (_compiled(rf"{_MONTH}\s+{_DAY}\b(?:,?\s+{_YEAR})?"), _month_day),
         (_compiled(rf"{_MONTH},?\s+(?:of\s+)?{_YEAR}"), _month_year),

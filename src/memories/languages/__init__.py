@@ -1,0 +1,121 @@
+"""Words of other languages than English: which language a text may be in, and its words for times, numbers, negation.
+
+Each `.txt` beside this file describes a language, one line a kind of words; a new language is a new file and its script
+or its name below. `_` stands for a space, `|` parts words for one thing, `*` stands for any ending. Files are read when
+a text asks for them, and what is English asks for none. Pure but for that.
+"""
+
+import functools
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+# Languages in Latin letters are told apart by their words; the others by their script.
+LATIN = ("de", "fr", "es", "pt", "it", "nl", "pl", "tr", "fi", "vi")
+_SCRIPTS = (
+    ("ru", "\u0400", "\u0530"),
+    ("el", "\u0370", "\u0400"),
+    ("he", "\u0590", "\u0600"),
+    ("ar", "\u0600", "\u0700"),
+    ("hi", "\u0900", "\u0980"),
+    ("th", "\u0e00", "\u0e80"),
+    ("ko", "\uac00", "\ud7a4"),
+    ("ja", "\u3040", "\u3100"),
+    ("zh", "\u4e00", "\ua000"),
+)
+UNSPACED = frozenset(("th", "ko", "ja", "zh"))
+_LETTERS = {
+    "de": "ß",
+    "es": "ñ¿¡",
+    "pt": "ãõ",
+    "pl": "ąęłńśźż",
+    "tr": "ğış",
+    "fi": ("ää", "yy", "yö", "öö", "äy"),
+    "vi": "đơưạảấầậẩếềệểịọốồộổớờợởụủứừựữ",
+}
+_READ = 300  # characters that show the language of a text
+_WORD = re.compile(r"[^\W\d_]+")
+# No other language above has these, so a text with one of them, and no other letters than ours, is English at once.
+_ENGLISH = frozenset("the what which where when how who why did does this that with my our your you and".split())
+_ALSO_ENGLISH = frozenset(
+    "about after all also am an any are as at be because before been but by can could die do down for from get go had "
+    "has have he her here him his if in into is it its just last me men mine must no not now of off on one or out over "
+    "per same she so some tell than them then there they to up us was we week weekend were will won would yes yet "
+    "yesterday today tomorrow next month year since until every each".split()
+)
+
+
+class _Folds(dict[int, str]):
+    """What each character is folded to, for `str.translate`; worked out when it is first asked for."""
+
+    def __missing__(self, code: int) -> str:
+        sign = chr(code)
+        folded = sign
+        if unicodedata.category(sign) == "Nd":
+            folded = str(unicodedata.decimal(sign))
+        elif 0x900 <= code < 0x980 and unicodedata.category(sign) in ("Mn", "Mc"):
+            folded = chr(code + 0xB01)  # a letter, since `\w` has no marks, and these are parts of Hindi words
+        elif code < 0x530 or 0x1E00 <= code < 0x2000:
+            folded = "".join(part for part in unicodedata.normalize("NFD", sign) if not unicodedata.combining(part))
+        self[code] = folded
+        return folded
+
+
+_FOLDS = _Folds(
+    {ord(one): other for one, other in zip("ıłøđßς’‘أإآٱىة", "iłødßσ''ااااية", strict=True)}
+    | {ord("ł"): "l", ord("ß"): "ss", ord("ـ"): "", 0x93C: ""}  # the last is a dot below letters of Devanagari
+    | dict.fromkeys((*range(0x591, 0x5C8), *range(0x64B, 0x653)), "")  # points of Hebrew, vowels of Arabic
+)
+
+
+def folded(text: str) -> str:
+    """Return a text in small letters without accents and points, with digits as 0 to 9, as entries are compared."""
+    return text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).lower().translate(_FOLDS)
+
+
+@functools.lru_cache(256)
+def of(text: str) -> Sequence[str]:
+    """Return the languages that a text may be in, the likeliest first; none for English and for what is not known.
+
+    Several in Latin letters are returned where their words speak as much for each; no language of another script is
+    left out that the text has a letter of.
+    """
+    text = text[:_READ].lower()
+    scripts = () if text.isascii() else _scripts(text)
+    if scripts:
+        return scripts
+    ours = set(_WORD.findall(text))
+    if text.isascii() and ours & _ENGLISH:
+        return ()
+    words = ours if text.isascii() else set(_WORD.findall(folded(text)))
+    counts = {code: len(words & marks) for code, marks in _marks().items()}
+    for code, letters in _LETTERS.items():
+        counts[code] += 2 * any(letter in text for letter in letters)
+    most = max(counts.values())
+    accented = any("\xdf" <= sign < "\u0250" and sign not in "÷ſ" for sign in text)
+    if most < 1 or most <= len(ours & (_ENGLISH | _ALSO_ENGLISH)) - accented:
+        return ()
+    return tuple(code for code, count in counts.items() if count == most)
+
+
+def _scripts(text: str) -> Sequence[str]:
+    found = [code for code, first, last in _SCRIPTS if any(first <= sign < last and sign.isalpha() for sign in text)]
+    if "zh" in found and "ja" not in found:
+        return (*found, "ja")  # which may be written without kana
+    return tuple(code for code in found if code != "zh")
+
+
+@functools.cache
+def words(code: str) -> Mapping[str, Sequence[str]]:
+    """Return the entries of a language, folded, by the name of their line."""
+    text = Path(__file__).with_name(f"{code}.txt").read_text(encoding="utf-8")
+    lines = (line.split(":", 1) for line in folded(text).splitlines())
+    return {name: tuple(entries.split()) for name, entries in lines}
+
+
+@functools.cache
+def _marks() -> Mapping[str, frozenset[str]]:
+    """Return the words by which each language in Latin letters is known; tools/latin_words.py writes them."""
+    lines = Path(__file__).with_name("latin.txt").read_text(encoding="utf-8").splitlines()
+    return {code: frozenset(known.split()) for code, known in (line.split(":") for line in lines)}
