@@ -12,7 +12,8 @@ from memories.text import MAX_QUERY_TERMS, STOP_WORDS, covered, index_text, norm
 def missing(query: str, content: str) -> list[str]:
     """Return the terms of a query that the index text of a content does not hold."""
     held = " " + " ".join("".join(c if c.isalnum() or _mark(c) else " " for c in index_text(content)).split()) + " "
-    return [term for term in query_terms(query) if (f" {term[:-1]}" if term.endswith("*") else f" {term} ") not in held]
+    terms = [term for term in query_terms(query) if not term.startswith(" ")]
+    return [term for term in terms if (f" {term[:-1]}" if term.endswith("*") else f" {term} ") not in held]
 
 
 def _mark(character: str) -> bool:
@@ -112,7 +113,7 @@ def test_stop_words_are_in_their_normal_form() -> None:
 @given(st.text(max_size=300))
 def test_any_text_has_terms_that_it_holds_itself(text: str) -> None:
     for term in query_terms(text):
-        assert term.strip() == term != ""
+        assert term.strip() == term.removeprefix(" ") != ""
     assert 0 <= covered(text, query_terms(text)) <= 1
     assert covered(text, []) == 0
 

@@ -1,11 +1,15 @@
 """How words are seen: one normal form, and the same terms for what is stored and what is asked, in any script."""
 
+import functools
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import cache
+
+from memories import languages
 
 MAX_QUERY_TERMS = 64
+_ENDINGS, _LEAST_STEM = 2, 4  # endings that a word may have, and letters that they leave of it
+_GLUED, _LEAST_BASE = 7, 3  # prefixes that are tried, the commonest, and letters of a word behind one
 
 _QUOTES = str.maketrans({"‘": "'", "’": "'", "‚": "'", "‛": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"'})
 
@@ -77,14 +81,40 @@ def query_terms(text: str) -> list[str]:
     """Return the terms to look for, most telling forms included, at most `MAX_QUERY_TERMS`, each once.
 
     A term of several words (an identifier, a path, a quoted phrase) is to be matched as a phrase. One that ends in `*`
-    is the beginning of a word: the index knows the endings of English only. Stop words are left out, unless there is
-    nothing else.
+    is the beginning of a word: the index knows the endings of English only. One that begins with a space is another
+    form of a word that is there too. Function words are left out, unless there is nothing else.
     """
-    spelled = _space_emoji(_spell_signs(normal_form(text)))
-    terms = dict.fromkeys(term for term in _terms(spelled) if term not in STOP_WORDS)
-    if not terms:
-        terms = dict.fromkeys(_words(spelled))
+    spelled = _spelled(text)
+    codes = languages.of(spelled)
+    terms = dict.fromkeys(term for term in _terms(_telling(spelled, codes), codes) if term not in STOP_WORDS)
+    terms = terms or dict.fromkeys(_words(spelled)) or dict.fromkeys(_terms(spelled, ()))
     return list(terms)[:MAX_QUERY_TERMS]
+
+
+def other_terms(text: str) -> list[str]:
+    """Return the terms for a question whose telling words nobody has said: its function words; none in English."""
+    spelled = _spelled(text)
+    told = query_terms(text)
+    found = dict.fromkeys(_terms(spelled, ())) if languages.of(spelled) else {}
+    return [term for term in found if term not in told][:MAX_QUERY_TERMS]
+
+
+def _spelled(text: str) -> str:
+    return _space_emoji(_spell_signs(normal_form(text)))
+
+
+def _telling(spelled: str, codes: Sequence[str]) -> str:
+    """Return a text without the function words of these languages."""
+    for code in codes:
+        known = frozenset(languages.words(code)["stop"])
+        if code in languages.UNSPACED:
+            # One sign alone may be a part of any word.
+            longer = sorted((word for word in known if len(word) > 1), key=len, reverse=True)
+            spelled = re.sub("|".join(map(re.escape, longer)), " ", spelled)
+        else:
+            words = (word for word in dict.fromkeys(_words(spelled)) if languages.folded(word) in known)
+            spelled = functools.reduce(lambda told, word: re.sub(rf"(?<!\w){word}(?!\w)", " ", told), words, spelled)
+    return spelled
 
 
 def is_latin(text: str) -> bool:
@@ -119,7 +149,7 @@ def _bare(text: str) -> str:
     return "".join(sign for sign in unicodedata.normalize("NFD", text) if unicodedata.category(sign) != "Mn")
 
 
-def _terms(spelled: str) -> Iterator[str]:
+def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
     """Yield words, compounds, quoted phrases, pairs of unspaced scripts and emoji of a spelled-out normal form."""
     for phrase in _QUOTED.findall(spelled):
         words = _words(phrase)
@@ -132,13 +162,15 @@ def _terms(spelled: str) -> Iterator[str]:
         words = [word for word in _words(compound) if word != "s"]
         if len(words) > 1:
             yield " ".join(words)
-    yield from (_open_ended(word) for word in _words(spelled) if word != "s")
+    words = [word for word in _words(spelled) if word != "s"]
+    yield from (_stem(word, codes) for word in words)
     for run in [] if spelled.isascii() else _unspaced_run().findall(spelled):
         yield from _pairs(run) if len(run) > 1 else run
     yield from (sign for sign in spelled if _is_emoji(sign))
+    yield from _glued([word for word in words if len(word) >= _LEAST_BASE], codes)
 
 
-@cache
+@functools.cache
 def _unspaced_run() -> re.Pattern[str]:
     return re.compile(f"[{_UNSPACED}]+")
 
@@ -157,6 +189,34 @@ def _open_ended(word: str) -> str:
     if len(word) < 4 or is_latin(word):
         return word
     return f"{word[: max(4, len(word) - 2)]}*"
+
+
+def _stem(word: str, codes: Sequence[str]) -> str:
+    """Return the beginning of a word without the endings of its language, as a term; the word where it has none."""
+    endings = languages.words(codes[0]).get("endings", ()) if codes else ()
+    if not endings or not word.isalpha() or not is_latin(word):
+        return _open_ended(word)
+    stem = languages.folded(word)
+    for _ in range(_ENDINGS):
+        ending = max((each for each in endings if stem.endswith(each)), key=len, default="")
+        if len(stem) - len(ending) >= _LEAST_STEM:
+            stem = stem.removesuffix(ending)
+    return f"{stem}*" if len(stem) >= _LEAST_STEM else word
+
+
+def _glued(words: Sequence[str], codes: Sequence[str]) -> Iterator[str]:
+    """Yield words behind the prefixes that their language writes as parts of them, and without those that they have."""
+    for code in codes:
+        prefixes = languages.words(code).get("glued", ())
+        usual = prefixes[:_GLUED]
+        bare = [
+            word.removeprefix(prefix)
+            for word in words
+            for prefix in prefixes
+            if word.startswith(prefix) and len(word) - len(prefix) >= _LEAST_BASE
+        ]
+        yield from (f" {_open_ended(f'{prefix}{word}')}" for word in words for prefix in usual)
+        yield from (f" {_open_ended(f'{prefix}{base}')}" for base in dict.fromkeys(bare) for prefix in ("", *usual))
 
 
 def _pairs(run: str) -> Iterator[str]:

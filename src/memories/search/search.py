@@ -21,7 +21,7 @@ from memories.search.ranking import Features, Rules, rank
 from memories.search.results import Found
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter
-from memories.text import query_terms
+from memories.text import other_terms, query_terms
 from memories.times import asked_at
 
 if TYPE_CHECKING:
@@ -170,8 +170,12 @@ def run(store: Store, search: Search) -> Found:
         enough = sum(not place.dropped for place in ranked) >= search.limit
         # Where many candidates were not current enough, there may be others behind them.
         if enough or not memories.more or not any("confidence" in place.dropped for place in ranked):
-            return Found(query, found, features, ranked)
+            break
         k *= 4
+    spare = other_terms(query.text) if all(place.dropped for place in ranked) else []
+    if spare and query.terms != spare:
+        return run(store, search._replace(query=query._replace(terms=spare)))
+    return Found(query, found, features, ranked)
 
 
 def _in_conversation(where: Filter, conversation: str, collections: Sequence[Collection]) -> Filter:
