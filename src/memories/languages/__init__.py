@@ -119,3 +119,47 @@ def _marks() -> Mapping[str, frozenset[str]]:
     """Return the words by which each language in Latin letters is known; tools/latin_words.py writes them."""
     lines = Path(__file__).with_name("latin.txt").read_text(encoding="utf-8").splitlines()
     return {code: frozenset(known.split()) for code, known in (line.split(":") for line in lines)}
+
+
+_SAYS = {"not": "not", "single": "live", "many": "like", "prepositions": "in", "a": "a"}
+_SAYS |= {"today": "today", "yesterday": "yesterday", "tomorrow": "tomorrow"}
+MONTHS = "january february march april may june july august september october november december".split()
+WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
+
+
+@functools.cache
+def _senses(code: str) -> Mapping[str, str]:
+    """Return what single words of a language say, as a word of English or a number; see `sense`."""
+    senses: dict[str, str] = {}
+    for line, english in _SAYS.items():
+        senses |= {word: english for entry in words(code).get(line, ()) for word in entry.split("|")}
+    for line, names in (("weekdays", WEEKDAYS), ("months", MONTHS), ("numbers", [str(n) for n in range(13)])):
+        for entry, english in zip(words(code)[line], names, strict=True):
+            senses |= {word.strip("~*"): english for word in entry.split("|")}
+    return senses
+
+
+@functools.lru_cache(4096)
+def sense(word: str, codes: Sequence[str]) -> str:
+    """Return what a word says in the first of these languages that knows it; empty if none does.
+
+    Returns:
+        A number in figures, the English name of a month or a weekday, "not" for what denies, "live" for a verb with one
+        object at a time, "like" for what there are many of, "in" for a preposition, "a" for the article.
+    """
+    told = folded(word)
+    return next((found for code in codes if (found := _senses(code).get(told))), "")
+
+
+def numbers_in_figures(text: str) -> str:
+    """Return a text with the numbers up to 99 that are written in Chinese signs in figures."""
+    return _HAN_NUMBER.sub(lambda found: str(_han(found[0])), text)
+
+
+_HAN_DIGITS = {sign: number for number, sign in enumerate("〇一二三四五六七八九")} | {"零": 0, "两": 2, "兩": 2}
+_HAN_NUMBER = re.compile("(?:一|二|三|四|五|六|七|八|九)?十(?:一|二|三|四|五|六|七|八|九)?|〇|零|一|二|两|兩|三|四|五|六|七|八|九")
+
+
+def _han(signs: str) -> int:
+    tens, ten, ones = signs.rpartition("十")
+    return (_HAN_DIGITS.get(tens, 1) * 10 if ten else 0) + _HAN_DIGITS.get(ones, 0)

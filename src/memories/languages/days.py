@@ -9,10 +9,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from memories.languages import UNSPACED, folded, of, words
+from memories.languages import MONTHS, UNSPACED, WEEKDAYS, folded, of, words
 
-_MONTHS = "January February March April May June July August September October November December".split()
-_WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
+_MONTHS = [name.title() for name in MONTHS]  # with a capital, "May" is a month
 _SPANS = ("weekend", "week", "month", "year")
 _UNITS = ("day", "week", "month", "year")
 _SIMPLE = {
@@ -180,7 +179,7 @@ def _alone(code: str) -> Iterator[_Reading]:
     every = f"{_any(code, words(code)['every'])}{_gap(code)}{name}"
     yield _Reading(every, _saying(""), ("every", "weekdays"))
     weekday = f"(?P<w>{name})"
-    yield _Reading(weekday, lambda match: f"on {_WEEKDAYS[_place(code, 'weekdays', match['w'])]}", ("weekdays",))
+    yield _Reading(weekday, lambda match: f"on {WEEKDAYS[_place(code, 'weekdays', match['w'])]}", ("weekdays",))
     month = rf"(?<!\d)(?P<m>{_named(code, 'months', alone=True)})"
     yield _Reading(month, lambda match: f"in {_MONTHS[_place(code, 'months', match['m'])]}", ("months",))
 
@@ -236,7 +235,7 @@ def _sided_weekdays(code: str) -> Iterator[_Reading]:
     week = rf"(?:{_any(code, words(code)['week'])}{gap}{_OF}{gap})?" if code in {*UNSPACED, "vi"} else ""
 
     def said(which: str) -> _Say:
-        return lambda match: f"{which} {_WEEKDAYS[_place(code, 'weekdays', match['w'])]}"
+        return lambda match: f"{which} {WEEKDAYS[_place(code, 'weekdays', match['w'])]}"
 
     for which in ("last", "next"):
         side = _any(code, words(code)[which])

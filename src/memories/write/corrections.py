@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
+from memories import languages
 from memories.text import is_latin, is_unspaced
 from memories.write.duplicates import aligned, base_of, is_value
-from memories.write.reading import Word
+from memories.write.reading import Word, tongues
 from memories.write.vocabulary import (
     ANTONYMS,
     BE,
@@ -44,7 +45,9 @@ _LIGHT = SOFT | _ARTICLES | _OF_DATES | CUES | BE | DATES | {"not", "no", "t", "
 _BEST = frozenset("favourite favorite preferred main primary default first chosen current native official".split())
 _TOWARDS = frozenset("to from by through via under behind near into over inside beside until".split())
 _DEFINITE = frozenset("the our my your his her their its this".split())
-_HAN = re.compile(r"是|为|在|叫|住|：|:|为|到|每|は|が|に|은|는|이|가")
+_DENIAL = 8  # signs that deny, with those of the verb that they change
+# Behind this stands what is said of a subject, whatever the verb at the end.
+_TOPIC = {"zh": re.compile(r"[：:]"), "ja": re.compile(r"は|：|:"), "ko": re.compile(r"(?:은|는|이|가)\s|:"), "th": re.compile(":")}
 _ADJECTIVE = re.compile(r"\w{3,40}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less|ish|ant|ent)")
 
 
@@ -80,7 +83,9 @@ def _differs_twice(new: Sequence[str], old: Sequence[str]) -> bool:
     while end < shorter - start and new[-1 - end] == old[-1 - end]:
         end += 1
     between = {*new[start : len(new) - end]} & {*old[start : len(old) - end]}
-    return any(word.isalpha() and word not in _LIGHT for word in between)
+    counted = [word for word in between if word.isalpha() and word not in _LIGHT]
+    codes = languages.of(" ".join(new)) if counted else ()
+    return any(languages.sense(word, codes) not in {"live", "a", "in"} for word in counted)
 
 
 @functools.lru_cache(maxsize=2)
@@ -100,16 +105,26 @@ def _share_words(new: str, old: str) -> bool:
 
 
 def _exchanged_signs(new: str, old: str) -> bool:
-    """Say whether one run of signs was exchanged, in a script without spaces, behind a word like "is"."""
+    """Say whether one run of signs was exchanged, in a script without spaces, behind its subject."""
     blocks = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     changed = [block for block in blocks if block[0] != "equal"]
     if not changed:
         return False
     start, end = changed[0][1], changed[-1][2]
     head, gone, come = old[:start], old[start:end], new[changed[0][3] : changed[-1][4]]
-    if not gone.strip("。.") or not come.strip("。.") or max(len(gone), len(come)) > max(4, len(head)):
-        return False
-    return bool(_HAN.search(head)) or (len(head) > 1 and gone.isnumeric() and come.isnumeric())
+    for code in tongues(new, old):
+        known = languages.words(code)
+        if len(head) > 1 and len(gone + come) <= _DENIAL and _has(gone, known["not"]) != _has(come, known["not"]):
+            return True
+        if _has(old, known["many"]) or not (_has(head, known["single"]) or _TOPIC[code].search(head)):
+            continue
+        if gone.strip("。.") and come.strip("。.") and max(len(gone), len(come)) <= max(4, len(head)):
+            return True
+    return len(head) > 1 and gone.isnumeric() and come.isnumeric()
+
+
+def _has(text: str, entries: Sequence[str]) -> bool:
+    return any(entry in text for entry in entries)
 
 
 def _told(words: Sequence[Word]) -> list[Word]:
@@ -117,6 +132,7 @@ def _told(words: Sequence[Word]) -> list[Word]:
     told: list[Word] = []
     definite = False
     for word in words:
+        word = word._replace(key=word.sense or word.key)  # noqa: PLW2901
         is_ = word.key in BE or word.shown == ":"
         definite = (definite or word.key in _DEFINITE) and not (is_ or word.key in SOFT or word.key in {"'s", ".", ","})
         if is_:
@@ -146,7 +162,8 @@ def _exchanged(new: Sequence[Word], old: Sequence[Word]) -> bool:
         return False
     head, gone, come, tail = change
     weighty = [word for word in (*gone, *come) if word.key not in SOFT]
-    if weighty and all(word.key in NEGATIONS or word.key == "always" for word in weighty):
+    denied = [word for word in weighty if not _is_beside(word)]
+    if denied and all(word.key in NEGATIONS or word.key == "always" for word in denied):
         return len(head) + len(tail) > 1
     if not gone or not come or not head:
         return bool(gone and come) and _is_role(gone, come, tail)
@@ -177,9 +194,25 @@ def _one_change(new: Sequence[Word], old: Sequence[Word]) -> _Change | None:
     start, end = changed[0][1], changed[-1][2]
     between = [old[i] for kind, first, last, _, _ in blocks if kind == "equal" for i in range(first, last)]
     inside = [word for i, word in enumerate(old) if start <= i < end and any(word is same for same in between)]
-    if any(word.key not in SOFT and word.key not in _OF_DATES and not is_value(word) for word in inside):
+    if any(not _is_beside(word) and word.key not in _OF_DATES and not is_value(word) for word in inside):
         return None
-    return _Change(old[:start], old[start:end], new[changed[0][3] : changed[-1][4]], old[end:])
+    change = _Change(old[:start], old[start:end], new[changed[0][3] : changed[-1][4]], old[end:])
+    return _with_verb_first(change)
+
+
+def _is_beside(word: Word) -> bool:
+    """Say whether a word may stand between parts of one change: a preposition, or a verb within "ne … pas"."""
+    return word.key in SOFT or word.sense in {"live", "a"}
+
+
+def _with_verb_first(change: _Change) -> _Change:
+    """Tell a verb that ends its sentence, as in Turkish or Hindi, before what was exchanged, as in English."""
+    head, gone, come, tail = change
+    verbs = [word for word in tail if word.sense in {"live", "like"}]
+    if not head or not verbs or any(_verb(word, 1) for word in head):
+        return change
+    verb = next((word for word in verbs if word.sense == "like"), verbs[0])
+    return _Change([*head, verb], gone, come, [word for word in tail if word not in verbs])
 
 
 def _verb(word: Word, place: int) -> str:
@@ -230,7 +263,8 @@ def _is_one_value(change: _Change, verb: int | None) -> bool:
     if head[-1].key in ENUMERATED and not (verb is not None and head[verb].key == "is"):
         return False
     if verb is None:
-        return len(head) > 1 and len(tail) < 3 and not any(_verb(word, 1) for word in tail)
+        dated = any(word.sense in DATES for word in (*gone, *come))  # of what may have happened then, a verb says more
+        return len(head) > 1 and len(tail) < 3 and not dated and not any(_verb(word, 1) for word in tail)
     base = _verb(head[verb], verb)
     return base not in MANY or (not any(days) and bool(tail if base == "has" else head[verb + 1 :]))
 

@@ -15,7 +15,7 @@ from itertools import dropwhile, pairwise, product
 from operator import not_
 from typing import NamedTuple
 
-from memories.write.reading import CASED, Word, bare, is_shouted, quotations, read
+from memories.write.reading import CASED, Word, bare, is_shouted, quotations, read, tongues
 from memories.write.vocabulary import (
     BASE,
     BE,
@@ -75,7 +75,8 @@ def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> 
     alike = bare(new) == bare(old)
     if not alike and similarity is not None and similarity < threshold:
         return Judgement(Verdict.DIFFERENT)  # most are; reading words takes a hundred times as long
-    (cut, ours), (other_cut, theirs) = read(new), read(old)
+    codes = tongues(new, old)
+    (cut, ours), (other_cut, theirs) = read(new, codes), read(old, codes)
     marks = _case(cut, other_cut) or _layout(new, old) or _spacing(new, old)
     if not marks and alike and _spelled(ours) == _spelled(theirs):
         return Judgement(Verdict.SAME)
@@ -137,8 +138,9 @@ def _layout(new: str, old: str) -> str:
         return ""
     if [indent for indent, _ in ours] != [indent for indent, _ in theirs]:
         return "layout"
+    codes = tongues(new, old)
     pairs = ((one, other) for (_, one), (_, other) in zip(ours, theirs, strict=True) if one != other)
-    return "layout" if any(_difference(read(one)[1], read(other)[1]) for one, other in pairs) else ""
+    return "layout" if any(_difference(read(one, codes)[1], read(other, codes)[1]) for one, other in pairs) else ""
 
 
 def _lines(text: str) -> list[tuple[str, str]]:
@@ -198,7 +200,8 @@ def _joined(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
 @functools.lru_cache(maxsize=1)  # what is judged may also be a correction, which asks right afterwards
 def aligned(new: str, old: str) -> tuple[Sequence[Word], Sequence[Word]]:
     """Return the words of two texts as `align` does."""
-    return align(read(new)[1], read(old)[1])
+    codes = tongues(new, old)
+    return align(read(new, codes)[1], read(old, codes)[1])
 
 
 def align(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], list[Word]]:
@@ -469,8 +472,8 @@ def _is_name(word: Word) -> bool:
 
 
 _KINDS: tuple[tuple[str, Callable[[Word], bool]], ...] = (
-    ("negation", lambda word: word.key in NEGATIONS),
-    ("date", lambda word: word.key in DATES or bool(_DATE.fullmatch(word.key.lower()))),
+    ("negation", lambda word: word.key in NEGATIONS or word.sense == "not"),
+    ("date", lambda word: word.key in DATES or word.sense in DATES or bool(_DATE.fullmatch(word.key.lower()))),
     ("version", lambda word: bool(_VERSION.fullmatch(word.key))),
     ("numbers", _is_number),
     ("path", lambda word: bool(CASED.search(word.key))),

@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from memories import languages
 from memories.text import mark_raised
 from memories.write.vocabulary import (
     ACRONYMS,
@@ -38,11 +39,15 @@ from memories.write.vocabulary import (
 
 _LONGEST_PHRASE = max(len(phrase) for phrase in PHRASE)
 _OPENING, _CLOSING = "([{\"'*«", ".,;:!)]}\"'*…»。、!,:;」』「『"
-_OPENING, _CLOSING = "([{\"'*«", ".,;:!)]}\"'*…»。、!,:;」』「『"
 _IDENTIFIER = re.compile(r"[\d/\\_@=<>(){}\[\]$€£%^&|~+#`]|\w[.:]\w|^-|^\.\w")
 CASED = re.compile(r"[/\\_]|[^\W\d][.:]\w")
 _QUANTITY = re.compile(r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|AM|PM|kg|km|%)")
-_STRAIGHT = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "„": '"'})
+_STRAIGHT = str.maketrans(
+    {"‘": "'", "’": "'", "“": '"', "”": '"', "„": '"', "।": ".", "۔": ".", "؟": "?", "،": ",", "؛": ";"}
+)
+_ELIDED = re.compile(r"\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)", re.I)  # in French and Italian
+_DECIMAL = re.compile(r"(\d+),(\d{1,2})")
+_SHOWS = 150  # characters that show the language of a text
 _DASH = "\ue000"  # stands for the dash that joins two clauses
 _ENDING = re.compile(r"(?<=[\w)\]}\"'»”」』+#%`])[.!。…]+$")
 _LONGEST = 64  # letters of what ends a sentence; the pattern takes the square of it
@@ -78,6 +83,7 @@ class Word(NamedTuple):
     definite: bool = False  # behind "the", "my" and the like; see `corrections`
     literal: bool = False  # part of a code, a command or a value: no other word says the same
     form: str = "plain"  # "past", "passive", or "adjective" for other participles
+    sense: str = ""  # what it says in English, where it is a known word of another language; see `languages.sense`
 
 
 @functools.lru_cache(maxsize=8)  # a new text is compared with many
@@ -88,10 +94,20 @@ def bare(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def read(text: str) -> tuple[Sequence[Word], Sequence[Word]]:
-    """Return the words of a text as they were written, and as they are understood; kept, since one is judged often."""
-    cut = _surface(text)
+def read(text: str, codes: Sequence[str] = ()) -> tuple[Sequence[Word], Sequence[Word]]:
+    """Return the words of a text as they were written, and as they are understood; kept, since one is judged often.
+
+    Args:
+        text: A text.
+        codes: The languages that it may be in, if that is not English; see `tongues`.
+    """
+    cut = _surface(text, codes)
     return tuple(cut), tuple(_understood(cut))
+
+
+def tongues(new: str, old: str) -> Sequence[str]:
+    """Return the languages that two texts may be in, if that is not English: together they show it better."""
+    return languages.of(f"{new[:_SHOWS]} {old[:_SHOWS]}")
 
 
 def is_shouted(words: Sequence[Word]) -> bool:
@@ -105,9 +121,11 @@ def quotations(text: str) -> list[str]:
     return [found[1:-1] for found in _QUOTED.findall(text.translate(_STRAIGHT))]
 
 
-def _surface(text: str) -> list[Word]:
+def _surface(text: str, codes: Sequence[str]) -> list[Word]:
     """Cut a text into words, as they were written."""
-    spelled = unicodedata.normalize("NFKC", mark_raised(text)).translate(_STRAIGHT)
+    spelled = _in_ascii_digits(unicodedata.normalize("NFKC", mark_raised(text)).translate(_STRAIGHT))
+    if {"fr", "it"} & {*codes}:
+        spelled = _ELIDED.sub(r"\1 ", spelled)
     for pattern, replacement in _SHORT_FORMS:
         spelled = pattern.sub(replacement, spelled)
     quoted = [span.span() for span in _QUOTED.finditer(spelled)]
@@ -118,10 +136,35 @@ def _surface(text: str) -> list[Word]:
             del quoted[0]
         literal = bool(quoted) and quoted[0][0] < chunk.end()
         for word in _cut(chunk[0]):
+            word = _in_english(word, codes) if codes else word  # noqa: PLW2901
             cut.append(word._replace(opens=opens, literal=literal))
             opens = opens and word.key == ","
         opens = bool(_SENTENCE.fullmatch(chunk[0][-_LONGEST:]))
     return [word._replace(opens=False) for word in cut] if sum(word.key != "." for word in cut) == 1 else cut
+
+
+def _in_ascii_digits(text: str) -> str:
+    if text.isascii():
+        return text
+    return "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text)
+
+
+def _in_english(word: Word, codes: Sequence[str]) -> Word:
+    """Tell what a word of another language says; one that looks like a word of English without weight has weight."""
+    if word.key in {".", ",", "?"}:
+        return word
+    if "zh" in codes or "ja" in codes:
+        return word._replace(key=languages.numbers_in_figures(word.key))
+    plain = word.shown.lower()
+    if decimal := _DECIMAL.fullmatch(plain):
+        return word._replace(key=f"{decimal[1]}.{decimal[2]}")
+    said = languages.sense(word.shown, codes)
+    if said.isdigit():
+        return word._replace(key=said, exact=True, sense=said)
+    if word.exact and plain in NUMBERS:
+        word = word._replace(key=plain, exact=False)  # such as "once", which is eleven in Spanish
+    light = word.key in LIGHT or word.key in SOFT
+    return word._replace(key=f"@{word.key}" if light else word.key, sense=said)
 
 
 def _understood(cut: list[Word]) -> list[Word]:
