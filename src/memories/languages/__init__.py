@@ -121,7 +121,7 @@ def _marks() -> Mapping[str, frozenset[str]]:
     return {code: frozenset(known.split()) for code, known in (line.split(":") for line in lines)}
 
 
-_SAYS = {"not": "not", "single": "live", "many": "like", "prepositions": "in", "a": "a"}
+_SAYS = {"not": "not", "single": "live", "many": "like", "prepositions": "in", "a": "a", "always": "always"}
 _SAYS |= {"today": "today", "yesterday": "yesterday", "tomorrow": "tomorrow"}
 MONTHS = "january february march april may june july august september october november december".split()
 WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
@@ -145,10 +145,17 @@ def sense(word: str, codes: Sequence[str]) -> str:
 
     Returns:
         A number in figures, the English name of a month or a weekday, "not" for what denies, "live" for a verb with one
-        object at a time, "like" for what there are many of, "in" for a preposition, "a" for the article.
+        object at a time, "like" for what there are many of, "in" for a preposition, "a" for the article, and "always".
     """
     told = folded(word)
     return next((found for code in codes if (found := _senses(code).get(told))), "")
+
+
+@functools.lru_cache(256)
+def are_opposite(one: str, other: str, codes: Sequence[str]) -> bool:
+    """Say whether two words are known opposites in one of these languages."""
+    pair = {folded(one), folded(other)}
+    return any(pair == {*entry.split("/")} for code in codes for entry in words(code).get("opposites", ()))
 
 
 def numbers_in_figures(text: str) -> str:

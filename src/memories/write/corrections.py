@@ -7,11 +7,13 @@ two subjects stand beside each other ("Ann's birthday is", "Bob's birthday is"),
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from memories import languages
+from memories.languages import are_opposite
 from memories.text import is_latin, is_unspaced
 from memories.write.duplicates import aligned, base_of, is_value
 from memories.write.reading import Word, tongues
@@ -45,6 +47,7 @@ _LIGHT = SOFT | _ARTICLES | _OF_DATES | CUES | BE | DATES | {"not", "no", "t", "
 _BEST = frozenset("favourite favorite preferred main primary default first chosen current native official".split())
 _TOWARDS = frozenset("to from by through via under behind near into over inside beside until".split())
 _DEFINITE = frozenset("the our my your his her their its this".split())
+_QUANTITIES = frozenset("always only most some few many all every half".split())
 _DENIAL = 8  # signs that deny, with those of the verb that they change
 # Behind this stands what is said of a subject, whatever the verb at the end.
 _TOPIC = {"zh": re.compile(r"[：:]"), "ja": re.compile(r"は|：|:"), "ko": re.compile(r"(?:은|는|이|가)\s|:"), "th": re.compile(":")}
@@ -69,7 +72,7 @@ def corrects(new: str, old: str, similarity: float | None, *, threshold: float) 
     if not _share_words(new, old) or _differs_twice(_tokens(new), _tokens(old)):
         return False
     ours, theirs = (_told(words) for words in aligned(new, old))
-    return _says_so(ours, theirs) or _exchanged(ours, theirs)
+    return _says_so(ours, theirs) or _denied(ours, theirs) or _exchanged(ours, theirs, tongues(new, old))
 
 
 def _differs_twice(new: Sequence[str], old: Sequence[str]) -> bool:
@@ -84,7 +87,9 @@ def _differs_twice(new: Sequence[str], old: Sequence[str]) -> bool:
         end += 1
     between = {*new[start : len(new) - end]} & {*old[start : len(old) - end]}
     counted = [word for word in between if word.isalpha() and word not in _LIGHT]
-    codes = languages.of(" ".join(new)) if counted else ()
+    codes = tongues(" ".join(new), " ".join(old)) if counted else ()
+    if codes and all(languages.sense(word, codes) in {"not", "always"} for word in {*new} ^ {*old}):
+        return False
     return any(languages.sense(word, codes) not in {"live", "a", "in"} for word in counted)
 
 
@@ -114,13 +119,13 @@ def _exchanged_signs(new: str, old: str) -> bool:
     head, gone, come = old[:start], old[start:end], new[changed[0][3] : changed[-1][4]]
     for code in tongues(new, old):
         known = languages.words(code)
-        if len(head) > 1 and len(gone + come) <= _DENIAL and _has(gone, known["not"]) != _has(come, known["not"]):
+        if head and len(gone + come) <= _DENIAL and _has(gone, known["not"]) != _has(come, known["not"]):
             return True
         if _has(old, known["many"]) or not (_has(head, known["single"]) or _TOPIC[code].search(head)):
             continue
         if gone.strip("。.") and come.strip("。.") and max(len(gone), len(come)) <= max(4, len(head)):
             return True
-    return len(head) > 1 and gone.isnumeric() and come.isnumeric()
+    return False
 
 
 def _has(text: str, entries: Sequence[str]) -> bool:
@@ -132,7 +137,8 @@ def _told(words: Sequence[Word]) -> list[Word]:
     told: list[Word] = []
     definite = False
     for word in words:
-        word = word._replace(key=word.sense or word.key)  # noqa: PLW2901
+        if word.sense not in {"", "in"}:
+            word = word._replace(key=word.sense)  # noqa: PLW2901
         is_ = word.key in BE or word.shown == ":"
         definite = (definite or word.key in _DEFINITE) and not (is_ or word.key in SOFT or word.key in {"'s", ".", ","})
         if is_:
@@ -155,28 +161,36 @@ class _Change(NamedTuple):
     tail: Sequence[Word]
 
 
-def _exchanged(new: Sequence[Word], old: Sequence[Word]) -> bool:
+def _denied(new: Sequence[Word], old: Sequence[Word]) -> bool:
+    """Say whether texts differ in nothing but what denies or counts: not, never, always, only, most."""
+    ours, theirs = (Counter(word.key for word in words) for words in (new, old))
+    apart = [word for word in new if not theirs[word.key]] + [word for word in old if not ours[word.key]]
+    kept = [word for word in new if theirs[word.key]]
+    weighty = [word for word in apart if not _is_beside(word)]
+    if [word.key for word in kept] != [word.key for word in old if ours[word.key]]:
+        return False
+    return len(kept) > 1 and bool(weighty) and all(word.key in NEGATIONS | _QUANTITIES for word in weighty)
+
+
+def _exchanged(new: Sequence[Word], old: Sequence[Word], codes: Sequence[str]) -> bool:
     """Say whether one value was exchanged for another of the same attribute."""
     change = _one_change(new, old)
     if change is None:
         return False
     head, gone, come, tail = change
-    weighty = [word for word in (*gone, *come) if word.key not in SOFT]
-    denied = [word for word in weighty if not _is_beside(word)]
-    if denied and all(word.key in NEGATIONS or word.key == "always" for word in denied):
-        return len(head) + len(tail) > 1
     if not gone or not come or not head:
         return bool(gone and come) and _is_role(gone, come, tail)
-    return not _is_event(head, tail) and _is_other_value(change)
+    return not _is_event(head, tail) and _is_other_value(change, codes)
 
 
-def _is_other_value(change: _Change) -> bool:
+def _is_other_value(change: _Change, codes: Sequence[str]) -> bool:
     """Say whether what was exchanged behind a subject is the value of one attribute, and no second one beside it."""
-    head, gone, come, _ = change
-    if {(a.key, b.key) for a in gone for b in come} & ANTONYMS:
-        return True
+    head, gone, come, tail = change
     verb = next((i for i in reversed(range(len(head))) if _verb(head[i], i)), None)
-    weighty = [word for word in (*gone, *come) if word.key not in SOFT]
+    told = verb is not None or not any(_verb(word, 1) for word in tail)  # the left lamp is no right lamp
+    if told and any((a.key, b.key) in ANTONYMS or are_opposite(a.shown, b.shown, codes) for a in gone for b in come):
+        return True
+    weighty = [word for word in (*gone, *come) if not _is_soft(word)]
     if all(is_value(word) for word in weighty):
         return _is_one_value(change, verb)
     numbered = any(word.key[:1].isdigit() for word in weighty)
@@ -200,17 +214,21 @@ def _one_change(new: Sequence[Word], old: Sequence[Word]) -> _Change | None:
     return _with_verb_first(change)
 
 
+def _is_soft(word: Word) -> bool:
+    return word.key in SOFT or word.sense == "in"
+
+
 def _is_beside(word: Word) -> bool:
     """Say whether a word may stand between parts of one change: a preposition, or a verb within "ne … pas"."""
-    return word.key in SOFT or word.sense in {"live", "a"}
+    return _is_soft(word) or word.sense in {"live", "a"}
 
 
 def _with_verb_first(change: _Change) -> _Change:
     """Tell a verb that ends its sentence, as in Turkish or Hindi, before what was exchanged, as in English."""
     head, gone, come, tail = change
-    verbs = [word for word in tail if word.sense in {"live", "like"}]
-    if not head or not verbs or any(_verb(word, 1) for word in head):
+    if not head or not tail or tail[-1].sense not in {"live", "like"} or any(_verb(word, 1) for word in head):
         return change
+    verbs = [word for word in tail if word.sense in {"live", "like"}]
     verb = next((word for word in verbs if word.sense == "like"), verbs[0])
     return _Change([*head, verb], gone, come, [word for word in tail if word not in verbs])
 
@@ -252,7 +270,7 @@ def _is_event(head: Sequence[Word], tail: Sequence[Word]) -> bool:
 def _is_one_value(change: _Change, verb: int | None) -> bool:
     """Say whether numbers, dates, versions or paths that differ are the value of one attribute."""
     head, gone, come, tail = change
-    if any(word.key == "is" for word in tail):
+    if any(word.key == "is" or word.sense == "live" for word in tail):
         return False  # it is a part of the subject
     days, counts = (
         [all(_is_day(word) for word in side) for side in (gone, come)],

@@ -54,6 +54,7 @@ class Judgement(NamedTuple):
 _LONG = 300  # words; nobody tells a longer text in another order, and looking for one takes seconds
 _NAME = 3  # words of a name at most
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?|q[1-4]|\d{1,2}:\d\d")
+_STARTING = frozenset("we user all every each".split())
 _JOINING = BOUNDARIES - {".", ","} | {"not", "nor", "instead"}
 _VERSION = re.compile(r"v\d+|v?\d+\.\d+[\w.-]*")
 
@@ -421,7 +422,7 @@ def _unfronted(words: Sequence[Word]) -> list[Word]:
     if not told or told[0].key not in FRONTED or any(word.key == "." for word in told):
         return told
     commas = [i for i, word in enumerate(told) if word.key == ","]
-    starts = [i for i, word in enumerate(told) if i > 1 and (word.key in DETERMINERS or word.key in {"we", "user"})]
+    starts = [i for i, word in enumerate(told) if i > 1 and (word.key in DETERMINERS or word.key in _STARTING)]
     dates = [i + 1 for i, word in enumerate(told[:3]) if word.key in DATES or word.key.isdigit()]
     at = min(commas[:1] or dates[-1:] or starts[:1] or [0])
     return told[at:] + told[:at]

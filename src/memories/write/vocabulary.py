@@ -271,6 +271,7 @@ ascending descending; left right; before after; always never; min max; minimum m
 supported unsupported; encrypted unencrypted; signed unsigned; approved rejected; accepted rejected; free paid
 blocking non-blocking; broken fixed; done pending; frozen unfrozen; internal external; local remote; manual automatic
 vegetarian vegan; married divorced; available unavailable; visible hidden; tracked untracked; tested untested
+long short; front back; high low; big small; early late; fast slow; quick slow; strict lenient; verbose terse
 """
 ANTONYMS = frozenset(
     pair
