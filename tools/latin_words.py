@@ -11,7 +11,7 @@ from memories.languages import LATIN, words
 FILE = Path(__file__).parents[1] / "src/memories/languages/latin.txt"
 LINES = (
     "stop today yesterday tomorrow before after last next every recently weekdays months week weekend year month not "
-    "numbers single many few"
+    "numbers single is using many few"
 ).split()
 # Words that English texts have too, as content or as names; function words of English weigh for English there.
 ENGLISH = frozenset(

@@ -109,9 +109,15 @@ def _scripts(text: str) -> Sequence[str]:
 @functools.cache
 def words(code: str) -> Mapping[str, Sequence[str]]:
     """Return the entries of a language, folded, by the name of their line."""
-    text = Path(__file__).with_name(f"{code}.txt").read_text(encoding="utf-8")
-    lines = (line.split(":", 1) for line in folded(text).splitlines())
-    return {name: tuple(entries.split()) for name, entries in lines}
+    return _lines(folded(_read(code)))
+
+
+def _read(code: str) -> str:
+    return Path(__file__).with_name(f"{code}.txt").read_text(encoding="utf-8")
+
+
+def _lines(text: str) -> Mapping[str, Sequence[str]]:
+    return {name: tuple(entries.split()) for name, entries in (line.split(":", 1) for line in text.splitlines())}
 
 
 @functools.cache
@@ -121,21 +127,25 @@ def _marks() -> Mapping[str, frozenset[str]]:
     return {code: frozenset(known.split()) for code, known in (line.split(":") for line in lines)}
 
 
-_SAYS = {"not": "not", "single": "live", "many": "like", "prepositions": "in", "a": "a", "always": "always"}
+# Lines of single words, and what those say; of a word in several lines the last one counts.
+_SAYS = {"articles": "the", "a": "a", "prepositions": "with", "places": "in", "past": "was", "many": "like", "has": "has"}
+_SAYS |= {"using": "use", "prefer": "prefer", "single": "live", "is": "is", "not": "not", "always": "always"}
 _SAYS |= {"today": "today", "yesterday": "yesterday", "tomorrow": "tomorrow"}
 MONTHS = "january february march april may june july august september october november december".split()
 WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
+DAYS = frozenset((*MONTHS, *WEEKDAYS))
 
 
 @functools.cache
 def _senses(code: str) -> Mapping[str, str]:
     """Return what single words of a language say, as a word of English or a number; see `sense`."""
     senses: dict[str, str] = {}
-    for line, english in _SAYS.items():
-        senses |= {word: english for entry in words(code).get(line, ()) for word in entry.split("|")}
-    for line, names in (("weekdays", WEEKDAYS), ("months", MONTHS), ("numbers", [str(n) for n in range(13)])):
-        for entry, english in zip(words(code)[line], names, strict=True):
-            senses |= {word.strip("~*"): english for word in entry.split("|")}
+    for known in (words(code), _lines(_read(code))):  # with accents too, since "a" and "à" are two words
+        for line, english in _SAYS.items():
+            senses |= {word: english for entry in known.get(line, ()) for word in entry.split("|")}
+        for line, names in (("weekdays", WEEKDAYS), ("months", MONTHS), ("numbers", [str(n) for n in range(13)])):
+            for entry, english in zip(known[line], names, strict=True):
+                senses |= {word.strip("~"): english for word in entry.split("|")}
     return senses
 
 
@@ -145,10 +155,20 @@ def sense(word: str, codes: Sequence[str]) -> str:
 
     Returns:
         A number in figures, the English name of a month or a weekday, "not" for what denies, "live" for a verb with one
-        object at a time, "like" for what there are many of, "in" for a preposition, "a" for the article, and "always".
+        object at a time, "is", "has", "use" and "prefer" for those, "was" for what helps to tell the past, "like" for
+        what there are many of, "in" for prepositions of place and time, "with" for others, "the", "a", and "always".
     """
-    told = folded(word)
-    return next((found for code in codes if (found := _senses(code).get(told))), "")
+    spelled = word.lower()
+    return next((found for code in codes if (found := _sense(spelled, code))), "")
+
+
+def _sense(spelled: str, code: str) -> str:
+    senses, told = _senses(code), folded(spelled)
+    if found := senses.get(spelled) or senses.get(told):
+        return found
+    stems = (english for stem, english in senses.items() if stem.endswith("*") and told.startswith(stem[:-1]))
+    glued = (told.removeprefix(prefix) for prefix in words(code).get("glued", ()) if told.startswith(prefix))
+    return next(stems, "") or next((senses[rest] for rest in glued if senses.get(rest) in DAYS), "")
 
 
 @functools.lru_cache(256)

@@ -47,7 +47,18 @@ _LIGHT = SOFT | _ARTICLES | _OF_DATES | CUES | BE | DATES | {"not", "no", "t", "
 _BEST = frozenset("favourite favorite preferred main primary default first chosen current native official".split())
 _TOWARDS = frozenset("to from by through via under behind near into over inside beside until".split())
 _DEFINITE = frozenset("the our my your his her their its this".split())
+_VERBS = frozenset(("live", "is", "use", "prefer", "has", "like"))  # senses of verbs
 _QUANTITIES = frozenset("always only most some few many all every half".split())
+_FAVOURITE = re.compile("最喜欢的?|最喜歡的?|一番好きな|가장 좋아하는")
+_TIME = re.compile("点|點|時|时|月|日|号|號|시|월|일")
+_DENIAL = 8  # signs that deny, with those of the verb that they change
+# What stands behind a subject, and what a value has none of: then it is a clause.
+_TOPIC = {"ja": re.compile("は|が|：|:"), "ko": re.compile(r"(?:은|는|이|가)\s|:"), "th": re.compile("")}
+_CASE = {"zh": re.compile("(?!)"), "ja": re.compile("は|が|を"), "ko": re.compile(r"(?:은|는|이|가|을|를)\s"), "th": re.compile("(?!)")}
+_VERBS = frozenset(("live", "is", "use", "prefer", "has", "like"))  # senses of verbs
+_QUANTITIES = frozenset("always only most some few many all every half".split())
+_FAVOURITE = re.compile("最喜欢的?|最喜歡的?|一番好きな|가장 좋아하는")
+_TIME = re.compile("点|點|時|时|月|日|号|號|시|월|일")
 _DENIAL = 8  # signs that deny, with those of the verb that they change
 # Behind this stands what is said of a subject, whatever the verb at the end.
 _TOPIC = {"zh": re.compile(r"[：:]"), "ja": re.compile(r"は|：|:"), "ko": re.compile(r"(?:은|는|이|가)\s|:"), "th": re.compile(":")}
@@ -90,7 +101,7 @@ def _differs_twice(new: Sequence[str], old: Sequence[str]) -> bool:
     codes = tongues(" ".join(new), " ".join(old)) if counted else ()
     if codes and all(languages.sense(word, codes) in {"not", "always"} for word in {*new} ^ {*old}):
         return False
-    return any(languages.sense(word, codes) not in {"live", "a", "in"} for word in counted)
+    return any(languages.sense(word, codes) not in {"live", "is", "a", "the", "in", "with"} for word in counted)
 
 
 @functools.lru_cache(maxsize=2)
@@ -119,12 +130,18 @@ def _exchanged_signs(new: str, old: str) -> bool:
     head, gone, come = old[:start], old[start:end], new[changed[0][3] : changed[-1][4]]
     for code in tongues(new, old):
         known = languages.words(code)
-        if head and len(gone + come) <= _DENIAL and _has(gone, known["not"]) != _has(come, known["not"]):
+        if head and len(gone + come) <= _DENIAL and _has(old, known["not"]) != _has(new, known["not"]):
             return True
-        if _has(old, known["many"]) or not (_has(head, known["single"]) or _TOPIC[code].search(head)):
+        told = _FAVOURITE.sub("", old)
+        if _has(told, known["past"]) or _CASE[code].search(f"{gone}|{come}"):
             continue
-        if gone.strip("。.") and come.strip("。.") and max(len(gone), len(come)) <= max(4, len(head)):
-            return True
+        numbers = any(map(str.isnumeric, gone)) and any(map(str.isnumeric, come))
+        verbs = (*known["single"], *(known["values"] if numbers else ()))
+        timed = bool(numbers and head and _TIME.match(old[end:]) and _has(old[end:], verbs))
+        behind_subject = timed or _has(head, verbs) or (code != "zh" and _TOPIC[code].search(head) and _has(old[end:], verbs))
+        liked = not numbers and _has(told, known["many"])
+        if behind_subject and not liked and gone.strip("。.") and come.strip("。."):
+            return max(len(gone), len(come)) <= max(4, len(head))
     return False
 
 
@@ -137,7 +154,7 @@ def _told(words: Sequence[Word]) -> list[Word]:
     told: list[Word] = []
     definite = False
     for word in words:
-        if word.sense not in {"", "in"}:
+        if word.sense not in {"", "in", "with", "was"}:
             word = word._replace(key=word.sense)  # noqa: PLW2901
         is_ = word.key in BE or word.shown == ":"
         definite = (definite or word.key in _DEFINITE) and not (is_ or word.key in SOFT or word.key in {"'s", ".", ","})
@@ -196,7 +213,8 @@ def _is_other_value(change: _Change, codes: Sequence[str]) -> bool:
     numbered = any(word.key[:1].isdigit() for word in weighty)
     if verb is None or max(len(gone), len(come)) > _MOST or (numbered and len(weighty) < len(gone) + len(come)):
         return False
-    return not _is_headed(change, verb) and _is_single(change, verb)
+    led = [[word.sense for word in side if word.sense in {"in", "with"}] for side in (gone, come)]
+    return led[0] == led[1] and not _is_headed(change, verb) and _is_single(change, verb)
 
 
 def _one_change(new: Sequence[Word], old: Sequence[Word]) -> _Change | None:
@@ -215,20 +233,20 @@ def _one_change(new: Sequence[Word], old: Sequence[Word]) -> _Change | None:
 
 
 def _is_soft(word: Word) -> bool:
-    return word.key in SOFT or word.sense == "in"
+    return word.key in SOFT or word.sense in {"in", "with"}
 
 
 def _is_beside(word: Word) -> bool:
     """Say whether a word may stand between parts of one change: a preposition, or a verb within "ne … pas"."""
-    return _is_soft(word) or word.sense in {"live", "a"}
+    return _is_soft(word) or word.sense in {"live", "is", "a"}
 
 
 def _with_verb_first(change: _Change) -> _Change:
     """Tell a verb that ends its sentence, as in Turkish or Hindi, before what was exchanged, as in English."""
     head, gone, come, tail = change
-    if not head or not tail or tail[-1].sense not in {"live", "like"} or any(_verb(word, 1) for word in head):
+    if not head or not tail or tail[-1].sense not in _VERBS or any(_verb(word, 1) for word in head):
         return change
-    verbs = [word for word in tail if word.sense in {"live", "like"}]
+    verbs = [word for word in tail if word.sense in _VERBS]
     verb = next((word for word in verbs if word.sense == "like"), verbs[0])
     return _Change([*head, verb], gone, come, [word for word in tail if word not in verbs])
 
@@ -255,6 +273,9 @@ def _is_role(gone: Sequence[Word], come: Sequence[Word], tail: Sequence[Word]) -
 
 def _is_event(head: Sequence[Word], tail: Sequence[Word]) -> bool:
     """Say whether a text tells what happened once, of which there may be many."""
+    days = {"today", "yesterday", "was"}
+    if any(word.sense in days for word in (*head, *tail)) or any(word.sense in EVENT_TIMES for word in head):
+        return True
     verbs = ((word, _verb(word, i)) for i, word in enumerate((*head, *tail)))
     told = (word for word, base in verbs if base and not (word.definite and word.shown.lower() == base))  # the build
     main = next((word for word in told), None)
@@ -270,7 +291,7 @@ def _is_event(head: Sequence[Word], tail: Sequence[Word]) -> bool:
 def _is_one_value(change: _Change, verb: int | None) -> bool:
     """Say whether numbers, dates, versions or paths that differ are the value of one attribute."""
     head, gone, come, tail = change
-    if any(word.key == "is" or word.sense == "live" for word in tail):
+    if any(word.key == "is" or word.sense in {"live", "is"} for word in tail):
         return False  # it is a part of the subject
     days, counts = (
         [all(_is_day(word) for word in side) for side in (gone, come)],
@@ -281,8 +302,9 @@ def _is_one_value(change: _Change, verb: int | None) -> bool:
     if head[-1].key in ENUMERATED and not (verb is not None and head[verb].key == "is"):
         return False
     if verb is None:
-        dated = any(word.sense in DATES for word in (*gone, *come))  # of what may have happened then, a verb says more
-        return len(head) > 1 and len(tail) < 3 and not dated and not any(_verb(word, 1) for word in tail)
+        if any(word.sense for word in (*head, *gone, *come, *tail)):  # a language whose verbs are not all known
+            return len(head) > 1 and _is_soft(head[0]) and len(tail) < 2
+        return len(head) > 1 and len(tail) < 3 and not any(_verb(word, 1) for word in tail)
     base = _verb(head[verb], verb)
     return base not in MANY or (not any(days) and bool(tail if base == "has" else head[verb + 1 :]))
 
@@ -313,7 +335,10 @@ def _is_single(change: _Change, verb: int) -> bool:
         verb = max(i for i, word in enumerate(head[:verb]) if word.key == "is")
         return _has_one(head[:verb], head[verb + 1 :], gone, come)
     if base == "is":
-        return _has_one(head[:verb], behind, gone, come)
+        named = bool(head[verb].sense) and verb == 1 and head[0].opens and not behind  # of a name much can be said
+        if head[verb].shown == ":":
+            return _has_one([head[0]._replace(opens=False, shown=head[0].shown.lower()), *head[1:verb]], behind, gone, come)
+        return not named and _has_one(head[:verb], behind, gone, come)
     if base in SINGLE:
         return base not in {"call", "name"} or head[verb - 1].key not in MANY
     if base in PLACED and (*behind, *gone)[0].key in SOFT | _TOWARDS:
@@ -333,13 +358,19 @@ def _has_one(subject: Sequence[Word], behind: Sequence[Word], gone: Sequence[Wor
     if any(_verb(word, 1) in SINGLE | PLACED | LEADING or word.key == "@there" for word in behind):
         return True
     noun = subject[-1]
+    if len(subject) == 1 and noun.opens and not (gone[-1].shown[:1].isupper() and come[-1].shown[:1].isupper()):
+        return bool(behind) and _leads_on(behind[0])  # of a name much can be said
     behind = [word for word in behind if not word.shown[:1].isupper()]
-    if behind and (behind[0].key in SOFT | _TOWARDS or noun.key in PEOPLE):
-        return all(word.key in SOFT | _TOWARDS for word in behind)
+    if behind and (_leads_on(behind[0]) or noun.key in PEOPLE):
+        return all(map(_leads_on, behind))
     if keys & {"'s", "of", "for"} or noun.definite:
         ends = [word.shown.lower() for word in (*gone[-1:], *come[-1:]) if word.shown.islower()]
         return len(behind) < 2 and noun.key not in PEOPLE and not any(map(_ADJECTIVE.fullmatch, ends))
     return len(behind) < 2 and (len(subject) > 1 or noun.shown[:1].islower() or noun.opens)
+
+
+def _leads_on(word: Word) -> bool:
+    return word.key in SOFT | _TOWARDS or word.sense == "in"
 
 
 def _says_so(new: Sequence[Word], old: Sequence[Word]) -> bool:
