@@ -27,9 +27,9 @@ MODULES = [
 # to a neighbour on its own. So there is no cycle and no skin needs another. Of the stores, Chroma and Qdrant need the
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
-    "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay trust <
-        times config < ids http_client < stores < embedders versions turns lookup < where < write search < transfer <
-        service < agent < skins < __main__ langgraph""",
+    "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay
+        trust < times config < ids http_client < stores < embedders versions turns lookup < where < write search <
+        transfer < service < agent < skins < __main__ langgraph""",
     "memories.stores": """records < damage words copies sql chain sound < protocol columns < logged <
         sqlite postgres documents < chroma qdrant files""",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
@@ -81,7 +81,7 @@ def leads_down(importer: str, imported: str) -> bool:
     return level(package, here[both]) > level(package, there[both])
 
 
-LEAVES = ("memories.skins.cli",)  # packages whose `__init__` imports nothing of their own
+LEAVES = ("memories.skins.cli", "memories.languages")  # packages whose `__init__` imports nothing of their own
 ABOVE_ALL = ("skins", "langgraph", "__main__")  # which nothing imports, so they may import names from `memories`
 
 

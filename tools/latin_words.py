@@ -15,13 +15,13 @@ LINES = (
 ).split()
 # Words that English texts have too, as content or as names; function words of English weigh for English there.
 ENGLISH = frozenset(
-    "act adore ago ami ante apr april aug august ben bin china club coach come commence commute com con dal dan dance "
-    "dans day dec dine dins dove era even fa fare feb french gain gala gene habite hat hem hen hobby hoe hun jan january "
-    "jo juli julia julio jul jun la les like los lot lotta lu ma maj man mar marca marco mars mart may mayo met mi mia "
-    "mich mit mon most mot my name net november nov nu null oct oh once os otto pain pan par part pass passe past pay "
-    "place plan plus point pour pro quest rest reste run runs sa san sat sea sep september sept ser set side six son "
-    "spends start sur tal te ten tens ter test thus tie toe top tot trade tun two un under use usa val van vari vas "
-    "vendor vent vis visa visit vive vu war weekend with work y ya ze zo".split()
+    "act adore ago ami ante apr april aug august ben bin china club coach come commence commute com con dal dan "
+    "dance dans day dec dine dins dove era even fa fare feb french gain gala gene hat hem hen hobby hoe "
+    "hun jan january jo juli julia julio jul jun la les like los lot lotta lu ma maj man mar marca marco mars "
+    "mart may mayo met mi mia mich mit mon most mot my name net november nov nu null oct oh once os otto pain pan "
+    "par part pass passe past pay place plan plus point pour pro quest rest reste run runs sa san sat sea sep "
+    "september sept ser set side six son spends start sur tal te ten tens ter test thus tie toe top tot trade tun "
+    "two un under use usa val van vari vas vendor vent vis visa visit vu war weekend with work y ya ze zo".split()
 ) - frozenset("les dans mit la con van zo".split())
 
 

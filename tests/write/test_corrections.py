@@ -281,3 +281,45 @@ def test_a_foreign_file_links_nothing(memories: Memories, tmp_path: Path) -> Non
 def test_sentences_under_one_heading_stand_beside_each_other(threshold: float) -> None:
     assert not corrects("Bees: Bob fears them", "Bees: Ann keeps them", None, threshold=threshold)
     assert corrects("Editor: vim", "Editor: emacs", None, threshold=threshold)
+
+
+def _linked(name: str) -> list[tuple[str, str, bool]]:
+    """Return the kind and the language of each pair of a file, both ways, and whether one corrects the other."""
+    rows = [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
+    return [
+        (row["kind"].split("-")[0], row["language"], corrects(new, old, None, threshold=0.8))
+        for row in rows
+        for new, old in ((row["new"], row["old"]), (row["old"], row["new"]))
+    ]
+
+
+@pytest.mark.parametrize(("name", "least"), [("language_pairs.jsonl", 0.96), ("prose_pairs.jsonl", 0.92)])
+def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(name: str, least: float) -> None:
+    found = _linked(name)
+    corrections = [linked for kind, _, linked in found if kind == "correction"]
+    assert sum(corrections) >= least * len(corrections)
+    assert [row for row in found if row[0] == "unlike" and row[2]] == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Anna is a doctor.", "Anna is French."),
+        ("Anna ist Ärztin.", "Anna ist Französin."),
+        ("Анна работает врачом.", "Анна работает по ночам."),
+        ("Der Server nutzt Redis.", "Der Server nutzt Kafka."),
+        ("服务器使用Redis。", "服务器使用Kafka。"),
+        ("ベンは背が高いです。", "ベンは足が速いです。"),
+        ("Anna abita con Ben.", "Anna abita a Roma."),
+        ("The left lamp is broken.", "The right lamp is broken."),
+        ("Die erste Lampe ist kaputt.", "Die zweite Lampe ist kaputt."),
+        ("Wir waren im Mai in Rom.", "Wir waren im Juni in Rom."),
+        ("昨日は5キロ走りました。", "昨日は8キロ走りました。"),
+        ("Petra ist mit Ben befreundet.", "Petra ist mit Tom befreundet."),
+        ("Kapitel 3 ist lang.", "Kapitel 4 ist lang."),
+        ("Ben'in köpeği var.", "Ben'in kedisi var."),
+    ],
+)
+def test_facts_that_may_both_hold_are_not_linked(one: str, other: str) -> None:
+    assert not corrects(one, other, None, threshold=0.8)
+    assert not corrects(other, one, None, threshold=0.8)

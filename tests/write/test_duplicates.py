@@ -11,6 +11,7 @@ from memories.write.duplicates import Judgement, Verdict, judge, same_lines
 
 DATA = Path(__file__).parents[1] / "data"
 PAIRS, KINDS = DATA / "duplicate_pairs.jsonl", DATA / "duplicate_kinds.jsonl"
+LANGUAGES, PROSE = DATA / "language_pairs.jsonl", DATA / "prose_pairs.jsonl"
 NOT_STORED = {Verdict.SAME, Verdict.DUPLICATE}
 
 
@@ -306,3 +307,43 @@ def test_what_looks_like_another_wording_and_is_none_is_stored(new: str, old: st
 def test_long_texts_are_the_same_if_their_lines_and_indents_are(new: str, old: str, same: bool) -> None:
     filler = "\n" + "x = 1\n" * 400 if "\n" in old else " and so on" * 300
     assert same_lines(new + filler, old + filler) is same
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("path", [LANGUAGES, PROSE])
+def test_no_correction_in_any_language_is_refused(path: Path) -> None:
+    for row in _rows(path):
+        for new, old in ((row["new"], row["old"]), (row["old"], row["new"])):
+            if not row["kind"].startswith("repetition"):
+                assert near(new, old).verdict not in NOT_STORED, row
+
+
+@pytest.mark.parametrize(("path", "least"), [(LANGUAGES, 0.97), (PROSE, 0.94)])
+def test_repetitions_in_every_language_are_known(path: Path, least: float) -> None:
+    pairs = [row for row in _rows(path) if row["kind"].startswith("repetition")]
+    assert sum(near(row["new"], row["old"]).verdict in NOT_STORED for row in pairs) >= least * len(pairs)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "reason"),
+    [
+        ("Der Server ist nicht da.", "Der Server ist da.", "negation: + nicht"),
+        ("Le serveur n'est pas là.", "Le serveur est là.", "negation: + n' pas"),
+        ("Мы встречаемся во вторник.", "Мы встречаемся в понедельник.", "date: понедельник -> вторник"),
+        ("La feria es en junio.", "La feria es en mayo.", "date: mayo -> junio"),
+        ("Ela tem quatro gatos.", "Ela tem três gatos.", "numbers: três -> quatro"),
+    ],
+)
+def test_what_differs_is_named_in_other_languages(new: str, old: str, reason: str) -> None:
+    assert near(new, old) == Judgement(Verdict.CORRECTION, reason)
+
+
+def test_words_that_look_like_english_ones_without_weight_have_weight_elsewhere() -> None:
+    assert near("Viajo do Porto para casa.", "Viajo a Porto para casa.").verdict is Verdict.CORRECTION
+    assert near("Das Licht ist an.", "Das Licht ist.").verdict is Verdict.CORRECTION
+    assert near("Cierra a las once.", "Cierra a las 11.").verdict is Verdict.DUPLICATE
+    assert near("Er wiegt 3,5 Kilo.", "Er wiegt 3.5 Kilo.").verdict is Verdict.DUPLICATE
+    assert near("Er wiegt 3,5 Kilo.", "Er wiegt 35 Kilo.").verdict is Verdict.CORRECTION

@@ -128,7 +128,15 @@ def _marks() -> Mapping[str, frozenset[str]]:
 
 
 # Lines of single words, and what those say; of a word in several lines the last one counts.
-_SAYS = {"articles": "the", "a": "a", "prepositions": "with", "places": "in", "past": "was", "many": "like", "has": "has"}
+_SAYS = {
+    "articles": "the",
+    "a": "a",
+    "prepositions": "with",
+    "places": "in",
+    "happened": "was",
+    "many": "like",
+    "has": "has",
+}
 _SAYS |= {"using": "use", "prefer": "prefer", "single": "live", "is": "is", "not": "not", "always": "always"}
 _SAYS |= {"today": "today", "yesterday": "yesterday", "tomorrow": "tomorrow"}
 MONTHS = "january february march april may june july august september october november december".split()
@@ -184,7 +192,9 @@ def numbers_in_figures(text: str) -> str:
 
 
 _HAN_DIGITS = {sign: number for number, sign in enumerate("〇一二三四五六七八九")} | {"零": 0, "两": 2, "兩": 2}
-_HAN_NUMBER = re.compile("(?:一|二|三|四|五|六|七|八|九)?十(?:一|二|三|四|五|六|七|八|九)?|〇|零|一|二|两|兩|三|四|五|六|七|八|九")
+_HAN_NUMBER = re.compile(
+    "(?:一|二|三|四|五|六|七|八|九)?十(?:一|二|三|四|五|六|七|八|九)?|〇|零|一|二|两|兩|三|四|五|六|七|八|九"
+)
 
 
 def _han(signs: str) -> int:

@@ -54,14 +54,24 @@ _TIME = re.compile("点|點|時|时|月|日|号|號|시|월|일")
 _DENIAL = 8  # signs that deny, with those of the verb that they change
 # What stands behind a subject, and what a value has none of: then it is a clause.
 _TOPIC = {"ja": re.compile("は|が|：|:"), "ko": re.compile(r"(?:은|는|이|가)\s|:"), "th": re.compile("")}
-_CASE = {"zh": re.compile("(?!)"), "ja": re.compile("は|が|を"), "ko": re.compile(r"(?:은|는|이|가|을|를)\s"), "th": re.compile("(?!)")}
+_CASE = {
+    "zh": re.compile("(?!)"),
+    "ja": re.compile("は|が|を"),
+    "ko": re.compile(r"(?:은|는|이|가|을|를)\s"),
+    "th": re.compile("(?!)"),
+}
 _VERBS = frozenset(("live", "is", "use", "prefer", "has", "like"))  # senses of verbs
 _QUANTITIES = frozenset("always only most some few many all every half".split())
 _FAVOURITE = re.compile("最喜欢的?|最喜歡的?|一番好きな|가장 좋아하는")
 _TIME = re.compile("点|點|時|时|月|日|号|號|시|월|일")
 _DENIAL = 8  # signs that deny, with those of the verb that they change
 # Behind this stands what is said of a subject, whatever the verb at the end.
-_TOPIC = {"zh": re.compile(r"[：:]"), "ja": re.compile(r"は|：|:"), "ko": re.compile(r"(?:은|는|이|가)\s|:"), "th": re.compile(":")}
+_TOPIC = {
+    "zh": re.compile(r"[：:]"),
+    "ja": re.compile(r"は|：|:"),
+    "ko": re.compile(r"(?:은|는|이|가)\s|:"),
+    "th": re.compile(":"),
+}
 _ADJECTIVE = re.compile(r"\w{3,40}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less|ish|ant|ent)")
 
 
@@ -133,12 +143,14 @@ def _exchanged_signs(new: str, old: str) -> bool:
         if head and len(gone + come) <= _DENIAL and _has(old, known["not"]) != _has(new, known["not"]):
             return True
         told = _FAVOURITE.sub("", old)
-        if _has(told, known["past"]) or _CASE[code].search(f"{gone}|{come}"):
+        if _has(told, known["happened"]) or _CASE[code].search(f"{gone}|{come}"):
             continue
         numbers = any(map(str.isnumeric, gone)) and any(map(str.isnumeric, come))
         verbs = (*known["single"], *(known["values"] if numbers else ()))
         timed = bool(numbers and head and _TIME.match(old[end:]) and _has(old[end:], verbs))
-        behind_subject = timed or _has(head, verbs) or (code != "zh" and _TOPIC[code].search(head) and _has(old[end:], verbs))
+        behind_subject = (
+            timed or _has(head, verbs) or (code != "zh" and _TOPIC[code].search(head) and _has(old[end:], verbs))
+        )
         liked = not numbers and _has(told, known["many"])
         if behind_subject and not liked and gone.strip("。.") and come.strip("。."):
             return max(len(gone), len(come)) <= max(4, len(head))
@@ -335,10 +347,7 @@ def _is_single(change: _Change, verb: int) -> bool:
         verb = max(i for i, word in enumerate(head[:verb]) if word.key == "is")
         return _has_one(head[:verb], head[verb + 1 :], gone, come)
     if base == "is":
-        named = bool(head[verb].sense) and verb == 1 and head[0].opens and not behind  # of a name much can be said
-        if head[verb].shown == ":":
-            return _has_one([head[0]._replace(opens=False, shown=head[0].shown.lower()), *head[1:verb]], behind, gone, come)
-        return not named and _has_one(head[:verb], behind, gone, come)
+        return _is_one_thing(change, verb)
     if base in SINGLE:
         return base not in {"call", "name"} or head[verb - 1].key not in MANY
     if base in PLACED and (*behind, *gone)[0].key in SOFT | _TOWARDS:
@@ -347,6 +356,18 @@ def _is_single(change: _Change, verb: int) -> bool:
         weighty = [word for word in (*behind, *tail) if word.key not in SOFT]
         return (bool(tail) and bool(weighty)) or (base == "prefer" and len(gone) == len(come) == 1)
     return False
+
+
+def _is_one_thing(change: _Change, verb: int) -> bool:
+    """Say whether what a subject "is" can be only one thing, in any language."""
+    head, gone, come, _ = change
+    subject, behind = list(head[:verb]), head[verb + 1 :]
+    if head[verb].shown == ":":  # what stands before a colon is no name
+        subject[0] = subject[0]._replace(opens=False, shown=subject[0].shown.lower())
+    named = bool(head[verb].sense) and verb == 1 and head[0].opens
+    if named and not (behind and _leads_on(behind[0])):
+        return False  # of a name much can be said
+    return _has_one(subject, behind, gone, come)
 
 
 def _has_one(subject: Sequence[Word], behind: Sequence[Word], gone: Sequence[Word], come: Sequence[Word]) -> bool:

@@ -1,0 +1,67 @@
+"""Which language a text is in, and what its words say."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from memories import languages
+
+ROOT = Path(__file__).parents[2]
+LINES = ("stop not numbers months weekdays today yesterday before tomorrow after last this next day week weekend month "
+         "year ago past ahead recently every when single many a few").split()  # fmt: skip
+CODES = sorted({*languages.LATIN, "ru", "el", "he", "ar", "hi", "th", "ko", "ja", "zh"})
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_language_has_every_line(code: str) -> None:
+    known = languages.words(code)
+    assert set(LINES) <= known.keys()
+    assert (len(known["months"]), len(known["weekdays"]), len(known["numbers"])) == (12, 7, 13)
+
+
+def test_the_words_by_which_languages_are_known_are_current() -> None:
+    path = ROOT / "tools/latin_words.py"
+    spec = importlib.util.spec_from_file_location("latin_words", path)
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    written = tool.FILE.read_text(encoding="utf-8").splitlines()
+    assert written == [f"{code}: {' '.join(tool.marks(code))}" for code in languages.LATIN]
+
+
+def test_languages_are_told_apart() -> None:
+    rows = [json.loads(line) for line in (ROOT / "bench/languages.jsonl").read_text(encoding="utf-8").splitlines()]
+    right = 0
+    for row in rows:
+        found = languages.of(f"{row['memory']} {row['question']}")
+        right += found[:1] == (() if row["language"] == "en" else (row["language"],))
+        if row["language"] == "en":
+            assert found == ()
+    assert right >= 0.97 * len(rows)
+
+
+@pytest.mark.parametrize(
+    "text", ["deploy port", "no mayo please", "war in the east", "User likes tea", "dec 25th, 2023", "Café “Paris” – open",
+             "git commit -m fix", "in auguſt", "Die hard is a film", "", "8080", "🎉"],
+)  # fmt: skip
+def test_english_and_code_ask_for_no_language(text: str) -> None:
+    assert languages.of(text) == ()
+
+
+def test_words_are_folded() -> None:
+    assert languages.folded("Müller ŁÓDŹ ДЁМ İstanbul Straße أحمد ٣") == "muller lodz дем istanbul strasse احمد 3"
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "said"),
+    [("drei", "de", "3"), ("Dienstag", "de", "tuesday"), ("nicht", "de", "not"), ("ביוני", "he", "june"), ("à", "fr", "in"),
+     ("a", "fr", "has"), ("живёт", "ru", "live"), ("Haus", "de", ""), ("μαΐου", "el", "may")],
+)  # fmt: skip
+def test_what_words_say(word: str, code: str, said: str) -> None:
+    assert languages.sense(word, (code,)) == said
+
+
+def test_numbers_in_chinese_signs() -> None:
+    assert languages.numbers_in_figures("二十三个人, 十二月, 两次, 九") == "23个人, 12月, 2次, 9"
