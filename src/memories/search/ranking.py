@@ -148,6 +148,7 @@ class Rules(NamedTuple):
         min_confidence: Least confidence of a hit.
         limit: How many hits at most.
         include_corrected: Keep what another hit corrects.
+        strangers: How similar two texts are that have nothing in common; a constant of the embedder.
     """
 
     weight: float
@@ -157,6 +158,7 @@ class Rules(NamedTuple):
     min_confidence: float
     limit: int
     include_corrected: bool = True
+    strangers: float = 0.0
 
 
 class Ranked(NamedTuple):
@@ -283,7 +285,12 @@ def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> 
     decays = candidate.decay_policy is not DecayPolicy.STABLE
     freshness = 1 / (1 + FRESHNESS_RATE * max(0.0, candidate.age_days)) if decays else 1.0
     boost = min(ACCESS_CAP, 1 + ACCESS_RATE * candidate.accesses)
-    score = float(fused(candidate.evidence, best_words, rules.weight)) * freshness * boost
+    score = float(fused(candidate.evidence, best_words, rules.weight))
+    # Age and reads count for what a hit has above a stranger: where models hold all texts close, 2 % is much of it.
+    weight = rules.weight * (STANDALONE if candidate.evidence.window_words is None else 1.0)
+    common = 0.0 if candidate.evidence.similarity is None else rules.strangers * weight / (1 + weight)
+    common = min(common, score)
+    score = common + (score - common) * freshness * boost
     return Ranked(index, score, freshness, boost, "")
 
 

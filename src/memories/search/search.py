@@ -229,4 +229,5 @@ def _rules(store: Store, search: Search, found: Sequence[Candidate], features: S
         min_confidence=search.min_confidence,
         limit=search.limit,
         include_corrected=search.include_corrected,
+        strangers=0.0 if embedder is None else embedder.space.noise_mean,
     )
