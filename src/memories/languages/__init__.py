@@ -188,13 +188,11 @@ def are_opposite(one: str, other: str, codes: Sequence[str]) -> bool:
 
 def numbers_in_figures(text: str) -> str:
     """Return a text with the numbers up to 99 that are written in Chinese signs in figures."""
-    return _HAN_NUMBER.sub(lambda found: str(_han(found[0])), text)
+    return re.sub(_HAN_NUMBER, lambda found: str(_han(found[0])), text)
 
 
 _HAN_DIGITS = {sign: number for number, sign in enumerate("〇一二三四五六七八九")} | {"零": 0, "两": 2, "兩": 2}
-_HAN_NUMBER = re.compile(
-    "(?:一|二|三|四|五|六|七|八|九)?十(?:一|二|三|四|五|六|七|八|九)?|〇|零|一|二|两|兩|三|四|五|六|七|八|九"
-)
+_HAN_NUMBER = "(?:一|二|三|四|五|六|七|八|九)?十(?:一|二|三|四|五|六|七|八|九)?|〇|零|一|二|两|兩|三|四|五|六|七|八|九"
 
 
 def _han(signs: str) -> int:

@@ -49,29 +49,12 @@ _TOWARDS = frozenset("to from by through via under behind near into over inside 
 _DEFINITE = frozenset("the our my your his her their its this".split())
 _VERBS = frozenset(("live", "is", "use", "prefer", "has", "like"))  # senses of verbs
 _QUANTITIES = frozenset("always only most some few many all every half".split())
-_FAVOURITE = re.compile("最喜欢的?|最喜歡的?|一番好きな|가장 좋아하는")
-_TIME = re.compile("点|點|時|时|月|日|号|號|시|월|일")
+_FAVOURITE = "最喜欢的?|最喜歡的?|一番好きな|가장 좋아하는"
+_TIME = "点|點|時|时|月|日|号|號|시|월|일"
 _DENIAL = 8  # signs that deny, with those of the verb that they change
 # What stands behind a subject, and what a value has none of: then it is a clause.
-_TOPIC = {"ja": re.compile("は|が|：|:"), "ko": re.compile(r"(?:은|는|이|가)\s|:"), "th": re.compile("")}
-_CASE = {
-    "zh": re.compile("(?!)"),
-    "ja": re.compile("は|が|を"),
-    "ko": re.compile(r"(?:은|는|이|가|을|를)\s"),
-    "th": re.compile("(?!)"),
-}
-_VERBS = frozenset(("live", "is", "use", "prefer", "has", "like"))  # senses of verbs
-_QUANTITIES = frozenset("always only most some few many all every half".split())
-_FAVOURITE = re.compile("最喜欢的?|最喜歡的?|一番好きな|가장 좋아하는")
-_TIME = re.compile("点|點|時|时|月|日|号|號|시|월|일")
-_DENIAL = 8  # signs that deny, with those of the verb that they change
-# Behind this stands what is said of a subject, whatever the verb at the end.
-_TOPIC = {
-    "zh": re.compile(r"[：:]"),
-    "ja": re.compile(r"は|：|:"),
-    "ko": re.compile(r"(?:은|는|이|가)\s|:"),
-    "th": re.compile(":"),
-}
+_TOPIC = {"ja": "は|：|:", "ko": r"(?:은|는|이|가)\s|:", "th": ":"}
+_CASE = {"zh": "(?!)", "ja": "は|が|を", "ko": r"(?:은|는|이|가|을|를)\s", "th": "(?!)"}
 _ADJECTIVE = re.compile(r"\w{3,40}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less|ish|ant|ent)")
 
 
@@ -142,14 +125,14 @@ def _exchanged_signs(new: str, old: str) -> bool:
         known = languages.words(code)
         if head and len(gone + come) <= _DENIAL and _has(old, known["not"]) != _has(new, known["not"]):
             return True
-        told = _FAVOURITE.sub("", old)
-        if _has(told, known["happened"]) or _CASE[code].search(f"{gone}|{come}"):
+        told = re.sub(_FAVOURITE, "", old)
+        if _has(told, known["happened"]) or re.search(_CASE[code], f"{gone}|{come}"):
             continue
         numbers = any(map(str.isnumeric, gone)) and any(map(str.isnumeric, come))
         verbs = (*known["single"], *(known["values"] if numbers else ()))
-        timed = bool(numbers and head and _TIME.match(old[end:]) and _has(old[end:], verbs))
+        timed = bool(numbers and head and re.match(_TIME, old[end:]) and _has(old[end:], verbs))
         behind_subject = (
-            timed or _has(head, verbs) or (code != "zh" and _TOPIC[code].search(head) and _has(old[end:], verbs))
+            timed or _has(head, verbs) or (code != "zh" and re.search(_TOPIC[code], head) and _has(old[end:], verbs))
         )
         liked = not numbers and _has(told, known["many"])
         if behind_subject and not liked and gone.strip("。.") and come.strip("。."):

@@ -45,7 +45,7 @@ _QUANTITY = re.compile(r"(\d+(?:[.,]\d+)?)(GiB|GB|MiB|MB|KB|TB|ms|s|h|min|am|pm|
 _STRAIGHT = str.maketrans(
     {"‘": "'", "’": "'", "“": '"', "”": '"', "„": '"', "।": ".", "۔": ".", "؟": "?", "،": ",", "؛": ";"}
 )
-_ELIDED = re.compile(r"\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)", re.I)  # in French and Italian
+_ELIDED = r"(?i)\b((?:[cdjlmnst]|qu|all|dall|dell|nell|sull|un)')(?=\w)"  # in French and Italian
 _DECIMAL = re.compile(r"(\d+),(\d{1,2})")
 _SHOWS = 150  # characters that show the language of a text
 _DASH = "\ue000"  # stands for the dash that joins two clauses
@@ -125,7 +125,7 @@ def _surface(text: str, codes: Sequence[str]) -> list[Word]:
     """Cut a text into words, as they were written."""
     spelled = _in_ascii_digits(unicodedata.normalize("NFKC", mark_raised(text)).translate(_STRAIGHT))
     if {"fr", "it"} & {*codes}:
-        spelled = _ELIDED.sub(r"\1 ", spelled)
+        spelled = re.sub(_ELIDED, r"\1 ", spelled)
     for pattern, replacement in _SHORT_FORMS:
         spelled = pattern.sub(replacement, spelled)
     quoted = [span.span() for span in _QUOTED.finditer(spelled)]
