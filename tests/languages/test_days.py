@@ -81,17 +81,37 @@ def test_more_ways_to_name_days(text: str, english: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["Jeden Montag gibt es Kuchen", "am Morgen trinkt er Tee", "La mañana es fría", "no mayo please", "the hier button",
-     "Nous nous voyons chaque lundi", "毎週月曜日に会います", "Was ist das?", "a segunda vez que o vi"],
-)  # fmt: skip
+    [
+        "Jeden Montag gibt es Kuchen",
+        "am Morgen trinkt er Tee",
+        "La mañana es fría",
+        "no mayo please",
+        "the hier button",
+        "Nous nous voyons chaque lundi",
+        "毎週月曜日に会います",
+        "Was ist das?",
+        "a segunda vez que o vi",
+    ],
+)
 def test_what_names_no_day_is_left_alone(text: str) -> None:
     assert spans(text, NOW, [2025]) == []
 
 
 @pytest.mark.parametrize(
-    "text", ["Wann war das Treffen?", "Quand est la fête ?", "¿Cuándo es?", "Когда встреча?", "会議はいつですか", "什么时候开会",
-             "מתי הישיבה?", "متى الاجتماع؟", "बैठक कब है?", "회의는 언제인가"],
-)  # fmt: skip
+    "text",
+    [
+        "Wann war das Treffen?",
+        "Quand est la fête ?",
+        "¿Cuándo es?",
+        "Когда встреча?",
+        "会議はいつですか",
+        "什么时候开会",
+        "מתי הישיבה?",
+        "متى الاجتماع؟",
+        "बैठक कब है?",
+        "회의는 언제인가",
+    ],
+)
 def test_questions_for_a_time(text: str) -> None:
     assert asks_when(text)
 
@@ -103,9 +123,16 @@ def test_texts_that_tell_a_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "day"), [("hier", "2026-02-20"), ("letzte Woche", "2026-02-09"), ("la semana pasada", "2026-02-09"),
-                      ("7.5.2023", "2023-05-07"), ("3. Mai 2023", "2023-05-03"), ("昨天", "2026-02-20")],
-)  # fmt: skip
+    ("text", "day"),
+    [
+        ("hier", "2026-02-20"),
+        ("letzte Woche", "2026-02-09"),
+        ("la semana pasada", "2026-02-09"),
+        ("7.5.2023", "2023-05-07"),
+        ("3. Mai 2023", "2023-05-03"),
+        ("昨天", "2026-02-20"),
+    ],
+)
 def test_options_take_days_in_other_languages(text: str, day: str) -> None:
     assert f"{parse_span(text, NOW)[0].date()}" == day
 

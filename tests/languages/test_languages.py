@@ -9,8 +9,10 @@ import pytest
 from memories import languages
 
 ROOT = Path(__file__).parents[2]
-LINES = ("stop not numbers months weekdays today yesterday before tomorrow after last this next day week weekend month "
-         "year ago past ahead recently every when single many a few").split()  # fmt: skip
+LINES = (
+    "stop not numbers months weekdays today yesterday before tomorrow after last this next day week weekend month "
+    "year ago past ahead recently every when single many a few"
+).split()
 CODES = sorted({*languages.LATIN, "ru", "el", "he", "ar", "hi", "th", "ko", "ja", "zh"})
 
 
@@ -43,9 +45,22 @@ def test_languages_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["deploy port", "no mayo please", "war in the east", "User likes tea", "dec 25th, 2023", "Café “Paris” – open",
-             "git commit -m fix", "in auguſt", "Die hard is a film", "", "8080", "🎉"],
-)  # fmt: skip
+    "text",
+    [
+        "deploy port",
+        "no mayo please",
+        "war in the east",
+        "User likes tea",
+        "dec 25th, 2023",
+        "Café “Paris” – open",
+        "git commit -m fix",
+        "in auguſt",
+        "Die hard is a film",
+        "",
+        "8080",
+        "🎉",
+    ],
+)
 def test_english_and_code_ask_for_no_language(text: str) -> None:
     assert languages.of(text) == ()
 
@@ -56,9 +71,18 @@ def test_words_are_folded() -> None:
 
 @pytest.mark.parametrize(
     ("word", "code", "said"),
-    [("drei", "de", "3"), ("Dienstag", "de", "tuesday"), ("nicht", "de", "not"), ("ביוני", "he", "june"), ("à", "fr", "in"),
-     ("a", "fr", "has"), ("живёт", "ru", "live"), ("Haus", "de", ""), ("μαΐου", "el", "may")],
-)  # fmt: skip
+    [
+        ("drei", "de", "3"),
+        ("Dienstag", "de", "tuesday"),
+        ("nicht", "de", "not"),
+        ("ביוני", "he", "june"),
+        ("à", "fr", "in"),
+        ("a", "fr", "has"),
+        ("живёт", "ru", "live"),
+        ("Haus", "de", ""),
+        ("μαΐου", "el", "may"),
+    ],
+)
 def test_what_words_say(word: str, code: str, said: str) -> None:
     assert languages.sense(word, (code,)) == said
 
