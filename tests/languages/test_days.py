@@ -17,13 +17,17 @@ SAID = ("yesterday", "the day before yesterday", "last week", "2 weeks ago", "3 
 SAYINGS = (
     (
         "de",
-        "Was haben wir gestern entschieden?|vorgestern war ich dort|letzte Woche gab es Streit|"
-        "vor zwei Wochen|am 3. Mai 2023|im März",
+        (
+            "Was haben wir gestern entschieden?|vorgestern war ich dort|letzte Woche gab es Streit|"
+            "vor zwei Wochen|am 3. Mai 2023|im März"
+        ),
     ),
     (
         "fr",
-        "Que s'est-il passé hier ?|avant-hier|la semaine dernière|"
-        "il y a deux semaines|le 3 mai 2023|au mois de mars dernier, en mars",
+        (
+            "Que s'est-il passé hier ?|avant-hier|la semaine dernière|"
+            "il y a deux semaines|le 3 mai 2023|au mois de mars dernier, en mars"
+        ),
     ),
     ("es", "¿Qué pasó ayer?|anteayer|la semana pasada|hace dos semanas|el 3 de mayo de 2023|en marzo"),
     ("pt", "O que aconteceu ontem?|anteontem|na semana passada|há duas semanas|3 de maio de 2023|em março"),
