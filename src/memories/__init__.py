@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from memories.agent.payloads import ContextPackage, HistoryTurn, MemoryItem
     from memories.agent.policy import MemoryPolicy
     from memories.config import Config, load_config
+    from memories.conversations import Conversation, ConversationFilters, ConversationPage
     from memories.embedders import Embedder, Space
     from memories.errors import (
         AmbiguousId,
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from memories.service import Memories
     from memories.stores import Store
     from memories.transfer.audit import LogFilters
-    from memories.turns import Conversation, Turn, TurnDraft
+    from memories.turns import Turn, TurnDraft
     from memories.write.create import Created, Similar
     from memories.write.many import Affected, Step
 
@@ -72,12 +73,13 @@ __version__ = "0.1.0"
 # fmt: off
 __all__ = [
     "Actor", "Affected", "AgentMemory", "AmbiguousId", "Backend", "Change", "Config", "ConfigError", "Conflict",
-    "Considered", "ContextBuildError", "ContextBuilder", "ContextPackage", "Conversation", "Created", "DecayPolicy",
-    "Draft", "Embedder", "EmbedderError", "EmbedderMismatch", "Explanation", "Forgotten", "History", "HistoryTurn",
-    "Hit", "InvalidInput", "LogCheck", "LogEntry", "LogFilters", "MCPError", "Memories", "MemoriesError", "Memory",
-    "MemoryGateway", "MemoryItem", "MemoryPolicy", "NotFound", "NotReinforceable", "Origin", "Page", "RequestError",
-    "SchemaTooNew", "SearchFilters", "Similar", "Space", "Status", "Step", "Store", "StoreBusy", "StoreDamaged",
-    "StoreError", "StoreUnreachable", "SystemFault", "Turn", "TurnDraft", "Version", "__version__", "load_config",
+    "Considered", "ContextBuildError", "ContextBuilder", "ContextPackage", "Conversation", "ConversationFilters",
+    "ConversationPage", "Created", "DecayPolicy", "Draft", "Embedder", "EmbedderError", "EmbedderMismatch",
+    "Explanation", "Forgotten", "History", "HistoryTurn", "Hit", "InvalidInput", "LogCheck", "LogEntry", "LogFilters",
+    "MCPError", "Memories", "MemoriesError", "Memory", "MemoryGateway", "MemoryItem", "MemoryPolicy", "NotFound",
+    "NotReinforceable", "Origin", "Page", "RequestError", "SchemaTooNew", "SearchFilters", "Similar", "Space", "Status",
+    "Step", "Store", "StoreBusy", "StoreDamaged", "StoreError", "StoreUnreachable", "SystemFault", "Turn", "TurnDraft",
+    "Version", "__version__", "load_config",
 ]
 # fmt: on
 
@@ -92,6 +94,7 @@ _HOMES = {
         "agent.payloads": "ContextPackage HistoryTurn MemoryItem",
         "agent.policy": "MemoryPolicy",
         "config": "Config load_config",
+        "conversations": "Conversation ConversationFilters ConversationPage",
         "embedders": "Embedder Space",
         "errors": (
             "AmbiguousId ConfigError Conflict EmbedderError EmbedderMismatch InvalidInput MemoriesError "
@@ -107,7 +110,7 @@ _HOMES = {
         "write.create": "Created Similar",
         "write.many": "Affected Step",
         "transfer.audit": "LogFilters",
-        "turns": "Conversation Turn TurnDraft",
+        "turns": "Turn TurnDraft",
     }.items()
     for name in names.split()
 }

@@ -11,7 +11,7 @@ from memories.models import PENDING
 from memories.origin import HELD, TRUSTS, labels_for
 from memories.stores.damage import refusal
 from memories.stores.protocol import Store, refuse_damaged
-from memories.stores.records import Collection, Filter, Record
+from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record
 from memories.times import mixes_zones, to_millis, to_moment
 
 _PAGE = 500  # that are read at once for an expression that few may meet
@@ -253,8 +253,8 @@ def narrowed(where: Filter, given: Mapping[str, Any], now: datetime) -> Filter:
 
     Args:
         where: The filter to narrow.
-        given: `tags`, `written_by`, `trust`, `since`, `until` and `as_of`, as `Memories.list` takes them; each may be
-            missing.
+        given: `tags`, `written_by`, `trust`, `since`, `until` and `as_of`, as `Memories.list` takes them, and of turns
+            `role` and `speaker`; each may be missing.
         now: What "7d" counts from.
 
     Raises:
@@ -267,7 +267,7 @@ def narrowed(where: Filter, given: Mapping[str, Any], now: datetime) -> Filter:
     if start is not None and end is not None and start > end:
         raise InvalidInput("since is later than until; exchange them")
     as_of = to_moment(given.get("as_of"), now, end_of_day=True)
-    return written(where, given)._replace(since=start, until=end, as_of=as_of)
+    return _said(written(where, given), given)._replace(since=start, until=end, as_of=as_of)
 
 
 def written(where: Filter, given: Mapping[str, Any]) -> Filter:
@@ -279,3 +279,16 @@ def written(where: Filter, given: Mapping[str, Any]) -> Filter:
         )
     labels = labels_for(None if by is None else validate.one_line(by, "written_by"), trust)
     return where._replace(labels=validate.tags(given.get("tags") or {}) | labels)
+
+
+def _said(where: Filter, given: Mapping[str, Any]) -> Filter:
+    """Return a filter of turns that also has the conditions `role` and `speaker`."""
+    role, speaker = given.get("role"), given.get("speaker")
+    if role not in (None, *ROLES):
+        raise InvalidInput(f'role "{validate.shown(str(role))}" is not one of {", ".join(ROLES)}')
+    named = None if speaker is None else validate.one_line(speaker, "speaker")
+    labels = {key: value for key, value in ((ROLE, role), (SPEAKER, named)) if value is not None}
+    for key, value in labels.items():
+        if where.labels.get(key, value) != value:
+            raise InvalidInput(f"{key} is given twice, also as a tag; give it once")
+    return where._replace(labels={**where.labels, **labels}) if labels else where

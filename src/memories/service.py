@@ -23,12 +23,13 @@ from memories.stores.records import Collection, Record
 from memories.times import from_millis, to_millis
 
 if TYPE_CHECKING:
+    from memories.conversations import Conversation, ConversationFilters, ConversationPage
     from memories.embedders import Embedder
     from memories.redaction.redactor import Redactor
     from memories.search.results import Explanation, Found, Hit
     from memories.search.search import SearchFilters
     from memories.transfer.audit import LogFilters
-    from memories.turns import Conversation, Turn, TurnDraft
+    from memories.turns import Turn, TurnDraft
     from memories.where.selector import Selector
     from memories.write.create import Created, Writer
     from memories.write.many import Affected
@@ -317,6 +318,36 @@ class Memories:
         place = (self.namespace, conversation_id)
         return append(self._store, self._embedder, place, drafts, self._now(), self._redactor(redact))
 
+    def update_conversation(
+        self,
+        conversation_id: str,
+        *,
+        title: str | None = None,
+        user: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        remove_tags: Sequence[str] = (),
+        redact: bool = True,
+    ) -> "Conversation":
+        """Say what a conversation is called, whom it is held with, and how it is tagged.
+
+        Args:
+            conversation_id: A conversation in your own namespace.
+            title: Its title, one line of at most 256 characters; empty to remove it, None to leave it.
+            user: Whom it is held with, one line; empty to remove it, None to leave it.
+            tags: Tags to add or change.
+            remove_tags: Keys of tags to remove; keys that it does not have are ignored.
+            redact: Take out secrets; see `create`.
+
+        Raises:
+            NotFound: There is no such conversation.
+            RequestError: It is in a namespace that is only read.
+            InvalidInput: A value is not acceptable, or no change was given.
+        """
+        from memories.write.turns import Naming
+
+        naming = Naming(title, user, tags or {}, remove_tags).checked(self._redactor(redact))
+        return naming.apply(self._store, self._lookup.readable, conversation_id)
+
     def forget_turns(
         self, conversation_id: str, *, index: int | None = None, with_memories: bool = False, dry_run: bool = False
     ) -> Forgotten:
@@ -467,15 +498,48 @@ class Memories:
 
         return page(self._store, self._lookup.readable, conversation_id, validate.index(start), self._limit(limit))
 
-    def conversations(self, *, limit: int | None = None) -> "list[Conversation]":
-        """Return the conversations with their turn counts and dates, newest first.
+    def conversations(
+        self, *, limit: int | None = None, cursor: str | None = None, **filters: "Unpack[ConversationFilters]"
+    ) -> "list[Conversation]":
+        """Return the conversations of a page of `list_conversations`, newest first.
 
         Args:
             limit: How many at most, up to 1,000; by default the setting `default_limit`.
+            cursor: `next_cursor` of the previous page.
+            **filters: See `ConversationFilters`.
         """
-        from memories.turns import listing
+        return list(self.list_conversations(limit=limit, cursor=cursor, **filters).conversations)
 
-        return listing(self._store, self._lookup.readable, self._limit(limit))
+    def list_conversations(
+        self, *, limit: int | None = None, cursor: str | None = None, **filters: "Unpack[ConversationFilters]"
+    ) -> "ConversationPage":
+        """Return a page of conversations with their titles, turn counts and dates, those with the newest turn first.
+
+        Args:
+            limit: How many at most, up to 1,000; by default the setting `default_limit`.
+            cursor: `next_cursor` of the previous page.
+            **filters: See `ConversationFilters`.
+
+        Raises:
+            InvalidInput: A value is not acceptable.
+        """
+        from memories.conversations import page
+
+        return page(self._store, self._lookup.readable, filters, self._now(), self._limit(limit), cursor)
+
+    def conversation(self, conversation_id: str) -> "Conversation":
+        """Return a conversation as a listing shows it.
+
+        Args:
+            conversation_id: The conversation; see `tail_turns`.
+
+        Raises:
+            NotFound: There is no such conversation.
+        """
+        from memories.conversations import find
+        from memories.turns import conversation_id as checked
+
+        return find(self._store, self._lookup.readable, checked(conversation_id))
 
     def get(self, memory_id: str) -> Memory:
         """Return a memory.

@@ -9,7 +9,6 @@ from memories.origin import Origin, origin_of, tags_of
 from memories.stores.protocol import Store
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record
 
-MAX_CONVERSATIONS = 10_000  # that are looked at for a listing
 _SCOPE = "\x1f"  # between conversation and message id; neither can hold a control character
 
 
@@ -76,25 +75,6 @@ class Turn:
         return f"{self.conversation_id}#{self.index}"
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """A conversation as a listing shows it.
-
-    Attributes:
-        id: Its name.
-        namespace: The namespace it belongs to.
-        turn_count: How many turns it has.
-        first_at: When its first turn was said.
-        last_at: When its last turn was said.
-    """
-
-    id: str
-    namespace: str
-    turn_count: int
-    first_at: datetime
-    last_at: datetime
-
-
 def to_turn(record: Record) -> Turn:
     """Return the turn that a record holds."""
     labels = tags_of(record.labels)
@@ -131,18 +111,6 @@ def page(store: Store, namespaces: Sequence[str], name: str, start: int, limit: 
     where = _where(store, namespaces, name)
     assert where.group is not None
     return [to_turn(record) for record in store.scan(where, limit=limit, after=(where.group, start - 1))]
-
-
-def listing(store: Store, namespaces: tuple[str, ...], limit: int) -> list[Conversation]:
-    """Return the conversations, those with the newest turn first; see `Memories.conversations`."""
-    found: list[Conversation] = []
-    for namespace, name in store.groups(Filter(Collection.HISTORY, namespaces), limit=MAX_CONVERSATIONS):
-        where = Filter(Collection.HISTORY, (namespace,), group=name)
-        first, last = (store.scan(where, limit=1, newest_first=newest) for newest in (False, True))
-        if first and last:  # or it was removed meanwhile
-            count = store.count(where)
-            found.append(Conversation(name, namespace, count, first[0].created_at, last[0].created_at))
-    return sorted(found, key=lambda each: each.last_at, reverse=True)[:limit]
 
 
 def _where(store: Store, namespaces: Sequence[str], name: str) -> Filter:

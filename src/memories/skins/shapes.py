@@ -9,6 +9,7 @@ from memories.times import to_iso
 if TYPE_CHECKING:
     from memories.agent.payloads import HistoryTurn, MemoryItem
     from memories.config import Config
+    from memories.conversations import Conversation, ConversationPage
     from memories.models import Change, Forgotten, History, LogCheck, LogEntry, Memory, Page, Status
     from memories.origin import Origin
     from memories.search.results import Explanation, Hit
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from memories.transfer.importing import Imported
     from memories.transfer.migrate import Migrated
     from memories.transfer.reembed import Reembedded
-    from memories.turns import Conversation, Turn
+    from memories.turns import Turn
     from memories.write.create import Created, Similar
     from memories.write.many import Affected
     from memories.write.review import Reviewed
@@ -179,11 +180,19 @@ def added(conversation: str, said: "Sequence[Turn]") -> dict[str, Any]:
     return shape | _present({"redacted": kinds or None})
 
 
-def conversations(found: "Sequence[Conversation]") -> dict[str, Any]:
-    """Return a listing of conversations."""
-    names = ("namespace", "turn_count", "first_at", "last_at")
-    rows = [{"conversation_id": each.id, **_fields(each, *names)} for each in found]
-    return {"results": rows, "count": len(rows)}
+def conversation(each: "Conversation") -> dict[str, Any]:
+    """Return a conversation as a listing shows it."""
+    return {
+        "conversation_id": each.id,
+        **_fields(each, "namespace", "turn_count", "first_at", "last_at"),
+        **_present({"title": each.title, "user": each.user, "tags": dict(sorted(each.tags.items())) or None}),
+    }
+
+
+def conversations(found: "ConversationPage") -> dict[str, Any]:
+    """Return a page of conversations."""
+    rows = [conversation(each) for each in found.conversations]
+    return {"results": rows, "count": len(rows), "next_cursor": found.next_cursor}
 
 
 def hit(each: "Hit") -> dict[str, Any]:

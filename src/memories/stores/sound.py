@@ -175,4 +175,7 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "rolled_back_to": (_is_time, _TIME),
     "source": (_is_id, "a conversation or a turn"),
     "data": (_is_object, "a JSON object"),
+    "title": (lambda value: _is_name(value, _MAX), "text on one line"),
+    "user": (lambda value: _is_name(value, _MAX), "a name on one line"),
+    "conversation_tags": (lambda value: isinstance(value, str), "text"),
 }

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from memories.conversations import ABOUT
 from memories.embedders.protocol import Embedder
 from memories.errors import Conflict, InvalidInput
 from memories.models import PENDING
@@ -310,9 +311,10 @@ def _plain(record: Record) -> Record:
 
 
 def _said(record: Record) -> int:
-    """Return a number for what a record says, which is not who wrote it, nor what corrects it since."""
+    """Return a number for what a record says: not who wrote it, nor what was said of it since."""
     plain = _plain(record)
-    return content_hash(plain._replace(fields={name: each for name, each in plain.fields.items() if name not in LINK}))
+    said = {name: each for name, each in plain.fields.items() if name not in (*LINK, *ABOUT)}
+    return content_hash(plain._replace(fields=said))
 
 
 def _owner(ref: Ref) -> Ref:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from memories import validate
+from memories.conversations import keep_about
 from memories.errors import NotFound
 from memories.ids import storable
 from memories.models import Forgotten
@@ -58,6 +59,9 @@ class Turns(NamedTuple):
         else:
             validate.index(self.place)
         refs = functools.partial(self._refs, name)
+        if self.place is not None and not dry_run:
+            with self.store.transaction():
+                keep_about(self.store, refs())
         forgotten = Forgotten(name, len(refs()), ()) if dry_run else _remove(self.store, name, refs)
         if forgotten.versions or waiting:
             return forgotten._replace(versions=forgotten.versions + waiting)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories import validate, versions
 from memories.batches import by_count, by_weight
+from memories.conversations import keep_about
 from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput, NotFound
 from memories.lookup import Lookup
@@ -376,6 +377,7 @@ def _erase(store: Store, records: Sequence[Record], tally: Tally, *, dry_run: bo
     if not dry_run:
         with store.transaction():
             unlink(store, (record for record in records if record.ref.collection is Collection.MEMORY))
+            keep_about(store, [record.ref for record in records])
     refs = [] if dry_run else _refs_of(store, records)
     while refs:
         also_in = store.remove(refs)

@@ -1,11 +1,12 @@
 """How a turn becomes part of its conversation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memories import validate
+from memories.conversations import TITLE, USER, About, Conversation, describe, find
 from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput
 from memories.models import MAX_TURN_CHARACTERS
@@ -149,3 +150,45 @@ def _valid(draft: TurnDraft, now: datetime) -> TurnDraft:
         created_at=kept(now if draft.created_at is None else draft.created_at, "created_at"),
         tags=tags,
     )
+
+
+class Naming(NamedTuple):
+    """How what a conversation says of itself changes; see `Memories.update_conversation`."""
+
+    title: str | None
+    user: str | None
+    tags: Mapping[str, str]
+    remove_tags: Sequence[str]
+
+    def checked(self, redactor: "Redactor | None") -> "Naming":
+        """Return the same with acceptable values, without secrets.
+
+        Raises:
+            InvalidInput: One is not acceptable, or there is nothing to do.
+        """
+        if self.title is None and self.user is None and not self.tags and not self.remove_tags:
+            raise InvalidInput("no change of the conversation was given; give a title, a user, or tags")
+        removed = [self.remove_tags] if isinstance(self.remove_tags, str) else self.remove_tags
+        given = {TITLE: self.title, USER: self.user}
+        clean = {name: _name(value, name, redactor) for name, value in given.items()}
+        tags = self.tags if redactor is None else redactor.pairs(self.tags)[0]
+        return Naming(clean[TITLE], clean[USER], validate.tags(tags), [validate.tag_key(key) for key in removed])
+
+    def apply(self, store: Store, readable: Sequence[str], name: str) -> Conversation:
+        """Change the conversation and return it."""
+        name = conversation_id(name)
+        describe(store, readable, name, self._of)
+        return find(store, readable[:1], name)
+
+    def _of(self, about: About) -> About:
+        tags = {key: value for key, value in {**about.tags, **self.tags}.items() if key not in self.remove_tags}
+        title = about.title if self.title is None else self.title or None
+        user = about.user if self.user is None else self.user or None
+        return About(title, user, validate.tags(tags))
+
+
+def _name(value: str | None, name: str, redactor: "Redactor | None") -> str | None:
+    """Return a title or a user as it is kept; an empty one removes what is there."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return value and ""
+    return validate.one_line(value if redactor is None else redactor.text(value, name).text, name)

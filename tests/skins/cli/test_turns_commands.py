@@ -415,3 +415,48 @@ def test_forget_asks_on_a_terminal(memory: Command, terminal: Command, filled: N
     assert ("Forgotten for good: 3 turns of trip" in shown.out) is gone
     assert ("Nothing was forgotten." in shown.out) is not gone
     assert memory("status").json["turn_count"] == (0 if gone else 3)
+
+
+# --- what conversations are called -----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_conversation_gets_a_title_a_user_and_tags(memory: Command) -> None:
+    options = ["--title", "Ferries", "--user", "ann", "--tag", "project=sea", "-t", "team=blue"]
+    changed = memory("turns", "update", "trip", *options).json
+    assert (changed["title"], changed["user"], changed["tags"]) == (
+        "Ferries",
+        "ann",
+        {"project": "sea", "team": "blue"},
+    )
+    assert memory("turns", "list").json["results"] == [changed]
+    changed = memory("turns", "update", "trip", "--user", "", "--remove-tag", "team").json
+    assert ("user" in changed, changed["tags"]) == (False, {"project": "sea"})
+    shown = memory("turns", "list", "--format", "text").out
+    assert "title=Ferries · project=sea" in shown
+    for wrong in ([], ["--title", "a\nb"], ["--tag", "project"]):
+        assert memory("turns", "update", "trip", *wrong).code == 2
+    assert memory("turns", "update", "nowhere", "--title", "x").error == "Conversation not found"
+    assert memory("turns", "update", "trip", "--title", "x", "-n", "bob").code == 1
+
+
+@pytest.mark.usefixtures("filled")
+def test_conversations_are_listed_in_pages_and_by_what_is_in_them(memory: Command) -> None:
+    for number in range(3):
+        memory("turns", "add", f"talk {number}", "hello", "--at", f"2026-06-0{number + 1}", "--speaker", f"S{number}")
+    first = memory("turns", "list", "--limit", "3").json
+    assert [each["conversation_id"] for each in first["results"]] == ["talk 2", "talk 1", "talk 0"]
+    rest = memory("turns", "list", "--limit", "3", "--cursor", first["next_cursor"]).json
+    assert ([each["conversation_id"] for each in rest["results"]], rest["next_cursor"]) == (["trip"], None)
+    assert "Next page: --cursor" in memory("turns", "list", "--limit", "1", "--format", "text").out
+    memory("turns", "update", "talk 1", "--title", "Über uns", "--tag", "k=v")
+    for options, expected in (
+        (["--speaker", "S1"], ["talk 1"]),
+        (["--role", "assistant"], ["trip"]),
+        (["--since", "2026-06-02"], ["talk 2", "talk 1"]),
+        (["--title", "über"], ["talk 1"]),
+        (["--tag", "k=v"], ["talk 1"]),
+        (["--user", "ann"], []),
+    ):
+        found = memory("turns", "list", *options).json["results"]
+        assert [each["conversation_id"] for each in found] == expected, options

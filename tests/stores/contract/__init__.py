@@ -12,6 +12,7 @@ A backend's test file inherits `StoreContract` and gives it one fixture:
 Vectors are those of the `FakeEmbedder` or random ones of its space.
 """
 
+from contract.conversations import Conversations
 from contract.durability import Durability
 from contract.health import Health
 from contract.isolation import Isolation
@@ -81,5 +82,7 @@ __all__ = [
 ]
 
 
-class StoreContract(Durability, Isolation, Order, Search, Moving, Health, Log, Origins, Review, Undo, AsTheModelSays):
+class StoreContract(
+    Durability, Isolation, Order, Search, Moving, Health, Log, Origins, Review, Undo, Conversations, AsTheModelSays
+):
     """What holds for every store."""

@@ -1,7 +1,7 @@
 """The options that several commands share, each said once, and how a command's help is laid out."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -126,6 +126,7 @@ show_option = option(
     "--show", metavar="N", section="Output", help=f"How many of them to name, 0 to {MAX_LIMIT}. [default: 10]"
 )
 SCOPES = ("memories", "history", "all")
+ROLES = ("user", "assistant", "system", "tool")
 _TYPES = ("preference", "fact", "observation", "project", "decision")
 
 
@@ -173,6 +174,13 @@ _TIMES = (
     until_option,
     option("--as-of", metavar="TIME", section="Time", help="What was current at TIME; a date means its end."),
 )
+_SAID_BY = (
+    option(
+        "--role", metavar="ROLE", values=ROLES, section="Filters",
+        help=f"Only turns of this role: {', '.join(ROLES[:-1])} or {ROLES[-1]}.",
+    ),
+    option("--speaker", metavar="NAME", section="Filters", help="Only turns of this speaker."),
+)  # fmt: skip
 
 
 _CHOICES = ("tags", "written_by", "trust", "since", "until", "import_id", "match")
@@ -232,6 +240,26 @@ def origin_options(command: Decorated) -> Decorated:
         return command(*arguments, written={"written_by": written_by, "trust": trust}, **given)
 
     return _with(_ORIGINS, wrapped)  # type: ignore[return-value]
+
+
+def said_by_options(command: Decorated) -> Decorated:
+    """Give a command the options that filter turns by who said them, and pass it `said_by`, a dict of them."""
+
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, role: str | None, speaker: str | None, **given: Any) -> Any:
+        return command(*arguments, said_by={"role": role, "speaker": speaker}, **given)
+
+    return _with(_SAID_BY, wrapped)  # type: ignore[return-value]
+
+
+def said_options(command: Decorated) -> Decorated:
+    """Give a command the options that filter turns by who said them and when, and pass it `said`, a dict of them."""
+
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, said_by: Mapping[str, Any], since: str | None, until: str | None, **given: Any) -> Any:
+        return command(*arguments, said={**said_by, "since": since, "until": until}, **given)
+
+    return said_by_options(_with((since_option, until_option), wrapped))  # type: ignore[return-value]
 
 
 def rule_options(command: Decorated) -> Decorated:

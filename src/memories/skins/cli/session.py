@@ -1,6 +1,7 @@
 """One run of a command: its settings, what it reads from standard input, and how it renders answers."""
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,9 @@ if TYPE_CHECKING:
     from memories.config import Config
 
 
-def texts() -> ModuleType:
-    """Return the module that renders answers for people; JSON does without it."""
-    from memories.skins.cli import text
-
-    return text
+def texts(of: str = "text") -> ModuleType:
+    """Return the module that renders answers for people, `said` those about turns; JSON does without it."""
+    return import_module(f"memories.skins.cli.{of}")
 
 
 def settings(output: str | None, namespace: str | None, store: str | None) -> "Config":

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from memories.search.results import Considered, Explanation, Hit
     from memories.transfer.doctor import Salvaged
     from memories.transfer.importing import Imported
-    from memories.turns import Conversation, Turn
+    from memories.turns import Turn
     from memories.write.create import Created, Similar
     from memories.write.many import Affected
     from memories.write.review import Reviewed
@@ -147,28 +147,6 @@ def found(result: "Explanation", *, explain: bool) -> str:
         return head
     terms = ", ".join(map(safe, result.terms)) or "-"
     return "\n".join([head, "", f"words searched for: {terms}", *_considered(result.considered)])
-
-
-def turns(said: "Sequence[Turn]") -> str:
-    """Return turns in order."""
-    return "\n\n".join(_said(None, turn, "") for turn in said) or "Nothing here."
-
-
-def added(said: "Sequence[Turn]") -> str:
-    """Return what became of many turns that were added to a conversation."""
-    redacted = counted([kind for turn in said for kind in turn.redacted])
-    taken_out = f" Taken out before: {redacted}." if redacted else ""
-    return f"Added {len(said)} turns; the last one has index {said[-1].index}.{taken_out}" if said else "No turns."
-
-
-def conversations(found: "Sequence[Conversation]") -> str:
-    """Return a listing of conversations."""
-    if not found:
-        return "Nothing here."
-    return _table(
-        (_name(each.id), f"{each.turn_count:>6} turns, {to_iso(each.first_at)[:10]} to {_dated(each.last_at)}")
-        for each in found
-    )
 
 
 def page(result: Page) -> str:

@@ -1,6 +1,6 @@
-"""Commands for the turns of conversations: turns add, tail, show, list, forget."""
+"""Commands for the turns of conversations: turns add, tail, show, list, update, forget."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -8,28 +8,27 @@ import click
 from memories.errors import InvalidInput
 from memories.skins import shapes
 from memories.skins.cli.options import (
+    ROLES,
     Group,
     dry_run_option,
     in_session,
     limit_option,
     no_redact_option,
     option,
+    said_options,
     whole_number,
 )
 from memories.skins.cli.output import changing, confirm, emit
 from memories.skins.cli.session import read_argument, texts
 from memories.times import parse_time
-from memories.validate import read_json
+from memories.validate import parse_tag, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from memories.service import Memories
     from memories.turns import Turn
 
 MAX_INPUT_BYTES = 67_108_864  # of JSON lines
 _NAMES = {"text": "content", "ts": "created_at"}  # as the conversation specification calls them
-_ROLES = ("user", "assistant", "system", "tool")
 
 
 @click.group(
@@ -52,7 +51,7 @@ def turns(context: click.Context) -> None:
 )
 @click.argument("conversation")
 @click.argument("content")
-@option("--role", metavar="ROLE", values=_ROLES, help="user, assistant, system or tool. [default: user]")
+@option("--role", metavar="ROLE", values=ROLES, help="user, assistant, system or tool. [default: user]")
 @option("--speaker", metavar="NAME", help="Who said it.")
 @option("--at", "created_at", metavar="TIME", help="When it was said. [default: now]")
 @option("--message-id", metavar="ID", help="Its id elsewhere; a turn whose id is already there is not added again.")
@@ -70,7 +69,7 @@ def add(memories: "Memories", conversation: str, content: str, no_redact: bool, 
     if content != "-":
         draft = TurnDraft(content, **_read(fields))
         [said] = changing(lambda: memories.add_turns(conversation, [draft], redact=not no_redact), _stored)
-        emit(shapes.turn(said), lambda: texts().turns([said]))
+        emit(shapes.turn(said), lambda: texts("said").turns([said]))
         return
     if fields:
         raise InvalidInput("with -, each line has its own role, speaker, time and id; remove these options")
@@ -79,7 +78,7 @@ def add(memories: "Memories", conversation: str, content: str, no_redact: bool, 
     if not drafts:
         raise InvalidInput("input has no turns; write a JSON object on each line")
     added = changing(lambda: memories.add_turns(conversation, drafts, redact=not no_redact), _stored)
-    emit(shapes.added(conversation, added), lambda: texts().added(added))
+    emit(shapes.added(conversation, added), lambda: texts("said").added(added))
 
 
 @turns.command(epilog="memory turns tail standup --limit 16")
@@ -89,7 +88,7 @@ def add(memories: "Memories", conversation: str, content: str, no_redact: bool, 
 def tail(memories: "Memories", conversation: str, limit: str | None) -> None:
     """Show the last turns of a conversation, oldest first."""
     said = memories.tail_turns(conversation, limit=whole_number(limit))
-    emit(shapes.turns(said), lambda: texts().turns(said))
+    emit(shapes.turns(said), lambda: texts("said").turns(said))
 
 
 @turns.command(epilog="memory turns show standup --from 100 --limit 50")
@@ -101,16 +100,75 @@ def show(memories: "Memories", conversation: str, start: str | None, limit: str 
     """Show the turns of a conversation, oldest first."""
     first = whole_number(start, "from must be a whole number from 0")
     said = memories.turns(conversation, start=first or 0, limit=whole_number(limit))
-    emit(shapes.turns(said), lambda: texts().turns(said))
+    emit(shapes.turns(said), lambda: texts("said").turns(said))
 
 
-@turns.command("list", epilog="memory turns list --limit 20")
+@turns.command(
+    "list",
+    epilog="memory turns list --speaker Ann --since 7d\nmemory turns list --title release --tag project=shop",
+)
+@option("--title", metavar="TEXT", section="Filters", help="Only conversations whose title has this text.")
+@option("--user", metavar="NAME", section="Filters", help="Only conversations held with this user.")
+@option(
+    "--tag", "-t", "tag", metavar="KEY=VALUE", multiple=True, section="Filters",
+    help="Only conversations with this tag; may be repeated, and all must match.",
+)  # fmt: skip
+@said_options
 @limit_option
+@option("--cursor", metavar="CURSOR", section="Output", help="Continue after a page; next_cursor of that page.")
 @in_session(reads=True)
-def list_(memories: "Memories", limit: str | None) -> None:
-    """List conversations, newest first."""
-    found = memories.conversations(limit=whole_number(limit))
-    emit(shapes.conversations(found), lambda: texts().conversations(found))
+def list_(
+    memories: "Memories",
+    title: str | None,
+    user: str | None,
+    tag: Sequence[str],
+    said: Mapping[str, Any],
+    limit: str | None,
+    cursor: str | None,
+) -> None:
+    """List conversations, newest first.
+
+    --role, --speaker, --since and --until: only conversations with such a turn.
+    """
+    tags = dict(parse_tag(text) for text in tag)
+    found = memories.list_conversations(
+        title=title, user=user, tags=tags, **said, limit=whole_number(limit), cursor=cursor
+    )
+    emit(shapes.conversations(found), lambda: texts("said").conversations(found))
+
+
+@turns.command(
+    epilog='memory turns update standup --title "Release of May" --user ann --tag project=shop\n'
+    'memory turns update standup --title "" --remove-tag project'
+)
+@click.argument("conversation")
+@option("--title", metavar="TEXT", help="What it is called; empty to remove it.")
+@option("--user", metavar="NAME", help="Whom it is held with; empty to remove it.")
+@option("--tag", "-t", "tag", metavar="KEY=VALUE", multiple=True, section="Tags", help="A tag; may be repeated.")
+@option("--remove-tag", metavar="KEY", multiple=True, section="Tags", help="A tag to remove; may be repeated.")
+@no_redact_option
+@in_session(reads=True)
+def update(
+    memories: "Memories",
+    conversation: str,
+    title: str | None,
+    user: str | None,
+    tag: Sequence[str],
+    remove_tag: Sequence[str],
+    no_redact: bool,
+) -> None:
+    """Give a conversation a title, a user and tags.
+
+    What is not given stays as it is.
+    """
+    tags = dict(parse_tag(text) for text in tag)
+    changed = changing(
+        lambda: memories.update_conversation(
+            conversation, title=title, user=user, tags=tags, remove_tags=remove_tag, redact=not no_redact
+        ),
+        lambda done: f"{done.id} was updated",
+    )
+    emit(shapes.conversation(changed), lambda: texts("said").conversation(changed))
 
 
 @turns.command(

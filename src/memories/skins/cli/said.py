@@ -1,0 +1,46 @@
+"""Answers about turns and conversations for people; `text` has those about memories."""
+
+from typing import TYPE_CHECKING
+
+from memories.skins.cli.output import safe
+from memories.skins.cli.text import _dated, _name, _said, _table, _tags, counted
+from memories.times import to_iso
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memories.conversations import Conversation, ConversationPage
+    from memories.turns import Turn
+
+
+def turns(said: "Sequence[Turn]") -> str:
+    """Return turns in order."""
+    return "\n\n".join(_said(None, turn, "") for turn in said) or "Nothing here."
+
+
+def added(said: "Sequence[Turn]") -> str:
+    """Return what became of many turns that were added to a conversation."""
+    redacted = counted([kind for turn in said for kind in turn.redacted])
+    taken_out = f" Taken out before: {redacted}." if redacted else ""
+    return f"Added {len(said)} turns; the last one has index {said[-1].index}.{taken_out}" if said else "No turns."
+
+
+def conversations(found: "ConversationPage") -> str:
+    """Return a page of conversations."""
+    if not found.conversations:
+        return "Nothing here."
+    rows = _table((_name(each.id), _described(each)) for each in found.conversations)
+    return rows + (f"\n\nNext page: --cursor {safe(found.next_cursor)}" if found.next_cursor else "")
+
+
+def conversation(each: "Conversation") -> str:
+    """Return a conversation as a listing shows it."""
+    return _table([(_name(each.id), _described(each))])
+
+
+def _described(each: "Conversation") -> str:
+    """Return what is told of a conversation beside its name."""
+    when = f"{each.turn_count:>6} turns, {to_iso(each.first_at)[:10]} to {_dated(each.last_at)}"
+    named = [(name, value) for name, value in (("title", each.title), ("user", each.user)) if value]
+    about = " ".join(f"{name}={_name(value)}" for name, value in named)
+    return " · ".join(part for part in (when, about, _tags(each.tags)) if part)
