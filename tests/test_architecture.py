@@ -46,7 +46,7 @@ ORDER = {
     "memories.languages": "days",
     "memories.redaction": "values < rules < contexts < scan own < redactor",
     "memories.where": "language < selector",
-    "memories.write": """vocabulary queue orders < reading suspicion < duplicates < corrections < links <
+    "memories.write": """vocabulary queue orders parts < reading suspicion < duplicates < corrections < links <
         create change turns forget < many review < rollback""",
     "memories.search": "speakers surroundings calibration ranking < candidates noise < results < search",
     "memories.transfer": "lines pages proof < audit export importing migrate reembed secrets < backup < doctor",

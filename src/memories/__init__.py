@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from memories.agent.payloads import ContextPackage, HistoryTurn, MemoryItem
     from memories.agent.policy import MemoryPolicy
     from memories.config import Config, load_config
-    from memories.conversations import Conversation, ConversationFilters, ConversationPage
+    from memories.conversations import Conversation, ConversationFilters, ConversationPage, TurnFilters
     from memories.embedders import Embedder, Space
     from memories.errors import (
         AmbiguousId,
@@ -79,7 +79,7 @@ __all__ = [
     "MCPError", "Memories", "MemoriesError", "Memory", "MemoryGateway", "MemoryItem", "MemoryPolicy", "NotFound",
     "NotReinforceable", "Origin", "Page", "RequestError", "SchemaTooNew", "SearchFilters", "Similar", "Space", "Status",
     "Step", "Store", "StoreBusy", "StoreDamaged", "StoreError", "StoreUnreachable", "SystemFault", "Turn", "TurnDraft",
-    "Version", "__version__", "load_config",
+    "TurnFilters", "Version", "__version__", "load_config",
 ]
 # fmt: on
 
@@ -94,7 +94,7 @@ _HOMES = {
         "agent.payloads": "ContextPackage HistoryTurn MemoryItem",
         "agent.policy": "MemoryPolicy",
         "config": "Config load_config",
-        "conversations": "Conversation ConversationFilters ConversationPage",
+        "conversations": "Conversation ConversationFilters ConversationPage TurnFilters",
         "embedders": "Embedder Space",
         "errors": (
             "AmbiguousId ConfigError Conflict EmbedderError EmbedderMismatch InvalidInput MemoriesError "

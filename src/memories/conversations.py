@@ -17,6 +17,7 @@ from memories.models import Moment
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.times import to_millis
+from memories.turns import count, said_at
 
 MAX_CONVERSATIONS = 100_000  # that are looked at for a listing
 TITLE, USER, TAGS = "title", "user", "conversation_tags"  # fields of the first turn
@@ -78,6 +79,22 @@ class ConversationFilters(TypedDict, total=False):
     until: Moment | None
 
 
+class TurnFilters(TypedDict, total=False):
+    """What narrows the turns of a conversation; what is left out does not.
+
+    Attributes:
+        role: Only turns of this role.
+        speaker: Only turns of this speaker.
+        since: Only turns said at this time or later: an aware datetime, or text such as "7d".
+        until: Only turns said at this time or earlier.
+    """
+
+    role: str | None
+    speaker: str | None
+    since: Moment | None
+    until: Moment | None
+
+
 class About(NamedTuple):
     """What a conversation is called, whom it is held with, and its tags."""
 
@@ -119,10 +136,7 @@ def page(
 
     Of each conversation one turn is read, and of those on the page also the first one.
     """
-    for name in wanted:
-        if name not in ConversationFilters.__annotations__:
-            known = ", ".join(ConversationFilters.__annotations__)
-            raise InvalidInput(f'there is no filter "{name}" of conversations; use {known}')
+    _refuse_unknown(wanted, ConversationFilters.__annotations__, "conversations")
     wanted = {**wanted, "tags": validate.tags(wanted.get("tags") or {})}
     turns = {name: value for name, value in wanted.items() if name != "tags"}  # its tags are not those of its turns
     where = narrowed(Filter(Collection.HISTORY, tuple(namespaces)), turns, now)
@@ -137,6 +151,22 @@ def page(
             return ConversationPage(tuple(found), _cursor(found[-1]))
         found.append(each)
     return ConversationPage(tuple(found), None)
+
+
+def wanted_turns(where: Filter, given: TurnFilters, now: datetime) -> Filter:
+    """Return a filter of the turns of a conversation that also has the conditions of a caller.
+
+    Raises:
+        InvalidInput: A condition is not acceptable, or they contradict each other.
+    """
+    _refuse_unknown(given, TurnFilters.__annotations__, "turns")
+    return narrowed(where, given, now)
+
+
+def _refuse_unknown(given: Iterable[str], known: Mapping[str, object], what: str) -> None:
+    for name in given:
+        if name not in known:
+            raise InvalidInput(f'there is no filter "{name}" of {what}; use {", ".join(known)}')
 
 
 def find(store: Store, namespaces: Sequence[str], name: str) -> Conversation:
@@ -207,8 +237,8 @@ def _told(store: Store, lasts: Iterable[Record], wanted: ConversationFilters) ->
         for first in store.scan(where, limit=1):  # none if it was removed meanwhile
             about = About.of(first)
             if about.fits(wanted):
-                count = store.count(where)
-                yield Conversation(last.ref.group, last.ref.namespace, count, first.created_at, last.created_at, *about)
+                turns, (began, ended) = count(store, where), map(said_at, (first, last))
+                yield Conversation(last.ref.group, last.ref.namespace, turns, began, ended, *about)
 
 
 def _place(last: Record) -> tuple[int, str, str]:

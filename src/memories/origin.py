@@ -16,7 +16,10 @@ _RESERVED = "="  # no key of a tag can hold it
 TRUST, BY, VIA = "=trust", "=by", "=via"
 # What had to wait for a review has the one, now and later; what a foreign file brought has the id of its import.
 HELD, IMPORT = "=held", "=import"
-_PART = "|"
+# Each part after the first of a long message has both: the index of the first one, and that it is one.
+PART, CONTINUED = "=part", "=continued"
+_KEPT = (HELD, IMPORT, PART, CONTINUED)  # of what a record says itself
+_BAR = "|"
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED}  # what came so was decided by nobody
 # Together they fit into a label; the names of machines and users may be anything.
 _MOST = {"client": 64, "user": 32, "host": 50, "program": 20, "namespace": 63}
@@ -67,7 +70,7 @@ def origin(channel: str, namespace: str, client: tuple[str, str] | None = None) 
 
 def stamped(labels: Mapping[str, str], origin: Origin) -> Mapping[str, str]:
     """Return the labels of a record with an origin, whatever they say of one themselves."""
-    held = {key: labels[key] for key in (HELD, IMPORT) if key in labels}
+    held = {key: labels[key] for key in _KEPT if key in labels}
     return {**tags_of(labels), **held, **_labels(origin)}
 
 
@@ -103,13 +106,13 @@ def is_reserved(key: str) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _labels(origin: Origin) -> Mapping[str, str]:
-    via = _PART.join((origin.channel, *(getattr(origin, name) or "" for name in _MOST)))
+    via = _BAR.join((origin.channel, *(getattr(origin, name) or "" for name in _MOST)))
     return {TRUST: origin.trust, BY: origin.by, VIA: via}
 
 
 @functools.lru_cache(maxsize=1_024)  # of thousands of records few differ
 def _read(trust: str, by: str, via: str) -> Origin | None:
-    parts = via.split(_PART)
+    parts = via.split(_BAR)
     if trust not in TRUSTS or len(parts) != 1 + len(_MOST):
         return None
     channel, client, user, host, program, namespace = parts
@@ -128,7 +131,7 @@ def _is_person() -> bool:
 def _plain(text: str, most: int) -> str:
     """Return a name as one short line with nothing unseen in it, whatever a program called itself."""
     seen = "".join(" " if sign.isspace() or is_unseen(sign) else sign for sign in text[: 4 * most])
-    line = " ".join(seen.replace(_PART, "¦").split())
+    line = " ".join(seen.replace(_BAR, "¦").split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 

@@ -19,11 +19,11 @@ from memories.origin import is_reserved, origin
 from memories.stores import Store, open_store
 from memories.stores.damage import Damaged
 from memories.stores.logged import logged
-from memories.stores.records import Collection, Record
+from memories.stores.records import Collection, Filter, Record
 from memories.times import from_millis, to_millis
 
 if TYPE_CHECKING:
-    from memories.conversations import Conversation, ConversationFilters, ConversationPage
+    from memories.conversations import Conversation, ConversationFilters, ConversationPage, TurnFilters
     from memories.embedders import Embedder
     from memories.redaction.redactor import Redactor
     from memories.search.results import Explanation, Found, Hit
@@ -304,10 +304,13 @@ class Memories:
             redact: Take out secrets; see `create`.
 
         Returns:
-            The turns. If the conversation already has a `message_id`, its stored turn is returned.
+            The turns, each with its `status`. If the conversation has a `message_id` already, that stored turn is
+            returned: it is `known` if it says the same; else the new message is `refused`, its `reason` says why, and
+            the others are stored.
 
         Raises:
             InvalidInput: A value is not acceptable; nothing was stored.
+            RequestError: The conversation is in a namespace that is only read; nothing was stored.
         """
         from memories.turns import TurnDraft
         from memories.write.turns import append
@@ -315,7 +318,7 @@ class Memories:
         if isinstance(turns, str):
             raise InvalidInput("add_turns takes a list of turns or texts; put a single one in a list")
         drafts = [turn if isinstance(turn, TurnDraft) else TurnDraft(turn) for turn in turns]
-        place = (self.namespace, conversation_id)
+        place = (self._lookup.readable, conversation_id)
         return append(self._store, self._embedder, place, drafts, self._now(), self._redactor(redact))
 
     def update_conversation(
@@ -475,28 +478,41 @@ class Memories:
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def tail_turns(self, conversation_id: str, *, limit: int | None = None) -> "list[Turn]":
+    def tail_turns(
+        self, conversation_id: str, *, limit: int | None = None, **filters: "Unpack[TurnFilters]"
+    ) -> "list[Turn]":
         """Return the last turns of a conversation, oldest first; empty if there is no such conversation.
 
         Args:
             conversation_id: The conversation; if your namespace and `shared` both have it, yours.
             limit: How many at most, up to 1,000; by default the setting `default_limit`.
+            **filters: See `TurnFilters`.
+
+        Raises:
+            InvalidInput: A value is not acceptable.
         """
         from memories.turns import tail
 
-        return tail(self._store, self._lookup.readable, conversation_id, self._limit(limit))
+        return tail(self._store, self._turns_of(conversation_id, filters), self._limit(limit))
 
-    def turns(self, conversation_id: str, *, start: int = 0, limit: int | None = None) -> "list[Turn]":
+    def turns(
+        self, conversation_id: str, *, start: int = 0, limit: int | None = None, **filters: "Unpack[TurnFilters]"
+    ) -> "list[Turn]":
         """Return the turns of a conversation from an index on, oldest first.
 
         Args:
             conversation_id: The conversation; see `tail_turns`.
             start: The index of the first turn.
             limit: How many at most, up to 1,000; by default the setting `default_limit`.
+            **filters: See `TurnFilters`.
+
+        Raises:
+            InvalidInput: A value is not acceptable.
         """
         from memories.turns import page
 
-        return page(self._store, self._lookup.readable, conversation_id, validate.index(start), self._limit(limit))
+        where = self._turns_of(conversation_id, filters)
+        return page(self._store, where, validate.index(start), self._limit(limit))
 
     def conversations(
         self, *, limit: int | None = None, cursor: str | None = None, **filters: "Unpack[ConversationFilters]"
@@ -700,6 +716,8 @@ class Memories:
 
     def status(self) -> Status:
         """Return where memories are stored, how many there are, and what a quick look finds wrong."""
+        from memories.turns import count
+
         where = self._lookup.where()
         history = where._replace(collection=Collection.HISTORY)
         info, said = self._store.info(where), self._store.info(history)
@@ -711,7 +729,7 @@ class Memories:
             memory_count=self._store.count(where),
             deleted_count=self._store.count(where._replace(state="ended", ended_by="delete")),
             without_vector_count=info.without_vector_count + said.without_vector_count,
-            turn_count=self._store.count(history),
+            turn_count=count(self._store, history),
             embedder=self._embedder.space.model if self._embedder else "none",
             store_model=info.model,
             schema_version=info.schema_version,
@@ -749,6 +767,13 @@ class Memories:
         self.close()
 
     # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _turns_of(self, conversation_id: str, filters: "TurnFilters") -> Filter:
+        """Return the filter of the turns of a conversation that are wanted."""
+        from memories.conversations import wanted_turns
+        from memories.turns import in_conversation
+
+        return wanted_turns(in_conversation(self._store, self._lookup.readable, conversation_id), filters, self._now())
 
     def _now(self) -> datetime:
         return from_millis(to_millis(self._clock()))

@@ -34,9 +34,9 @@ def from_millis(millis: int) -> datetime:
     return datetime.fromtimestamp(millis // 1000, UTC) + timedelta(milliseconds=millis % 1000)
 
 
-def to_iso(moment: datetime) -> str:
-    """Return a time as JSON shows it: `2026-02-21T10:00:00.000Z`."""
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def to_iso(moment: datetime, *, keep_zone: bool = False) -> str:
+    """Return a time as JSON shows it: `2026-02-21T10:00:00.000Z`; in its own zone `2026-02-21T11:00:00.000+01:00`."""
+    return (moment if keep_zone else moment.astimezone(UTC)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def kept(moment: object, name: str) -> datetime:
@@ -127,6 +127,11 @@ def mixes_zones(one: str, other: str) -> bool:
     moments = [text.strip() for text in (one, other)]
     open_ended = [not _DATE_ONLY.fullmatch(text) and _reads(text) and zone_of(text) is None for text in moments]
     return any(open_ended) and any(zone_of(text) is not None for text in moments)
+
+
+def parse_time_in_zone(text: str, now: datetime) -> datetime:
+    """Read a time as `parse_time` does, and return it in the time zone that it names; in UTC if it names none."""
+    return parse_time(text, now).astimezone(zone_of(text) or UTC)
 
 
 def zone_of(text: str) -> tzinfo | None:

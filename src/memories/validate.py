@@ -25,16 +25,20 @@ _TAG_KEY = re.compile(r"[^\s=,\x00-\x1f\x7f]+")
 _SECOND_TAG = re.compile(r",\s*[\w.-]+=")
 
 
-def content(text: str) -> str:
+def content(text: str, most_bytes: int | None = MAX_CONTENT_BYTES) -> str:
     """Return content as it is stored: NFC, without a byte order mark.
+
+    Args:
+        text: What was given.
+        most_bytes: How large it may be; None for what another limit holds for.
 
     Raises:
         InvalidInput: It is empty or invisible, too large, or not text.
     """
     text = _text(_typed(text, "content").removeprefix("\ufeff"), "content")
-    size = len(text.encode())
-    if size > MAX_CONTENT_BYTES:
-        raise InvalidInput(f"content is {size} bytes; the limit is {MAX_CONTENT_BYTES}; store it in parts")
+    size = 0 if most_bytes is None else len(text.encode())
+    if most_bytes is not None and size > most_bytes:
+        raise InvalidInput(f"content is {size} bytes; the limit is {most_bytes}; store it in parts")
     return text
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memories import InvalidInput, Memories, load_config
+from memories import InvalidInput, Memories, RequestError, load_config
 from memories.embedders.minilm import MiniLM
 from memories.stores.records import Collection, Filter
 from memories.turns import TurnDraft
@@ -106,7 +106,9 @@ def test_the_tail_is_the_end_oldest_first(memories: Memories) -> None:
 def test_a_message_is_stored_once_in_its_conversation(memories: Memories) -> None:
     first = memories.add_turns("talk", [said("one", message_id="a"), said("two"), said("again", message_id="a")])
     assert [turn.index for turn in first] == [0, 1, 0]
+    assert [turn.status for turn in first] == ["stored", "stored", "refused"]
     second = memories.add_turns("talk", [said("once more", message_id="a"), said("three", message_id="b")])
+    assert [turn.status for turn in second] == ["refused", "stored"]
     assert [(turn.index, turn.content) for turn in second] == [(0, "one"), (2, "three")]
     assert [turn.content for turn in memories.tail_turns("talk")] == ["one", "two", "three"]
 
@@ -114,7 +116,7 @@ def test_a_message_is_stored_once_in_its_conversation(memories: Memories) -> Non
 def test_a_message_id_is_of_its_conversation_and_namespace(memories: Memories) -> None:
     for conversation in ("talk", "talks"):
         memories.add_turns(conversation, [said(f"of {conversation}", message_id="a")])
-    with Memories(memories._store, namespace="bob", embedder="fake") as bob:
+    with Memories(memories._store, namespace="bob", shared=False, embedder="fake") as bob:
         [turn] = bob.add_turns("talk", [said("of Bob", message_id="a")])
         assert (turn.index, turn.content, turn.namespace) == (0, "of Bob", "bob")
     assert [memories.tail_turns(name)[0].content for name in ("talk", "talks")] == ["of talk", "of talks"]
@@ -180,8 +182,8 @@ BAD: list[tuple[Mapping[str, Any], str]] = [
     ({"content": " \n\u200b"}, "content has no visible text"),
     ({"content": "a\0b"}, "content has a NUL character at 1"),
     ({"content": "a\ud800"}, "content is not valid Unicode at 1"),
-    ({"content": "x" * (MAX_TURN_CHARACTERS + 1)}, "content is 100001 characters; a turn has at most 100000; cut it"),
-    ({"content": "x" * 1_048_577}, "content is 1048577 bytes"),
+    ({"content": "x" * 4_000_001}, "content is 4000001 characters; a turn has at most 4000000; cut it"),
+    ({"content": "x" + " " * 200_000 + "x"}, "invisible characters in a row"),
     ({"content": 5}, "content is of type int; give text"),
     ({"content": None}, "content is of type NoneType; give text"),
     ({"role": "robot"}, 'role "robot" is not one of user, assistant, system, tool'),
@@ -410,12 +412,17 @@ def test_shared_turns_are_read_by_all_unless_they_ask_not_to(url: str) -> None:
         assert [turn.namespace for turn in bob.tail_turns("standup")] == ["shared"]
         [hit] = bob.search("friday", scope="history")
         assert (hit.turn.namespace, hit.turn.speaker) == ("shared", "Ann")
-        bob.add_turns("standup", [said("friday is too late")])
-        assert [turn.content for turn in bob.tail_turns("standup")] == ["friday is too late"]
-        both = bob.search("friday", scope="history", conversation="standup")
-        assert {hit.turn.namespace for hit in both} == {"bob", "shared"}
+        with pytest.raises(RequestError, match='"standup" is in namespace shared and this writes to bob'):
+            bob.add_turns("standup", [said("friday is too late")])
     with Memories(url, embedder="fake", namespace="bob", shared=False) as alone:
-        assert {hit.turn.namespace for hit in alone.search("friday", scope="history")} == {"bob"}
+        assert alone.search("friday", scope="history") == ()
+        alone.add_turns("standup", [said("friday is too late")])
+    with Memories(url, embedder="fake", namespace="bob") as bob:
+        assert [turn.content for turn in bob.tail_turns("standup")] == ["friday is too late"]
+        [hit] = bob.search("friday", scope="history", conversation="standup")
+        assert hit.turn.namespace == "bob"
+        assert len(bob.search("friday", scope="history")) == 2
+        bob.add_turns("standup", [said("or not")])
 
 
 # --- searching -------------------------------------------------------------------------------------------------------
@@ -650,10 +657,12 @@ def test_conversations_are_listed_newest_first_with_counts_and_dates(url: str, m
 
 
 def test_an_own_conversation_hides_a_shared_one_of_the_same_name(url: str, memories: Memories) -> None:
-    memories.add_turns("talk", ["shared 0", "shared 1", "shared 2"])
     with Memories(url, namespace="ann", embedder="fake") as ann:
-        assert [turn.content for turn in ann.turns("talk", start=1)] == ["shared 1", "shared 2"]
         ann.add_turns("talk", ["own 0"])
+        memories.add_turns("talk", ["shared 0", "shared 1", "shared 2"])
         assert [turn.content for turn in ann.turns("talk")] == ["own 0"]
         assert [turn.content for turn in ann.tail_turns("talk")] == ["own 0"]
         assert ann.turns("talk", start=1) == []
+        ann.add_turns("talk", ["own 1"])
+        assert [turn.content for turn in ann.turns("talk")] == ["own 0", "own 1"]
+        assert [turn.content for turn in memories.turns("talk", start=1)] == ["shared 1", "shared 2"]

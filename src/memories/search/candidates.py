@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from memories import dates, versions
 from memories.embedders.protocol import embed_query
 from memories.lookup import accepted_by_then, known_at
+from memories.origin import PART
 from memories.search.ranking import FULL_LENGTH, FULL_WORDS, ON_DATE, Evidence, Features, fused
 from memories.search.speakers import named, without
 from memories.stores.protocol import Store
 from memories.stores.records import SPEAKER, Candidate, Collection, Filter, Matches, Record, Ref, TurnQuery
 from memories.text import is_latin, normal_form
+from memories.turns import PARTS, start_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,7 +114,8 @@ def with_surroundings(store: Store, where: Filter, query: Query, limit: int) -> 
     if not len(matches.group):
         return Gathered([], [], more=False)
     seen = _seen(matches, query, speakers)
-    rows = {_ref(where, matches, row): row for row in _best(seen, query, max(MIN_READ, 2 * limit))}
+    best = _one_of_each(matches, _best(seen, query), max(MIN_READ, 2 * limit))
+    rows = {_ref(where, matches, row): row for row in best}
     read = store.read(list(rows))
     if where.as_of is not None and where.collection is Collection.MEMORY:
         read = known_at(store, accepted_by_then(read, where.as_of), where.as_of)
@@ -136,7 +139,8 @@ def _features(record: Record, query: Query, evidence: Evidence, near: float) -> 
     same_length = abs(len(record.text) - len(query.text)) <= _SAME_LENGTH
     verbatim = same_length and normal_form(record.text) == normal_form(query.text)
     if record.ref.collection is Collection.HISTORY:
-        return Features(evidence, readable=readable, on_date=on_date, verbatim=verbatim)
+        place = f"{record.ref.namespace}/{record.ref.group}#{start_of(record)}" if PARTS in record.fields else ""
+        return Features(evidence, readable=readable, on_date=on_date, verbatim=verbatim, message=place)
     return Features(
         evidence,
         confidence=versions.confidence(record, query.judged_at, query.half_life_hours),
@@ -218,8 +222,8 @@ def _seen(matches: Matches, query: Query, speakers: Sequence[str]) -> _Seen:
     )
 
 
-def _best(seen: _Seen, query: Query, count: int) -> list[int]:
-    """Return the best rows, judged by what is known without their texts."""
+def _best(seen: _Seen, query: Query) -> "NDArray[np.int64]":
+    """Return all rows, the best first, judged by what is known without their texts."""
     import numpy as np
 
     around = seen.around
@@ -239,7 +243,21 @@ def _best(seen: _Seen, query: Query, count: int) -> list[int]:
     scores = fused(evidence, most, query.weight)
     if query.embedder is not None and seen.vectorless.any():
         scores = np.where(seen.vectorless, fused(evidence._replace(similarity=None), most, query.weight), scores)
-    return [int(row) for row in np.argsort(-scores, kind="stable")[:count]]
+    return np.argsort(-scores, kind="stable")
+
+
+def _one_of_each(matches: Matches, order: "NDArray[np.int64]", count: int) -> list[int]:
+    """Return so many of the first rows; of the parts of a long message only the best one."""
+    parts = {number: int(labels[PART]) for number, labels in enumerate(matches.labels) if PART in labels}
+    if not parts:
+        return [int(row) for row in order[:count]]
+    rows: dict[tuple[int, int], int] = {}
+    for row in map(int, order):
+        start = parts.get(int(matches.label[row]), int(matches.position[row]))
+        rows.setdefault((int(matches.group[row]), start), row)
+        if len(rows) == count:
+            break
+    return list(rows.values())
 
 
 def _ref(where: Filter, matches: Matches, row: int) -> Ref:

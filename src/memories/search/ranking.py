@@ -123,6 +123,7 @@ class Features(NamedTuple):
         verbatim: Whether it says the very words of the query: then only what corrects it goes before it.
         name: The memory, by its id; empty for a turn.
         corrected_by: The memory that corrects it, which goes before it; empty if none does.
+        message: The long message that it is a part of, of which one part is shown; empty for anything else.
     """
 
     evidence: Evidence
@@ -135,6 +136,7 @@ class Features(NamedTuple):
     verbatim: bool = False
     name: str = ""
     corrected_by: str = ""
+    message: str = ""
 
 
 class Rules(NamedTuple):
@@ -242,9 +244,13 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     ]
     ordered: list[Ranked] = []
     hits = 0
+    shown: set[str] = set()
     for ranked in _corrections_first(judged, candidates, include_corrected=rules.include_corrected):
-        reason = ranked.dropped or ("" if hits < rules.limit else "beyond the limit")
+        message = candidates[ranked.row].message
+        again = "another part of the same message is a hit" if message in shown else ""
+        reason = ranked.dropped or again or ("" if hits < rules.limit else "beyond the limit")
         hits += not reason
+        shown |= {message} if message and not reason else set()
         ordered.append(ranked._replace(score=min(1.0, max(0.0, ranked.score)), dropped=reason))
     return ordered
 

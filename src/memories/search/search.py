@@ -23,6 +23,7 @@ from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter
 from memories.text import other_terms, query_terms
 from memories.times import asked_at
+from memories.turns import in_conversation
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -41,7 +42,9 @@ class SearchFilters(TypedDict, total=False):
 
     Attributes:
         scope: `memories` (the default), `history` for the turns of conversations, or `all` in one order.
-        conversation: Only turns of this conversation.
+        conversation: Only turns of this conversation; if your namespace and `shared` both have it, yours.
+        role: Only turns of this role: `user`, `assistant`, `system` or `tool`.
+        speaker: Only turns of this speaker.
         now: Reference time for words like "yesterday"; the present by default. It filters nothing.
         tags: Tags that each hit must have.
         written_by: Only what this client, or user of the operating system, wrote: its name as `Origin.by` tells it.
@@ -58,6 +61,8 @@ class SearchFilters(TypedDict, total=False):
 
     scope: Scope
     conversation: str | None
+    role: str | None
+    speaker: str | None
     now: Moment | None
     tags: Mapping[str, str] | None
     written_by: str | None
@@ -135,8 +140,12 @@ def parse(
         if where.as_of is not None or collections != COLLECTIONS["memories"]:
             raise InvalidInput("pending finds memories that wait now; leave out as_of, history and all")
         where = waiting(where)
+    for name in ("conversation", "role", "speaker"):
+        if given.get(name) is not None and collections != (Collection.HISTORY,):
+            raise InvalidInput(f"{name} narrows a search of the history; add scope history")
     if (conversation := given.get("conversation")) is not None:
-        where = _in_conversation(where, conversation, collections)
+        found = in_conversation(lookup.store, where.namespaces, conversation)
+        where = where._replace(namespaces=found.namespaces, group=found.group)
     limit, confidence = given.get("limit"), given.get("min_confidence")
     least = validate.unit(given.get("min_similarity") or 0.0, "min-similarity")
     if least and embedder is None:
@@ -176,12 +185,6 @@ def run(store: Store, search: Search) -> Found:
     if spare and query.terms != spare:
         return run(store, search._replace(query=query._replace(terms=spare)))
     return Found(query, found, features, ranked)
-
-
-def _in_conversation(where: Filter, conversation: str, collections: Sequence[Collection]) -> Filter:
-    if collections != (Collection.HISTORY,):
-        raise InvalidInput("conversation narrows a search of the history; add scope history")
-    return where._replace(group=validate.one_line(conversation, "conversation id"))
 
 
 def collections_of(scope: str) -> tuple[Collection, ...]:

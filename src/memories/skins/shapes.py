@@ -161,9 +161,12 @@ def turn(said: "Turn") -> dict[str, Any]:
         "turn_index": said.index,
         **_fields(said, "role", "speaker"),
         "tags": dict(sorted(said.tags.items())),
-        **_fields(said, "namespace", "created_at"),
+        "namespace": said.namespace,
+        "created_at": to_iso(said.created_at, keep_zone=True),
         **_present({"message_id": said.message_id, "origin": origin(said.origin, said.namespace)}),
         **_present({"redacted": list(said.redacted) or None, "suspicious": list(said.suspicious) or None}),
+        **_present({"part": said.part, "parts": None if said.parts == 1 else said.parts}),
+        **_present({"status": said.status, "reason": said.reason}),
     }
 
 
@@ -172,19 +175,13 @@ def turns(said: "Sequence[Turn]") -> dict[str, Any]:
     return {"results": [turn(each) for each in said], "count": len(said)}
 
 
-def added(conversation: str, said: "Sequence[Turn]") -> dict[str, Any]:
-    """Return what became of many turns that were added to a conversation."""
-    last = said[-1].index if said else None
-    kinds = [kind for turn in said for kind in turn.redacted][:_MAX_SHOWN]
-    shape = {"conversation_id": conversation.strip(), "count": len(said), "last_index": last}
-    return shape | _present({"redacted": kinds or None})
-
-
 def conversation(each: "Conversation") -> dict[str, Any]:
     """Return a conversation as a listing shows it."""
     return {
         "conversation_id": each.id,
-        **_fields(each, "namespace", "turn_count", "first_at", "last_at"),
+        **_fields(each, "namespace", "turn_count"),
+        "first_at": to_iso(each.first_at, keep_zone=True),
+        "last_at": to_iso(each.last_at, keep_zone=True),
         **_present({"title": each.title, "user": each.user, "tags": dict(sorted(each.tags.items())) or None}),
     }
 
@@ -203,7 +200,8 @@ def hit(each: "Hit") -> dict[str, Any]:
         shape = memory(each.found) | {"kind": "memory"}
     else:
         shape = turn(each.found) | _known_tags(each.found.tags) | {"confidence": 1.0, "kind": "turn"}
-    return shape | _fields(each, "speaker", "date", "conversation_id", "similarity", "calibrated", "score")
+    shape |= _fields(each, "speaker", "conversation_id", "similarity", "calibrated", "score")
+    return shape | {"date": to_iso(each.date, keep_zone=True)}
 
 
 def found(result: "Explanation", *, explain: bool) -> dict[str, Any]:

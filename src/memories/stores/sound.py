@@ -13,6 +13,7 @@ from memories import validate
 from memories.errors import InvalidInput
 from memories.ids import storable
 from memories.models import MAX_TURN_CHARACTERS, DecayPolicy
+from memories.origin import PART
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Record
 from memories.times import from_millis
 from memories.validate import shown
@@ -20,7 +21,7 @@ from memories.validate import shown
 _MAX = validate.MAX_KEY
 _SCOPE = "\x1f"  # between a key and the project or the conversation that it belongs to
 _MAX_KEY = 2 * _MAX + 1
-_MAX_LABELS = validate.MAX_TAGS + 8  # role and speaker of a turn, and what says who wrote it, are labels beside tags
+_MAX_LABELS = validate.MAX_TAGS + 10  # role, speaker and part of a turn, and who wrote it, are labels beside tags
 _MAX_VALUE = 4 * validate.MAX_TAG_VALUE
 _WORD = re.compile(r"[a-z][a-z _-]{0,63}(?: \(restored\)){0,99}")
 _OPERATIONS = ("create", "update", "restore", "rollback", "merge")
@@ -82,10 +83,19 @@ def _wrong_labels(record: Record) -> str | None:
         if value != "" and not _is_name(value, _MAX_VALUE):
             return f'has a label "{shown(key)}" that is not text on one line'
     if record.ref.collection is Collection.HISTORY:
-        if labels.get(ROLE, ROLES[0]) not in ROLES:
-            return f'has the role "{shown(labels[ROLE])}", which is not one of {", ".join(ROLES)}'
-        if labels.get(SPEAKER) == "":
-            return "has a speaker without a name"
+        return _wrong_turn(labels, record.ref.position)
+    return None
+
+
+def _wrong_turn(labels: Mapping[str, str], position: int) -> str | None:
+    """Return what is wrong with the labels that only turns have."""
+    if labels.get(ROLE, ROLES[0]) not in ROLES:
+        return f'has the role "{shown(labels[ROLE])}", which is not one of {", ".join(ROLES)}'
+    if labels.get(SPEAKER) == "":
+        return "has a speaker without a name"
+    start = labels.get(PART, "0")
+    if not (start.isascii() and start.isdigit() and len(start) <= 16 and int(start) <= position):
+        return f'is said to belong to a message that begins at "{shown(start)}"'
     return None
 
 
@@ -175,6 +185,9 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "rolled_back_to": (_is_time, _TIME),
     "source": (_is_id, "a conversation or a turn"),
     "data": (_is_object, "a JSON object"),
+    "utc_offset": (lambda value: type(value) is int and abs(value) < 86_400, "the offset of a time zone in seconds"),
+    "parts": (lambda value: type(value) is int and 1 < value <= 10_000, "a number of parts"),
+    "message_id": (lambda value: _is_name(value, _MAX), "an id on one line"),
     "title": (lambda value: _is_name(value, _MAX), "text on one line"),
     "user": (lambda value: _is_name(value, _MAX), "a name on one line"),
     "conversation_tags": (lambda value: isinstance(value, str), "text"),

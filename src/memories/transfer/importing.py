@@ -13,7 +13,7 @@ from memories.conversations import ABOUT
 from memories.embedders.protocol import Embedder
 from memories.errors import Conflict, InvalidInput
 from memories.models import PENDING
-from memories.origin import HELD, IMPORT, IMPORTED, TRUST, is_reserved, tags_of
+from memories.origin import CONTINUED, HELD, IMPORT, IMPORTED, PART, TRUST, is_reserved, tags_of
 from memories.stores.copies import immutable
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
@@ -288,7 +288,8 @@ def _as_foreign(record: Record, import_id: str, latest: int) -> Record:
     """Return a record of a foreign file as it is stored: a memory has never been current, so that it has to wait."""
     fields = {name: value for name, value in record.fields.items() if name not in _OURS}
     fields[_HASH] = f"{_said(record):032x}"
-    record = record._replace(labels={**tags_of(record.labels), IMPORT: import_id}, fields=fields)
+    parts = {key: record.labels[key] for key in (PART, CONTINUED) if key in record.labels}
+    record = record._replace(labels={**tags_of(record.labels), **parts, IMPORT: import_id}, fields=fields)
     if record.ref.collection is not Collection.MEMORY:
         return record
     waits = record.ended_at is None or record.ended_by in (None, PENDING)

@@ -16,6 +16,7 @@ from memories.origin import BY, CHANNELS, IMPORT, TRUST, TRUSTS, is_reserved, or
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record
 from memories.text import words_in
 from memories.times import from_millis, parse_span
+from memories.turns import messages, start_of, whole
 from memories.where.language import Condition, Every, Names, Node, Not, conditions, parse, wrong
 
 Test = Callable[[Record], bool]
@@ -129,7 +130,9 @@ def with_versions(selector: Selector, records: Iterable[Record]) -> Iterator[Rec
         records: Records of its collection; versions of a memory follow each other, the latest one last.
     """
     if selector.collection is Collection.HISTORY:
-        yield from filter(selector.selects, records)
+        for parts in messages(records):
+            if selector.selects(whole(parts)):
+                yield from parts
         return
     for _, versions_of_one in groupby(records, lambda record: record.ref.group):
         found = list(versions_of_one)
@@ -233,12 +236,12 @@ _NAMES: dict[Collection, dict[str, _Name]] = {
     },
     Collection.HISTORY: _BOTH
     | {
-        "id": _Name("text", lambda record, _: f"{record.ref.group}#{record.ref.position}"),
+        "id": _Name("text", lambda record, _: f"{record.ref.group}#{start_of(record)}"),
         "key": _Name("text", lambda record, _: None if record.key is None else record.key.rpartition("\x1f")[2]),
         "conversation": _Name("text", lambda record, _: record.ref.group),
         "role": _Name("choice", lambda record, _: record.labels.get(ROLE, ROLES[0])),
         "speaker": _Name("text", lambda record, _: record.labels.get(SPEAKER)),
-        "index": _Name("number", lambda record, _: record.ref.position),
+        "index": _Name("number", lambda record, _: start_of(record)),
         "created": _Name("time", lambda record, _: record.created_at),
         "updated": _Name("time", lambda record, _: record.created_at),
         **{name: _Name("time", lambda record, _: record.created_at) for name in _BOUNDS},

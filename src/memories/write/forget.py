@@ -9,6 +9,7 @@ from memories.conversations import keep_about
 from memories.errors import NotFound
 from memories.ids import storable
 from memories.models import Forgotten
+from memories.origin import CONTINUED
 from memories.stores.chain import reinforced
 from memories.stores.protocol import Store
 from memories.stores.records import SEARCHED, Collection, Filter, Ref
@@ -22,7 +23,11 @@ def memory(store: Store, where: Filter) -> Forgotten:
     with store.transaction():  # no other memory keeps its id
         unlink(store, store.scan(where, limit=1, newest_first=True))
     times = reinforced(where.namespaces, where.group)
-    return _remove(store, where.group, lambda: [*store.refs(where), *store.refs(times)])
+
+    def find() -> list[Ref]:
+        return [*store.refs(where), *store.refs(times)]
+
+    return _remove(store, where.group, find, lambda refs: sum(ref.collection in SEARCHED for ref in refs))
 
 
 class Turns(NamedTuple):
@@ -62,7 +67,10 @@ class Turns(NamedTuple):
         if self.place is not None and not dry_run:
             with self.store.transaction():
                 keep_about(self.store, refs())
-        forgotten = Forgotten(name, len(refs()), ()) if dry_run else _remove(self.store, name, refs)
+        if dry_run:
+            forgotten = Forgotten(name, self._turns_of(refs()), ())
+        else:
+            forgotten = _remove(self.store, name, refs, self._turns_of)
         if forgotten.versions or waiting:
             return forgotten._replace(versions=forgotten.versions + waiting)
         where = Filter(Collection.HISTORY, (self.namespace,), group=name, state="any")
@@ -80,9 +88,25 @@ class Turns(NamedTuple):
                 return name
         return validate.one_line(name, "conversation id")
 
+    def _turns_of(self, refs: Sequence[Ref]) -> int:
+        """Return how many turns these are: the parts of a long message are one."""
+        return len(set(refs) - set(self._continued(refs[0].group))) if refs else 0
+
+    def _continued(self, name: str) -> list[Ref]:
+        where = Filter(Collection.HISTORY, (self.namespace,), group=name, state="any", labels={CONTINUED: "1"})
+        return self.store.refs(where)
+
     def _refs(self, name: str) -> list[Ref]:
         found = self.store.refs(Filter(Collection.HISTORY, (self.namespace,), group=name, state="any"))
-        return [ref for ref in found if self.place in (None, ref.position)]
+        if self.place is None:
+            return found
+        continued = {ref.position for ref in self._continued(name)}
+        first = last = self.place
+        while first in continued:  # a part is not erased by itself
+            first -= 1
+        while last + 1 in continued:
+            last += 1
+        return [ref for ref in found if first <= ref.position <= last]
 
 
 def finish(store: Store, name: str, where: Filter) -> Forgotten | None:
@@ -90,11 +114,13 @@ def finish(store: Store, name: str, where: Filter) -> Forgotten | None:
     return Forgotten(name, 0, store.remove([])) if store.info(where).erasing else None
 
 
-def _remove(store: Store, name: str, find: Callable[[], Sequence[Ref]]) -> Forgotten:
+def _remove(
+    store: Store, name: str, find: Callable[[], Sequence[Ref]], count: Callable[[Sequence[Ref]], int]
+) -> Forgotten:
     """Erase what `find` returns, without reading it; again if something was added meanwhile."""
     forgotten = Forgotten(name, 0, ())
     while refs := find():
+        versions = count(refs)
         also_in = store.remove(refs)
-        versions = sum(ref.collection in SEARCHED for ref in refs)
         forgotten = Forgotten(name, forgotten.versions + versions, also_in)
     return forgotten

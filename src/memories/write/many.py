@@ -21,6 +21,7 @@ from memories.stores.chain import chain_of, reinforced
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.times import to_iso
+from memories.turns import messages, parts_of, refs_of, start_of, whole
 from memories.where.selector import Selector, is_from, source_of
 from memories.write.links import relink, unlink, unlinked
 
@@ -87,7 +88,7 @@ class Tally:
         self.count(action)
         if len(self._steps) < MAX_STEPS:
             ref = record.ref
-            name = ref.group if ref.collection is Collection.MEMORY else f"{ref.group}#{ref.position}"
+            name = ref.group if ref.collection is Collection.MEMORY else f"{ref.group}#{start_of(record)}"
             cut = len(record.text) > MAX_EXCERPT
             content = record.text[: MAX_EXCERPT - 1] + "…" if cut else record.text
             self._steps.append(Step(name, action, content, reason))
@@ -336,8 +337,15 @@ def vectors_of(store: Store, embedder: "Embedder | None", records: Sequence[Reco
 def _selected(
     store: Store, selector: Selector, namespace: str, fits: Callable[[Record], bool] | None = None
 ) -> Iterator[Record]:
-    """Yield what is selected in one namespace."""
+    """Yield what is selected in one namespace; a long message as one record with all of its text."""
     where = selector.narrowed(selector.among(Filter(selector.collection, (namespace,))))
+    if selector.collection is Collection.HISTORY:
+        records = (record for page in _pages(store, where) for record in page)
+        for parts in messages(records):
+            turn = whole(parts_of(store, parts[0]) or parts)  # the store may have been asked for less than all of them
+            if selector.selects(turn) and (fits is None or fits(turn)):
+                yield turn
+        return
     for page in _pages(store, where):
         for record in page:
             if selector.selects(record) and (fits is None or fits(record)):
@@ -377,7 +385,7 @@ def _erase(store: Store, records: Sequence[Record], tally: Tally, *, dry_run: bo
     if not dry_run:
         with store.transaction():
             unlink(store, (record for record in records if record.ref.collection is Collection.MEMORY))
-            keep_about(store, [record.ref for record in records])
+            keep_about(store, _refs_of(store, [each for each in records if each.ref.collection is Collection.HISTORY]))
     refs = [] if dry_run else _refs_of(store, records)
     while refs:
         also_in = store.remove(refs)
@@ -390,7 +398,7 @@ def _refs_of(store: Store, records: Sequence[Record]) -> list[Ref]:
     for record in records:
         ref = record.ref
         if ref.collection is Collection.HISTORY:
-            found.append(ref)
+            found += refs_of(record)
         else:
             everything = Filter(ref.collection, (ref.namespace,), state="any", group=ref.group)
             found += [*store.refs(everything), *store.refs(reinforced((ref.namespace,), ref.group))]

@@ -1,20 +1,35 @@
 """How a turn becomes part of its conversation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories import validate
-from memories.conversations import TITLE, USER, About, Conversation, describe, find
+from memories.conversations import TITLE, USER, About, Conversation, describe, find, not_own, place_of
 from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput
-from memories.models import MAX_TURN_CHARACTERS
+from memories.models import MAX_MESSAGE_CHARACTERS, MAX_TURN_CHARACTERS
+from memories.origin import CONTINUED, PART
 from memories.stores.logged import as_added
 from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import MAX_INDEX, ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
 from memories.times import kept
-from memories.turns import Turn, TurnDraft, conversation_id, scoped_key, to_turn
+from memories.turns import (
+    KNOWN,
+    MESSAGE_ID,
+    OFFSET,
+    PARTS,
+    REFUSED,
+    STORED,
+    Turn,
+    TurnDraft,
+    conversation_id,
+    parts_of,
+    scoped_key,
+    turn_of,
+)
+from memories.write.parts import split
 from memories.write.suspicion import marked
 
 if TYPE_CHECKING:
@@ -25,10 +40,26 @@ SESSION_PAUSE = timedelta(hours=1)  # a longer one begins a new session
 SESSION_TURNS = 64  # and so does a session of this many turns, so that none grows without end
 
 
+class _Said(NamedTuple):
+    """A draft as it is stored.
+
+    Attributes:
+        draft: What was said, without secrets.
+        parts: Its content in parts; mostly there is one.
+        kinds: The kinds of the secrets that were taken out.
+        given: The content as it was given: one that was stored before secrets were taken out is still the same.
+    """
+
+    draft: TurnDraft
+    parts: Sequence[str]
+    kinds: Sequence[str]
+    given: str
+
+
 def append(
     store: Store,
     embedder: "Embedder | None",
-    place: tuple[str, str],
+    place: tuple[Sequence[str], str],
     drafts: Sequence[TurnDraft],
     now: datetime,
     redactor: "Redactor | None",
@@ -40,46 +71,96 @@ def append(
     Args:
         store: Where.
         embedder: Makes the vectors before the transaction, so that no other writer waits for the model.
-        place: Namespace and conversation id.
+        place: The namespaces that are read, one's own first, and the conversation id.
         drafts: What was said, in order.
         now: The time of drafts without one.
         redactor: Takes secrets out, before anything else; None to keep what is given as it is.
+
+    Raises:
+        InvalidInput: A value is not acceptable; nothing was stored.
+        RequestError: The conversation is in a namespace that is only read.
     """
-    namespace, conversation = place[0], conversation_id(place[1])
+    (namespace, *others), conversation = place[0], conversation_id(place[1])
     if redactor is not None:
         redactor.refuse(conversation, "conversation id")
     if not drafts:
         return []
     several = len(drafts) > 1
     checked = [_checked(draft, now, redactor, number if several else None) for number, draft in enumerate(drafts, 1)]
-    vectors = embed_to_store(
-        embedder, [draft.content for draft, _ in checked], [draft.role for draft, _ in checked]
-    ).vectors
-    written: list[Record] = []
+    parts = [(part, said.draft.role) for said in checked for part in said.parts]
+    vectors = iter(embed_to_store(embedder, [part for part, _ in parts], [role for _, role in parts]).vectors)
+    added: list[Turn] = []
     new: list[Record] = []
-    keyed: dict[str, Record] = {}
+    keyed: dict[str, Sequence[Record]] = {}
     with store.transaction():
-        where = Filter(Collection.HISTORY, (namespace,), group=conversation, state="any")
-        mark = store.damaged.mark()
-        last = next(iter(store.scan(where, limit=1, newest_first=True)), None)
-        damaged = [finding.ref for finding in store.damaged.since(mark) if finding.ref is not None]
-        taken = max((ref.position for ref in damaged if ref[1:3] == place), default=-1)  # by a turn that can't be read
-        for (draft, kinds), vector in zip(checked, vectors, strict=True):
-            key = scoped_key(conversation, draft.message_id)
-            turn = None if key is None else keyed.get(key) or _stored(store, namespace, key)
-            if turn is None:
+        last, taken = _end(store, namespace, conversation)
+        if last is None and taken < 0 and (elsewhere := place_of(store, others, conversation)) is not None:
+            raise not_own(conversation, elsewhere, namespace)
+        for said in checked:
+            key = scoped_key(conversation, said.draft.message_id)
+            known = None if key is None else keyed.get(key) or _stored(store, namespace, key)
+            if known is None:
                 first = Ref(Collection.HISTORY, namespace, conversation, taken + 1)
-                last = turn = as_added(store, marked(_next(first, last, draft, kinds)))
-                new.append(turn._replace(vectors=vector))
+                records: Sequence[Record] = [as_added(store, record) for record in _records(first, last, said)]
+                new += [record._replace(vectors=next(vectors)) for record in records]
+                last = records[-1]
+            else:
+                records = known
+                for _ in said.parts:
+                    next(vectors)
             if key is not None:
-                keyed[key] = turn
-            written.append(turn)
+                keyed[key] = records
+            added.append(_told(records, said, new=known is None))
         store.append(new)
-    return [to_turn(record) for record in written]
+    return added
 
 
-def _next(first: Ref, last: Record | None, draft: TurnDraft, kinds: Sequence[str]) -> Record:
-    """Return the record of the turn that follows the last one, not before the first place that it may have."""
+def _end(store: Store, namespace: str, conversation: str) -> tuple[Record | None, int]:
+    """Return the last turn of a conversation, and the last position that a turn has that can't be read, or -1."""
+    where = Filter(Collection.HISTORY, (namespace,), group=conversation, state="any")
+    mark = store.damaged.mark()
+    last = next(iter(store.scan(where, limit=1, newest_first=True)), None)
+    damaged = [finding.ref for finding in store.damaged.since(mark) if finding.ref is not None]
+    return last, max((ref.position for ref in damaged if ref[1:3] == (namespace, conversation)), default=-1)
+
+
+def _told(records: Sequence[Record], said: _Said, *, new: bool) -> Turn:
+    """Return the turn that is stored now, and what became of the draft."""
+    turn = turn_of(records)
+    if new or turn.content in (said.draft.content, said.given):
+        return replace(turn, status=STORED if new else KNOWN)
+    named = validate.shown(said.draft.message_id or "")
+    reason = f'message id "{named}" is that of {turn.id}, which says something else; give this message an id of its own'
+    return replace(turn, status=REFUSED, reason=reason)
+
+
+def _records(first: Ref, last: Record | None, said: _Said) -> Iterator[Record]:
+    """Yield the records of the turn that follows the last one, not before the first place that it may have."""
+    start: int | None = None
+    for number, text in enumerate(said.parts):
+        record = _next(first, last, said.draft, text)
+        start = record.ref.position if start is None else start
+        fields: dict[str, Any] = {"redacted": " ".join(said.kinds)} if said.kinds and not number else {}
+        offset = _offset(said.draft)
+        fields |= {OFFSET: offset} if offset else {}
+        if len(said.parts) > 1:
+            fields |= {PARTS: len(said.parts)}
+        if number:
+            fields |= {} if said.draft.message_id is None else {MESSAGE_ID: said.draft.message_id}
+            record = record._replace(key=None, labels={**record.labels, PART: str(start), CONTINUED: "1"})
+        last = marked(record._replace(fields=fields))
+        yield last
+
+
+def _offset(draft: TurnDraft) -> int:
+    """Return the seconds by which the time zone of a draft's time differs from UTC."""
+    assert draft.created_at is not None  # it was checked
+    difference = draft.created_at.utcoffset()
+    return 0 if difference is None else int(difference.total_seconds())
+
+
+def _next(first: Ref, last: Record | None, draft: TurnDraft, text: str) -> Record:
+    """Return the record that follows the last one, not before the first place that it may have."""
     assert draft.created_at is not None  # it was checked
     index = max(draft.index, first.position, 0 if last is None else last.ref.position + 1)
     session = index
@@ -89,34 +170,35 @@ def _next(first: Ref, last: Record | None, draft: TurnDraft, kinds: Sequence[str
     names = {ROLE: draft.role} | ({} if draft.speaker is None else {SPEAKER: draft.speaker})
     return Record(
         ref=first._replace(position=index),
-        text=draft.content,
-        created_at=draft.created_at,
+        text=text,
+        created_at=draft.created_at.astimezone(UTC),
         key=scoped_key(first.group, draft.message_id),
         labels={**draft.tags, **names},
-        fields={"redacted": " ".join(kinds)} if kinds else {},
         session=session,
     )
 
 
-def _stored(store: Store, namespace: str, key: str) -> Record | None:
+def _stored(store: Store, namespace: str, key: str) -> Sequence[Record] | None:
+    """Return the records of the turn that has a key."""
     where, mark = Filter(Collection.HISTORY, (namespace,), key=key), store.damaged.mark()
     found = store.scan(where, limit=1)
     if not found:
         refuse_damaged(store, where, mark)
-    return found[0] if found else None
+    return parts_of(store, found[0]) if found else None
 
 
-def _checked(
-    draft: TurnDraft, now: datetime, redactor: "Redactor | None", number: int | None
-) -> tuple[TurnDraft, tuple[str, ...]]:
-    """Return a draft as it is stored, and the kinds of the secrets that were taken out of it.
+def _checked(draft: TurnDraft, now: datetime, redactor: "Redactor | None", number: int | None) -> _Said:
+    """Return a draft as it is stored.
 
     Raises:
         InvalidInput: A value is not acceptable; the message names the turn by its number, if there are several.
     """
     try:
-        said, kinds = (draft, ()) if redactor is None else _redacted(draft, redactor)
-        return _valid(said, now), kinds
+        clean, kinds = (draft, ()) if redactor is None else _redacted(draft, redactor)
+        valid = _valid(clean, now)
+        parts = [valid.content] if len(valid.content) <= MAX_TURN_CHARACTERS else split(valid.content)
+        given = validate.content(draft.content, None) if clean.content is not draft.content else valid.content
+        return _Said(valid, parts, kinds, given)
     except InvalidInput as exc:
         raise exc if number is None else InvalidInput(f"turn {number}: {exc}; nothing was stored") from exc
 
@@ -131,9 +213,9 @@ def _redacted(draft: TurnDraft, redactor: "Redactor") -> tuple[TurnDraft, tuple[
 
 
 def _valid(draft: TurnDraft, now: datetime) -> TurnDraft:
-    content = validate.content(draft.content)
-    if len(content) > MAX_TURN_CHARACTERS:
-        raise InvalidInput(f"content is {len(content)} characters; a turn has at most {MAX_TURN_CHARACTERS}; cut it")
+    content = validate.content(draft.content, None)
+    if len(content) > MAX_MESSAGE_CHARACTERS:
+        raise InvalidInput(f"content is {len(content)} characters; a turn has at most {MAX_MESSAGE_CHARACTERS}; cut it")
     if draft.role not in ROLES:
         raise InvalidInput(f'role "{validate.shown(str(draft.role))}" is not one of {", ".join(ROLES)}')
     if type(draft.index) is not int or not 0 <= draft.index <= MAX_INDEX:
@@ -147,9 +229,18 @@ def _valid(draft: TurnDraft, now: datetime) -> TurnDraft:
         content=content,
         speaker=None if draft.speaker is None else validate.one_line(draft.speaker, "speaker"),
         message_id=None if draft.message_id is None else validate.one_line(draft.message_id, "message id"),
-        created_at=kept(now if draft.created_at is None else draft.created_at, "created_at"),
+        created_at=_in_its_zone(now if draft.created_at is None else draft.created_at),
         tags=tags,
     )
+
+
+def _in_its_zone(moment: datetime) -> datetime:
+    """Return a time in the resolution in which times are kept, in the time zone that was given.
+
+    Raises:
+        InvalidInput: It is not an aware datetime, or out of the years 1 to 9999.
+    """
+    return kept(moment, "created_at").astimezone(moment.tzinfo)
 
 
 class Naming(NamedTuple):

@@ -58,6 +58,7 @@ def test_add_shows_the_turn(memory: Command) -> None:
         "namespace": "shared",
         "created_at": "2026-05-01T09:00:00.000Z",
         "message_id": "a",
+        "status": "stored",
         "origin": {"trust": "agent", "channel": "cli", "by": user(), "host": host(), "program": "0.1.0"},
     }
     plain = memory("turns", "add", "trip", "hello").json
@@ -65,10 +66,84 @@ def test_add_shows_the_turn(memory: Command) -> None:
     assert "message_id" not in plain
 
 
-def test_a_message_id_is_stored_once(memory: Command) -> None:
-    for content in ("first", "second"):
-        assert memory("turns", "add", "trip", content, "--message-id", "a").json["content"] == "first"
+def test_a_message_id_is_stored_once_and_that_is_told(memory: Command) -> None:
+    add = ("turns", "add", "trip")
+    told = [memory(*add, content, "--message-id", "a") for content in ("first", "first", "second")]
+    shapes = [json.loads(answer.out) for answer in told]
+    assert [answer.code for answer in told] == [0, 0, 1]
+    assert [shape["status"] for shape in shapes] == ["stored", "known", "refused"]
+    assert [shape["content"] for shape in shapes] == ["first"] * 3
+    assert shapes[2]["reason"].startswith('message id "a" is that of trip#0, which says something else')
+    assert json.loads(told[2].err)["error"] == f"1 of 1 messages not stored: {shapes[2]['reason']}"
     assert contents(memory("turns", "tail", "trip")) == ["first"]
+    known = memory(*add, "first", "--message-id", "a", "--format", "text")
+    assert (known.code, known.out.splitlines()[-1]) == (0, "Known already.")
+    refused = memory(*add, "second", "--message-id", "a", "--format", "text")
+    assert refused.code == 1
+    assert refused.out.splitlines()[-1] == "Nothing was stored: its message id is that of this turn."
+
+
+def test_of_many_messages_each_is_told_and_one_that_is_refused_does_not_stop_the_others(memory: Command) -> None:
+    written = lines({"content": "one", "message_id": "a"}, {"content": "two", "message_id": "b"}, {"content": "three"})
+    assert memory("turns", "add", "trip", "-", stdin=written).code == 0
+    again = memory("turns", "add", "trip", "-", stdin=written.rpartition("\n")[0])
+    assert (again.code, [again.json[name] for name in ("stored", "known", "refused")]) == (0, [0, 2, 0])
+    mixed = lines({"content": "ONE", "message_id": "a"}, {"content": "two", "message_id": "b"}, {"content": "four"})
+    answer = memory("turns", "add", "trip", "-", stdin=mixed)
+    shape = json.loads(answer.out)
+    assert (answer.code, [shape[name] for name in ("stored", "known", "refused")]) == (1, [1, 1, 1])
+    assert [each["status"] for each in shape["results"]] == ["refused", "known", "stored"]
+    assert "says something else" in shape["results"][0]["reason"]
+    assert contents(memory("turns", "tail", "trip")) == ["one", "two", "three", "four"]
+    text = memory("turns", "add", "trip", "-", "--format", "text", stdin=mixed)
+    assert (text.code, text.out.splitlines()[0]) == (1, "Added 1 turns; the last one has index 4.")
+    assert text.out.splitlines()[1] == "Known already: 1."
+    assert text.out.splitlines()[2].startswith("Refused: message id")
+
+
+def test_a_time_is_shown_in_the_zone_in_which_it_was_given(memory: Command) -> None:
+    added = memory("turns", "add", "trip", "ferry", "--at", "2025-12-25T23:30:00+09:00").json
+    assert added["created_at"] == "2025-12-25T23:30:00.000+09:00"
+    assert "2025-12-25 23:30 +09:00" in memory("turns", "tail", "trip", "--format", "text").out
+    [hit] = memory("search", "ferry", "--in", "history").json["results"]
+    assert (hit["date"], hit["created_at"]) == (added["created_at"],) * 2
+    for until, count in (("2025-12-25T14:29:59Z", 0), ("2025-12-25T15:30+01:00", 1)):
+        assert memory("turns", "tail", "trip", "--until", until).json["count"] == count
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--speaker", "Ann"], ["trip#1"]),
+        (["--role", "assistant"], ["trip#2"]),
+        (["--role", "user", "--since", "2026-05-01T09:01Z"], ["trip#1"]),
+        (["--until", "2026-05-01T09:00Z"], ["trip#0"]),
+    ],
+    ids=" ".join,
+)
+def test_turns_are_filtered_by_who_said_them_and_when(memory: Command, options: list[str], expected: list[str]) -> None:
+    for command in (["turns", "tail", "trip"], ["turns", "show", "trip"], ["search", "ferry", "--in", "history"]):
+        found = memory(*command, *options).json["results"]
+        assert [each["id"] for each in found] == expected, command
+    assert memory("search", "ferry", *options[:2]).code == (2 if options[0] != "--until" else 0)
+
+
+def test_a_long_message_is_one_turn_and_is_found_by_its_part(memory: Command, home: Path) -> None:
+    text = "The ferry leaves at nine. " * 7_000 + "A quokka is on board. " + "It is cold. " * 2_000
+    added = memory("turns", "add", "trip", "-", stdin=lines({"content": text, "message_id": "a"}, {"content": "ok"}))
+    assert (added.code, added.json["stored"]) == (0, 2)
+    message, after = memory("turns", "show", "trip").json["results"]
+    assert (message["content"], message["id"], after["content"]) == (text, "trip#0", "ok")
+    [hit, *_] = memory("search", "quokka on board", "--in", "history").json["results"]
+    assert (hit["id"], "quokka" in hit["content"], len(hit["content"]) < 5_000) == ("trip#0", True, True)
+    assert 1 < hit["part"] < hit["parts"]
+    shown = memory("search", "quokka on board", "--in", "history", "--format", "text").out
+    assert f"part {hit['part']} of {hit['parts']}" in shown
+    assert memory("status").json["turn_count"] == 2
+    assert memory("turns", "forget", "trip", "--index", "0", "--yes").json["turns"] == 1
+    assert contents(memory("turns", "show", "trip")) == ["ok"]
+    assert all(b"quokka" not in file.read_bytes() for file in home.rglob("*") if file.is_file())
 
 
 def test_add_reads_json_lines_from_standard_input(memory: Command) -> None:
@@ -78,7 +153,9 @@ def test_add_reads_json_lines_from_standard_input(memory: Command) -> None:
         {"content": "one again", "message_id": "a"},
     )
     answer = memory("turns", "add", "trip", "-", stdin=f"\ufeff{written}\r\n\n")
-    assert answer.json == {"conversation_id": "trip", "count": 3, "last_index": 0}
+    shape = json.loads(answer.out)
+    assert [shape[name] for name in ("conversation_id", "count", "last_index")] == ["trip", 3, 0]
+    assert (answer.code, [shape[name] for name in ("stored", "known", "refused")]) == (1, [2, 0, 1])
     first, second = memory("turns", "tail", "trip").json["results"]
     assert (first["content"], first["role"], first["speaker"], first["tags"]) == ("one", "assistant", "Zoë", {"k": "v"})
     assert (second["content"], second["created_at"]) == ("two\nof two lines", "2026-05-01T09:00:00.000Z")
@@ -247,7 +324,6 @@ ADD = ("turns", "add", "trip")
 BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
     ((*ADD, ""), "", "content is empty"),
     ((*ADD, " \n"), "", "content has no visible text"),
-    ((*ADD, "x" * 100_001), "", "content is 100001 characters; a turn has at most 100000"),
     ((*ADD, "a\0b"), "", "content has a NUL character at 1"),
     ((*ADD, "hello", "--role", "robot"), "", 'role "robot" is not one of user, assistant, system, tool'),
     ((*ADD, "hello", "--role", ""), "", 'role "" is not one of'),
@@ -270,7 +346,7 @@ BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
     ((*ADD, "-"), lines(LINE, {"content": ""}), "turn 2: content is empty; nothing was stored"),
     ((*ADD, "-"), lines(LINE, {"content": 5}), "turn 2: content is of type int"),
     ((*ADD, "-"), lines(LINE, {"content": None}), "turn 2: content is of type NoneType"),
-    ((*ADD, "-"), lines(LINE, {"content": "x" * 100_001}), "turn 2: content is 100001 characters"),
+    ((*ADD, "-"), lines(LINE, {"content": "x" * 4_000_001}), "turn 2: content is 4000001 characters"),
     ((*ADD, "-"), lines(LINE, {"content": "a", "role": "robot"}), 'turn 2: role "robot" is not one of'),
     ((*ADD, "-"), lines(LINE, {"content": "a", "speaker": 5}), "turn 2: "),
     ((*ADD, "-"), lines(LINE, {"content": "a", "tags": ["k=v"]}), "turn 2: tags are of type list"),

@@ -281,6 +281,10 @@ class Operations(RuleBasedStateMachine):
         numbered=st.booleans(), number=numbers,
     )  # fmt: skip
     def add_turns(self, who: str, name: str, said: list[str], on: int, numbered: bool, number: int) -> None:
+        if not self.model.turns.get((who, name)) and who != "shared" and self.model.turns.get(("shared", name)):
+            with pytest.raises(RequestError, match="is in namespace shared and this writes to"):
+                self.users[on][who].add_turns(name, said)
+            return
         there = self.model.turns.setdefault((who, name), [])
         drafts, expected = [], []
         for at, word in enumerate(said):

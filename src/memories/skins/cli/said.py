@@ -1,5 +1,6 @@
 """Answers about turns and conversations for people; `text` has those about memories."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from memories.skins.cli.output import safe
@@ -18,11 +19,30 @@ def turns(said: "Sequence[Turn]") -> str:
     return "\n\n".join(_said(None, turn, "") for turn in said) or "Nothing here."
 
 
+def added_one(said: "Turn") -> str:
+    """Return what became of a turn that was added."""
+    if said.status == "stored":
+        return turns([said])
+    told = (
+        "Nothing was stored: its message id is that of this turn."
+        if said.reason
+        else "Known already: not stored again."
+    )
+    return f"{turns([said])}\n{told}"
+
+
 def added(said: "Sequence[Turn]") -> str:
     """Return what became of many turns that were added to a conversation."""
+    if not said:
+        return "No turns."
+    counts = Counter(turn.status for turn in said)
     redacted = counted([kind for turn in said for kind in turn.redacted])
-    taken_out = f" Taken out before: {redacted}." if redacted else ""
-    return f"Added {len(said)} turns; the last one has index {said[-1].index}.{taken_out}" if said else "No turns."
+    stored = max((turn.index for turn in said if turn.status == "stored"), default=None)
+    last = "." if stored is None else f"; the last one has index {stored}."
+    lines = [f"Added {counts['stored']} turns{last}" + (f" Taken out before: {redacted}." if redacted else "")]
+    lines += [f"Known already: {counts['known']}."] if counts["known"] else []
+    lines += [f"Refused: {safe(turn.reason)}." for turn in said if turn.reason]
+    return "\n".join(lines)
 
 
 def conversations(found: "ConversationPage") -> str:

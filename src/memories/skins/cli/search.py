@@ -18,6 +18,7 @@ from memories.skins.cli.options import (
     option,
     origin_options,
     pending_option,
+    said_by_options,
     share,
     show_option,
     time_options,
@@ -48,6 +49,7 @@ _CHANGES = ("set", "remove", "rename", "merge")  # of tags
     "--conversation", metavar="NAME", section="Filters",
     help="Only turns of this conversation; needs --in history.",
 )  # fmt: skip
+@said_by_options
 @filter_options
 @origin_options
 @time_options
@@ -71,6 +73,7 @@ def search(
     now: str | None,
     explain: bool,
     pending: bool,
+    said_by: Mapping[str, Any],
     tags: Mapping[str, str],
     written: Mapping[str, Any],
     times: Mapping[str, Any],
@@ -88,6 +91,7 @@ def search(
         scope=cast("Scope", scope or "memories"),  # the service refuses any other
         conversation=conversation,
         now=now,
+        **said_by,
         **written,
         pending=pending,
         **times,

@@ -27,7 +27,7 @@ from memories.skins.shapes import (
     note_on,
     summary,
 )
-from memories.times import describe_age, to_iso
+from memories.times import describe_age
 
 if TYPE_CHECKING:
     from memories.models import Change, LogCheck, LogEntry
@@ -386,7 +386,8 @@ def _said(place: int | None, turn: "Turn", what: str) -> str:
     """Return a turn: what was said, and by whom, when and where."""
     said = f"{_name(turn.speaker or turn.role)} in {_name(turn.conversation_id)}"
     by = f"stored by {_writer(turn.origin)}" if turn.origin else ""
-    details = [what, _suspected("", turn.suspicious), said, _dated(turn.created_at), _tags(turn.tags), by]
+    part = f"part {turn.part} of {turn.parts}" if turn.part else ""
+    details = [what, part, _suspected("", turn.suspicious), said, _dated(turn.created_at), _tags(turn.tags), by]
     return _block(place, turn.content, " · ".join(part for part in details if part), turn.id)
 
 
@@ -490,7 +491,9 @@ def _name(text: str) -> str:
 
 
 def _dated(moment: datetime) -> str:
-    return f"{to_iso(moment)[:16].replace('T', ' ')} UTC ({describe_age(moment, datetime.now(UTC))})"
+    offset = moment.strftime("%z")
+    zone = f"{offset[:3]}:{offset[3:5]}" if moment.utcoffset() else "UTC"
+    return f"{moment.isoformat()[:16].replace('T', ' ')} {zone} ({describe_age(moment, datetime.now(UTC))})"
 
 
 def _short(text: str, taken: int) -> str:

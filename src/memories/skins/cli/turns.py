@@ -7,6 +7,7 @@ import click
 
 from memories.errors import InvalidInput
 from memories.skins import shapes
+from memories.skins.added import added as shape_of
 from memories.skins.cli.options import (
     ROLES,
     Group,
@@ -18,9 +19,9 @@ from memories.skins.cli.options import (
     said_options,
     whole_number,
 )
-from memories.skins.cli.output import changing, confirm, emit
+from memories.skins.cli.output import changing, confirm, emit, fail
 from memories.skins.cli.session import read_argument, texts
-from memories.times import parse_time
+from memories.times import parse_time_in_zone
 from memories.validate import parse_tag, read_json
 
 if TYPE_CHECKING:
@@ -57,11 +58,12 @@ def turns(context: click.Context) -> None:
 @option("--message-id", metavar="ID", help="Its id elsewhere; a turn whose id is already there is not added again.")
 @no_redact_option
 @in_session(reads=False)
-def add(memories: "Memories", conversation: str, content: str, no_redact: bool, **given: str | None) -> None:
+def add(memories: "Memories", conversation: str, content: str, no_redact: bool, **given: str | None) -> int:
     """Add a turn to a conversation, or many.
 
     CONTENT is what was said, or - to read many turns from standard input: a JSON object on each line, with the keys
-    content, role, speaker, created_at, message_id and tags.
+    content, role, speaker, created_at, message_id and tags. Each is stored, known (its message id is there with the
+    same content) or refused (with another content); if one is refused the others are stored and the exit code is 1.
     """
     from memories.turns import TurnDraft
 
@@ -69,8 +71,8 @@ def add(memories: "Memories", conversation: str, content: str, no_redact: bool, 
     if content != "-":
         draft = TurnDraft(content, **_read(fields))
         [said] = changing(lambda: memories.add_turns(conversation, [draft], redact=not no_redact), _stored)
-        emit(shapes.turn(said), lambda: texts("said").turns([said]))
-        return
+        emit(shapes.turn(said), lambda: texts("said").added_one(said))
+        return _refusals([said])
     if fields:
         raise InvalidInput("with -, each line has its own role, speaker, time and id; remove these options")
     lines = enumerate(read_argument("-", "input", MAX_INPUT_BYTES).split("\n"), 1)
@@ -78,29 +80,34 @@ def add(memories: "Memories", conversation: str, content: str, no_redact: bool, 
     if not drafts:
         raise InvalidInput("input has no turns; write a JSON object on each line")
     added = changing(lambda: memories.add_turns(conversation, drafts, redact=not no_redact), _stored)
-    emit(shapes.added(conversation, added), lambda: texts("said").added(added))
+    emit(shape_of(conversation, added), lambda: texts("said").added(added))
+    return _refusals(added)
 
 
-@turns.command(epilog="memory turns tail standup --limit 16")
+@turns.command(epilog="memory turns tail standup --limit 16\nmemory turns tail standup --speaker Ann --since 7d")
 @click.argument("conversation")
+@said_options
 @limit_option
 @in_session(reads=True)
-def tail(memories: "Memories", conversation: str, limit: str | None) -> None:
+def tail(memories: "Memories", conversation: str, said: Mapping[str, Any], limit: str | None) -> None:
     """Show the last turns of a conversation, oldest first."""
-    said = memories.tail_turns(conversation, limit=whole_number(limit))
-    emit(shapes.turns(said), lambda: texts("said").turns(said))
+    found = memories.tail_turns(conversation, limit=whole_number(limit), **said)
+    emit(shapes.turns(found), lambda: texts("said").turns(found))
 
 
-@turns.command(epilog="memory turns show standup --from 100 --limit 50")
+@turns.command(epilog="memory turns show standup --from 100 --limit 50\nmemory turns show standup --role assistant")
 @click.argument("conversation")
 @option("--from", "start", metavar="INDEX", section="Output", help="First turn to show, counted from 0. [default: 0]")
+@said_options
 @limit_option
 @in_session(reads=True)
-def show(memories: "Memories", conversation: str, start: str | None, limit: str | None) -> None:
+def show(
+    memories: "Memories", conversation: str, start: str | None, said: Mapping[str, Any], limit: str | None
+) -> None:
     """Show the turns of a conversation, oldest first."""
     first = whole_number(start, "from must be a whole number from 0")
-    said = memories.turns(conversation, start=first or 0, limit=whole_number(limit))
-    emit(shapes.turns(said), lambda: texts("said").turns(said))
+    found = memories.turns(conversation, start=first or 0, limit=whole_number(limit), **said)
+    emit(shapes.turns(found), lambda: texts("said").turns(found))
 
 
 @turns.command(
@@ -205,8 +212,19 @@ def forget(
     return 0
 
 
+def _refusals(said: "Sequence[Turn]") -> int:
+    """Say how many messages were refused and why the first one was; return the exit code."""
+    reasons = [turn.reason for turn in said if turn.reason]
+    if not reasons:
+        return 0
+    return fail(f"{len(reasons)} of {len(said)} messages not stored: {reasons[0]}", 1)
+
+
 def _stored(said: "Sequence[Turn]") -> str:
     """Return what was stored, as a part of a sentence, and whether a second run would store it again."""
+    said = [turn for turn in said if turn.status == "stored"]
+    if not said:
+        return "nothing new was stored; running it again does no harm"
     ids = [said[0].id, *([said[-1].id] if len(said) > 1 else [])]
     known = all(turn.message_id is not None for turn in said)
     again = "its message id is known now, so running it again stores nothing twice"
@@ -240,7 +258,7 @@ def _read(fields: Mapping[str, Any]) -> dict[str, Any]:
     from datetime import UTC, datetime
 
     time = fields.get("created_at")
-    return dict(fields) | ({} if time is None else {"created_at": parse_time(str(time), datetime.now(UTC))})
+    return dict(fields) | ({} if time is None else {"created_at": parse_time_in_zone(str(time), datetime.now(UTC))})
 
 
 COMMANDS = (turns,)

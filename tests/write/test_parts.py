@@ -1,0 +1,61 @@
+"""A long message is cut into parts that are the message again, each of which can be read by itself."""
+
+import random
+import unicodedata
+
+import pytest
+
+from memories.errors import InvalidInput
+from memories.validate import content
+from memories.write.parts import PART_CHARACTERS, split
+
+SAMPLES = {
+    "prose": "We sailed at nine. It was cold, and nobody spoke! Did you see it?\n\nThe harbour was empty.\n",
+    "code": "def run(self) -> None:\n    for each in self.parts:\n        yield each\n\n",
+    "one word": "x",
+    "chinese": "我们九点出发。天气很冷，没有人说话！你看见了吗？",
+    "hindi": "हम नौ बजे निकले। ठंड थी और कोई नहीं बोला।",
+    "emoji": "👩‍👩‍👧‍👦🏳️‍🌈👍🏽",
+    "accents": "e\u0301\u0323o\u0302",
+    "crlf": "one line\r\n",
+    "gaps": "a\n\n\n\n\n\n\n\n\n\n          ",
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("size", [PART_CHARACTERS + 1, 3 * PART_CHARACTERS, 123_456])
+def test_parts_together_are_the_text(name: str, size: int) -> None:
+    text = content((SAMPLES[name] * size)[:size], None)
+    parts = split(text)
+    assert "".join(parts) == text
+    assert all(content(part) == part for part in parts)  # each is accepted as it is when it is imported
+    assert max(map(len, parts)) <= 2 * PART_CHARACTERS
+    assert len(parts) <= 2 * size // PART_CHARACTERS + 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_text_is_cut(seed: int) -> None:
+    chance = random.Random(seed)
+    signs = ["a", "b", " ", "\n", ".", "。", "\u0301", "\u200d", "\ufeff", "\r", "👍", "\u2028", "\t", "é"]
+    text = content("a" + "".join(chance.choices(signs, [chance.random() ** 3 for _ in signs], k=30_000)), None)
+    parts = split(text)
+    assert "".join(parts) == text
+    assert all(content(part) == part for part in parts)
+    assert not any(unicodedata.combining(part[0]) for part in parts)
+
+
+def test_a_part_ends_with_a_paragraph_or_a_sentence_where_there_is_one() -> None:
+    sentences = "It is cold. " * 1_000
+    assert all(part.endswith(". ") for part in split(sentences))
+    paragraphs = ("It is cold. " * 40 + "\n\n") * 50
+    assert all(part.endswith("\n\n") for part in split(paragraphs))
+
+
+def test_what_is_short_is_one_part() -> None:
+    assert split("hello") == ["hello"]
+
+
+def test_a_desert_of_blanks_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="invisible characters in a row"):
+        split("a" + " " * 300_000 + "b")
+    assert split("a" + " " * 90_000)[0].startswith("a ")
