@@ -94,6 +94,7 @@ class Config(NamedTuple):
     context_max_per_writer: int | None
     context_memory_characters: int
     context_tool_turns: bool
+    memory_timeout_seconds: int | None
     log_level: str
     mcp_endpoint: str
     redact: str
@@ -257,6 +258,8 @@ SETTINGS = (
             "maximum number of characters of all memories in a context", harmless=True),
     Setting("context_tool_turns", "CONTEXT_TOOL_TURNS", False, _yes_or_no,
             "true: a context has turns of the roles tool and system too"),
+    Setting("memory_timeout_seconds", "MEMORY_TIMEOUT_SECONDS", 10, _budget,
+            "how long an agent waits for its memory before it goes on without, or none", harmless=True),
     Setting("log_level", "LOG_LEVEL", "INFO", _log_level, "what agents log: DEBUG, INFO, WARN or ERROR",
             harmless=True),
     Setting("mcp_endpoint", "MCP_ENDPOINT", "memories", _name,

@@ -38,6 +38,7 @@ class Conversation:
         title: What it is called, if somebody said so.
         user: Whom it is held with, if somebody said so.
         tags: Free pairs.
+        waiting_count: How many more turns wait to be stored; see `Memories.waiting_turns`.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Conversation:
     title: str | None = None
     user: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    waiting_count: int = 0
 
 
 class ConversationPage(NamedTuple):

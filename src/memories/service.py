@@ -483,6 +483,8 @@ class Memories:
     ) -> "list[Turn]":
         """Return the last turns of a conversation, oldest first; empty if there is no such conversation.
 
+        Turns that wait to be stored come last and have `waiting` set; see `waiting_turns`.
+
         Args:
             conversation_id: The conversation; if your namespace and `shared` both have it, yours.
             limit: How many at most, up to 1,000; by default the setting `default_limit`.
@@ -493,7 +495,9 @@ class Memories:
         """
         from memories.turns import tail
 
-        return tail(self._store, self._turns_of(conversation_id, filters), self._limit(limit))
+        where, most = self._turns_of(conversation_id, filters), self._limit(limit)
+        found = tail(self._store, where, most)
+        return [*found, *self._behind(where, conversation_id)][-most:]
 
     def turns(
         self, conversation_id: str, *, start: int = 0, limit: int | None = None, **filters: "Unpack[TurnFilters]"
@@ -511,8 +515,25 @@ class Memories:
         """
         from memories.turns import page
 
-        where = self._turns_of(conversation_id, filters)
-        return page(self._store, where, validate.index(start), self._limit(limit))
+        where, first, most = self._turns_of(conversation_id, filters), validate.index(start), self._limit(limit)
+        found = page(self._store, where, first, most)
+        if len(found) == most:
+            return found
+        return [*found, *(turn for turn in self._behind(where, conversation_id) if turn.index >= first)][:most]
+
+    def waiting_turns(self, conversation_id: str | None = None) -> "list[Turn]":
+        """Return the turns that wait to be stored, oldest first: what an agent said while the store did not answer.
+
+        It looks only at the queue on disk (see `MemoryGateway`), so it works while the store is down.
+
+        Args:
+            conversation_id: Only those of this conversation.
+        """
+        from memories.turns import conversation_id as checked
+        from memories.write.waiting import waiting_turns
+
+        name = None if conversation_id is None else checked(conversation_id)
+        return waiting_turns(self._queue(), self.namespace, name)
 
     def conversations(
         self, *, limit: int | None = None, cursor: str | None = None, **filters: "Unpack[ConversationFilters]"
@@ -541,7 +562,13 @@ class Memories:
         """
         from memories.conversations import page
 
-        return page(self._store, self._lookup.readable, filters, self._now(), self._limit(limit), cursor)
+        found = page(self._store, self._lookup.readable, filters, self._now(), self._limit(limit), cursor)
+        waiting = self.waiting_turns()
+        if not waiting:
+            return found
+        from memories.write.waiting import not_stored, with_waiting
+
+        return with_waiting(found, not_stored(self._store, waiting), first=cursor is None and not filters)
 
     def conversation(self, conversation_id: str) -> "Conversation":
         """Return a conversation as a listing shows it.
@@ -774,6 +801,17 @@ class Memories:
         from memories.turns import in_conversation
 
         return wanted_turns(in_conversation(self._store, self._lookup.readable, conversation_id), filters, self._now())
+
+    def _behind(self, where: Filter, conversation_id: str) -> "Sequence[Turn]":
+        """Return the turns that wait to be stored behind those of a conversation, and are wanted."""
+        waiting = self.waiting_turns(conversation_id)
+        if not waiting:
+            return []
+        from memories.write.waiting import not_stored, numbered
+
+        own = Filter(Collection.HISTORY, (self.namespace,), group=waiting[0].conversation_id)
+        last = self._store.scan(own, limit=1, newest_first=True)
+        return numbered(not_stored(self._store, waiting), where, last[0].ref.position if last else -1)
 
     def _now(self) -> datetime:
         return from_millis(to_millis(self._clock()))

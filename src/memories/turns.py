@@ -66,6 +66,7 @@ class Turn:
         status: In the answer of `add_turns`: `stored`; `known`, the message id was there with the same content; or
             `refused`, it was there with another content, and this is the turn that has it. Else None.
         reason: Why it was refused, one sentence.
+        waiting: Whether it is not stored yet: it waits in the queue on disk, and its index is the one it will get.
     """
 
     conversation_id: str
@@ -85,6 +86,7 @@ class Turn:
     part: int | None = None
     status: str | None = field(default=None, compare=False)
     reason: str | None = field(default=None, compare=False)
+    waiting: bool = False
 
     @property
     def id(self) -> str:

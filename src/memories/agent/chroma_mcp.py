@@ -86,6 +86,11 @@ class ChromaMcpBackend:
         return self._files
 
     @functools.cached_property
+    def timeout_seconds(self) -> float | None:
+        """How long a call may take, by the settings."""
+        return load_config().memory_timeout_seconds
+
+    @functools.cached_property
     def redactor(self) -> "Redactor":
         """As the settings want it."""
         return load_config().redactor()

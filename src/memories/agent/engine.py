@@ -1,25 +1,23 @@
 """Our own engine as a backend of a `MemoryGateway`, over any of its stores."""
 
 import hashlib
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memories.agent.backend import MCPError
-from memories.agent.payloads import Document, HistoryTurn, MemoryItem, document, moment, present
+from memories.agent.payloads import Document, HistoryTurn, MemoryItem, document, in_its_zone, moment, present
 from memories.disk import locked
-from memories.errors import InvalidInput, MemoriesError
-from memories.logs import event
-from memories.models import Memory
+from memories.errors import InvalidInput, MemoriesError, RequestError
+from memories.models import MAX_MESSAGE_CHARACTERS, Memory
 from memories.origin import user
 from memories.search.results import Hit
 from memories.service import Memories
 from memories.stores.records import SEARCHED
 from memories.times import to_iso
 from memories.turns import Turn, TurnDraft
-from memories.validate import MAX_QUERY_CHARACTERS, MAX_TAG_VALUE, content
+from memories.validate import MAX_QUERY_CHARACTERS, MAX_TAG_VALUE
 from memories.write.queue import files_of
 
 if TYPE_CHECKING:
@@ -28,11 +26,12 @@ if TYPE_CHECKING:
 _WINDOW, _CHANNEL = "window", "channel"  # tags
 _TYPE, _CONVERSATION = "type", "conversation_id"
 _LISTED = ("entities", "source", "tags")
-_log = logging.getLogger(__name__)
 
 
 class EngineBackend:
     """Our own engine, over any of its stores."""
+
+    most_characters = MAX_MESSAGE_CHARACTERS  # of a turn; a long one is kept in parts
 
     def __init__(self, memories: Memories, *, owned: bool = False, include_corrected: bool = False) -> None:
         """Work on a memory.
@@ -56,6 +55,11 @@ class EngineBackend:
         """As the settings of the memory want it."""
         return self.memories.config.redactor()
 
+    @property
+    def timeout_seconds(self) -> float | None:
+        """How long a call may take, by the settings of the memory."""
+        return self.memories.config.memory_timeout_seconds
+
     def ensure_collections(self, names: Sequence[str]) -> None:
         """Check that the store answers; its two collections are always there.
 
@@ -75,21 +79,25 @@ class EngineBackend:
             turn.text,
             role=turn.role,
             speaker=turn.speaker,
-            created_at=moment(turn.ts),
+            created_at=in_its_zone(turn.ts),
             message_id=turn.message_id,
             tags={} if turn.channel is None else {_CHANNEL: turn.channel},
             index=turn.turn_index,
         )
         with _translated():
-            [stored] = self.memories.add_turns(turn.conversation_id, [draft])
-        if stored.content != content(turn.text):
-            event(_log, logging.WARNING, "message id was used before: nothing stored", message_id=turn.message_id)
+            try:
+                [stored] = self.memories.add_turns(turn.conversation_id, [draft])
+            except RequestError as exc:  # it will never be accepted, so it must not wait in a queue
+                raise InvalidInput(str(exc)) from exc
+        if stored.reason is not None:
+            raise InvalidInput(f"the turn was not stored: {stored.reason}")
         return stored.id
 
     def tail(self, conversation_id: str, n: int) -> list[Document]:
         """Return the last turns."""
         with _translated():
-            return [_turn_document(turn) for turn in self.memories.tail_turns(conversation_id, limit=n)]
+            found = self.memories.tail_turns(conversation_id, limit=n)
+            return [_turn_document(turn) for turn in found if not turn.waiting]  # the gateway has those
 
     def write(self, item: MemoryItem, window: str | None) -> str:
         """Store a memory, unless one that says the same would be recalled wherever this one would.
@@ -179,7 +187,7 @@ def _turn_document(turn: Turn) -> Document:
     metadata = {
         "conversation_id": turn.conversation_id,
         "role": turn.role,
-        "ts": to_iso(turn.created_at),
+        "ts": to_iso(turn.created_at, keep_zone=True),
         "turn_index": turn.index,
         "message_id": turn.message_id,
         "channel": turn.tags.get(_CHANNEL),

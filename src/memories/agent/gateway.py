@@ -4,17 +4,19 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from memories.agent.backend import Backend, MCPError, UnsupportedEndpoint
+from memories.agent.deadline import Deadline, MemoryTimeout
 from memories.agent.engine import EngineBackend
 from memories.agent.payloads import Document, HistoryTurn, MemoryItem, aware, document, metadata_of
 from memories.config import load_config
 from memories.errors import ConfigError, InvalidInput
 from memories.ids import digest
 from memories.logs import event
+from memories.models import MAX_MESSAGE_CHARACTERS, MAX_TURN_CHARACTERS
 from memories.service import Memories
 from memories.stores.records import MAX_INDEX
 from memories.validate import MAX_LIMIT, limit, one_line, shown, unit
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 ENGINE = "memories"  # the endpoint of our own engine with the store of the settings
 CHROMA_MCP = "chroma-mcp"  # the endpoint of a Chroma server, through the program of that name
+TIMEOUT_SECONDS = 10.0  # for a backend that has no setting
 _OWN_ID = "gateway:"  # prefix of message ids that are made here; they are never shown
 _log = logging.getLogger(__name__)
 
@@ -36,13 +39,16 @@ class MemoryGateway:
     Threads may share a gateway, and processes its memory. It is a context manager.
     """
 
-    def __init__(self, mcp_endpoint: str, *, backend: Backend | None = None) -> None:
+    def __init__(
+        self, mcp_endpoint: str, *, backend: Backend | None = None, timeout_seconds: float | None = None
+    ) -> None:
         """Prepare a gateway; nothing is opened before it is needed.
 
         Args:
             mcp_endpoint: `memories` for our own engine with the store of the settings, a store's URL, the path of a
                 store's file, or `chroma-mcp` or `chroma-mcp://host:port` for a Chroma server.
             backend: The backend, instead of the one that the endpoint names; `close` does not close it.
+            timeout_seconds: How long to wait for an answer of the memory. [default: the setting of the backend]
 
         Raises:
             ConnectionError: No backend can speak to that endpoint.
@@ -53,6 +59,8 @@ class MemoryGateway:
         self.mcp_endpoint = mcp_endpoint
         self.queue = RetryQueue.of_turns(*self._backend.folder_name)
         self._counts = {"message_count": 0, "memory_count": 0}
+        of_backend = getattr(self._backend, "timeout_seconds", TIMEOUT_SECONDS)
+        self._deadline = Deadline(of_backend if timeout_seconds is None else timeout_seconds)
 
     def ensure_collections(self, names: list[str]) -> None:
         """Make sure that the collections `history` and `memory` exist; then store what waits in the queue.
@@ -65,7 +73,7 @@ class MemoryGateway:
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
             raise InvalidInput("names must be a list of names of collections")
         with self._timed("collections are there", names=list(names)):
-            self._backend.ensure_collections(names)
+            self._deadline.run(lambda: self._backend.ensure_collections(names))
         try:
             self.drain()
         except (ConnectionError, MCPError) as exc:
@@ -80,6 +88,8 @@ class MemoryGateway:
         ts: str,
         message_id: str | None = None,
         channel: str | None = None,
+        *,
+        long: bool = False,
     ) -> str:
         """Append a turn to a conversation.
 
@@ -96,6 +106,7 @@ class MemoryGateway:
             message_id: Its id in the conversation: a second turn with the same one is not stored again. Without one,
                 only a turn that is the same in everything counts as the same.
             channel: Where it came from, such as `web`.
+            long: Accept a longer text, of `most_characters`, which is kept in parts that are one turn.
 
         Returns:
             The turn's id.
@@ -106,7 +117,8 @@ class MemoryGateway:
             MCPError: It could not store the turn.
         """
         fields = (conversation_id, role, text, turn_index, ts, message_id, channel)
-        turn = HistoryTurn(*self._without_secrets(fields))
+        most = self.most_characters if long else MAX_TURN_CHARACTERS
+        turn = HistoryTurn(*self._without_secrets(fields), most=most)
         if turn.turn_index > MAX_INDEX:
             raise InvalidInput(f"turn_index must be a whole number from 0 to {MAX_INDEX}")
         if not turn.message_id:  # the same for a turn that is the same in everything
@@ -114,8 +126,7 @@ class MemoryGateway:
             turn.message_id = f"{_OWN_ID}{digest(*parts)}"
         try:
             with self._timed("turn stored", conversation_id=conversation_id, role=role, counts="message_count"):
-                self._drain_before(turn.conversation_id)
-                return self._backend.append(turn)
+                return self._deadline.run(lambda: self._append(turn))
         except (ConnectionError, MCPError) as exc:
             self._queue(turn, exc)
             raise
@@ -123,7 +134,8 @@ class MemoryGateway:
     def tail_history(self, conversation_id: str, n: int) -> list[Document]:
         """Return the last turns of a conversation, oldest first.
 
-        Turns that wait in the queue come last; their metadata has `pending`.
+        Turns that wait in the queue come last; their metadata has `pending`. If the memory does not answer and some
+        wait, they are returned alone, and each document has `error`, which says why.
 
         Args:
             conversation_id: The conversation.
@@ -142,8 +154,16 @@ class MemoryGateway:
         conversation = one_line(conversation_id, "conversation_id")
         with self._timed("history read", conversation_id=conversation_id, n=n):
             waiting = self._waiting(conversation)  # first: a turn stored meanwhile is then seen twice, not never
-            stored = self._backend.tail(conversation, min(wanted + len(waiting), MAX_LIMIT))
-        documents = (stored + _pending(waiting, stored))[-wanted:]
+            most = min(wanted + len(waiting), MAX_LIMIT)
+            try:
+                stored = self._deadline.run(lambda: self._backend.tail(conversation, most))
+                pending = _pending(waiting, stored)
+            except (ConnectionError, MCPError) as exc:
+                stored, pending = [], [found | {"error": _in_one_line(exc)} for found in _pending(waiting, [])]
+                if not pending:
+                    raise
+                event(_log, logging.ERROR, "only queued turns could be read", error=str(exc))
+        documents = (stored + pending)[-wanted:]
         for found in documents:
             if str(found["metadata"].get("message_id")).startswith(_OWN_ID):
                 del found["metadata"]["message_id"]
@@ -191,7 +211,7 @@ class MemoryGateway:
         item = MemoryItem(said, memory_type, confidence, ts, conversation_id, about, source, words)
         counted = None if window is None else self._window(window)
         with self._timed("memory stored", type=memory_type, conversation_id=conversation_id, counts="memory_count"):
-            return self._backend.write(item, counted)
+            return self._deadline.run(lambda: self._backend.write(item, counted))
 
     def recall_memory(
         self, query_text: str, k: int, min_confidence: float, conversation_id: str | None = None
@@ -218,7 +238,7 @@ class MemoryGateway:
             raise InvalidInput(f"query_text is of type {type(query_text).__name__}; give text")
         conversation = None if conversation_id is None else one_line(conversation_id, "conversation_id")
         with self._timed("memories recalled", k=k) as known:
-            found = self._backend.recall(query_text, wanted, least, conversation)
+            found = self._deadline.run(lambda: self._backend.recall(query_text, wanted, least, conversation))
             known["found"] = len(found)
         return found
 
@@ -229,7 +249,8 @@ class MemoryGateway:
             ConnectionError: The memory does not answer.
             MCPError: It could not count.
         """
-        return self._backend.count_window(self._window(window))
+        named = self._window(window)
+        return self._deadline.run(lambda: self._backend.count_window(named))
 
     def hold_windows(self) -> AbstractContextManager[None]:
         """Keep other users of `hold_windows` out while inside, so that a count stays true until then."""
@@ -242,15 +263,22 @@ class MemoryGateway:
             ConnectionError: The memory does not answer.
             MCPError: It could not store them; those that remain stay in the queue.
         """
-        drained = self._drain(None)
+        drained = self._deadline.run(lambda: self._drain(None))
         if drained.failed:
             raise next(iter(drained.failed.values()))
         return drained.done
 
+    @property
+    def most_characters(self) -> int:
+        """How long a text the backend keeps as one turn."""
+        return int(getattr(self._backend, "most_characters", MAX_TURN_CHARACTERS))
+
     def close(self) -> None:
         """Close the backend, unless it was passed in."""
         if self._owned:
-            self._backend.close()
+            with suppress(MemoryTimeout):  # what hangs is left to the end of the process
+                self._deadline.run(self._backend.close)
+        self._deadline.close()
 
     def __enter__(self) -> Self:
         return self
@@ -259,6 +287,11 @@ class MemoryGateway:
         self.close()
 
     # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _append(self, turn: HistoryTurn) -> str:
+        """Store a turn behind those of its conversation that wait."""
+        self._drain_before(turn.conversation_id)
+        return self._backend.append(turn)
 
     def _drain(self, before: str | None) -> Drained:
         with _readable_queue(self.queue):
@@ -300,7 +333,8 @@ class MemoryGateway:
 
     def _entry(self, entry: Entry) -> HistoryTurn:
         """Return the turn of a queued entry; one of an older program may hold what is taken out now."""
-        return HistoryTurn(*self._without_secrets(tuple(vars(_turn(entry)).values())))
+        known = tuple(vars(_turn(entry)).values())
+        return HistoryTurn(*self._without_secrets(known), most=MAX_MESSAGE_CHARACTERS)
 
     def _window(self, name: str) -> str:
         """Return the name of a window as it is stored, which is also how it is counted."""
@@ -392,9 +426,13 @@ def _readable_queue(queue: RetryQueue) -> Iterator[None]:
         raise MCPError(f"the queue {queue.path} can't be used: {exc.strerror or exc}") from exc
 
 
+def _in_one_line(exc: Exception) -> str:
+    return " ".join(str(exc).split()) or type(exc).__name__
+
+
 def _turn(entry: Entry) -> HistoryTurn:
     try:
-        return HistoryTurn(**entry)
+        return HistoryTurn(**entry, most=MAX_MESSAGE_CHARACTERS)
     except TypeError as exc:
         raise InvalidInput(f"a queued entry is no turn: {exc}") from exc
 

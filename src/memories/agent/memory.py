@@ -13,7 +13,6 @@ from memories.agent.context import ContextBuilder
 from memories.agent.gateway import MemoryGateway, new_message_id
 from memories.agent.policy import MemoryPolicy, window_key
 from memories.config import Config, load_config
-from memories.models import MAX_TURN_CHARACTERS
 from memories.times import to_iso
 
 ATTEMPTS = 5
@@ -99,8 +98,8 @@ class AgentMemory:
         Args:
             conversation_id: The conversation.
             role: `user`, `assistant` or `system`.
-            text: What was said. Only the first 100,000 characters are kept, and what is not text (a NUL, half a
-                character) becomes U+FFFD; both are logged.
+            text: What was said. Only the first 4,000,000 characters are kept, of a Chroma server 100,000, and what is
+                not text (a NUL, half a character) becomes U+FFFD; both are logged.
             ts: When it was said. [default: now]
             message_id: Its id in the conversation: a second turn with the same one is not stored again.
             channel: Where it came from.
@@ -110,7 +109,8 @@ class AgentMemory:
         """
         try:
             at, named = ts or to_iso(self._clock()), message_id or new_message_id()
-            return self.gateway.append_history(conversation_id, role, _storable(text), 0, at, named, channel)
+            said = _storable(text, self.gateway.most_characters)
+            return self.gateway.append_history(conversation_id, role, said, 0, at, named, channel, long=True)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the agent goes on
             queued = getattr(exc, "queued", False)
             _failed("turn not stored", exc, conversation_id=conversation_id, queued=queued)
@@ -224,12 +224,12 @@ def _reason(exc: Exception) -> str:
     return " ".join(str(exc).split()) or type(exc).__name__
 
 
-def _storable(text: str) -> str:
+def _storable(text: str, most: int) -> str:
     """Return what can be stored of a message; what is not a string is left for the gateway to refuse."""
     if not isinstance(text, str):
         return text
     whole = text.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-    kept = unicodedata.normalize("NFC", whole)[:MAX_TURN_CHARACTERS] if len(whole) > MAX_TURN_CHARACTERS // 4 else whole
-    if whole != text or len(kept) == MAX_TURN_CHARACTERS:
+    kept = unicodedata.normalize("NFC", whole)[:most] if len(whole) > most // 4 else whole
+    if whole != text or len(kept) == most:
         logs.event(_log, logging.WARNING, "message changed to be stored", characters=len(text))
     return kept

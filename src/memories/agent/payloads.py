@@ -1,14 +1,14 @@
 """The data models of the conversation specification: turns, memories, contexts, and what they must look like."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from memories import validate
 from memories.agent.policy import MEMORY_TYPES
 from memories.errors import InvalidInput
-from memories.models import MAX_TURN_CHARACTERS
+from memories.models import MAX_MESSAGE_CHARACTERS, MAX_TURN_CHARACTERS
 from memories.origin import Origin
 
 ROLES = ("user", "assistant", "system")
@@ -34,6 +34,9 @@ class HistoryTurn:
         origin: Who stored it, if the store tells; nobody can give it.
         suspicious: Why it may give orders to a model, by the names of rules; see `Turn`.
 
+    Args:
+        most: How many characters the text may have; more for one that is kept in parts.
+
     Raises:
         InvalidInput: A value is not acceptable.
     """
@@ -48,11 +51,12 @@ class HistoryTurn:
     speaker: str | None = None
     origin: Origin | None = field(default=None, init=False)
     suspicious: tuple[str, ...] = field(default=(), init=False)
+    most: InitVar[int] = field(default=MAX_TURN_CHARACTERS, kw_only=True)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, most: int) -> None:
         self.conversation_id = validate.one_line(self.conversation_id, "conversation_id")
         _one_of(self.role, ROLES, "role")
-        _text(self.text, MAX_TURN_CHARACTERS, "a turn", "cut it")
+        _text(self.text, most, "a turn", "cut it")
         if type(self.turn_index) is not int or self.turn_index < 0:
             raise InvalidInput("turn_index must be a whole number, 0 or more")
         moment(self.ts)
@@ -150,7 +154,7 @@ def turn_of(document: Document) -> HistoryTurn:
     given |= {name: known.get(name) for name in ("message_id", "channel", "speaker")}
     if known["role"] == "tool":
         given |= {"role": "assistant", "channel": given["channel"] or "tool"}
-    turn = HistoryTurn(text=document["text"], **given)
+    turn = HistoryTurn(text=document["text"], most=MAX_MESSAGE_CHARACTERS, **given)
     turn.origin = document.get("origin")  # beside the metadata, which other writers fill in
     turn.suspicious = document.get("suspicious", ())
     return turn
@@ -190,6 +194,15 @@ def moment(ts: str) -> datetime:
         raise InvalidInput(f'ts "{validate.shown(str(ts))}" is not a time; use ISO 8601') from None
 
 
+def in_its_zone(ts: str) -> datetime:
+    """Return the time of a timestamp in the time zone that it names; in UTC if it names none.
+
+    Raises:
+        InvalidInput: It is not ISO 8601.
+    """
+    return moment(ts).astimezone(datetime.fromisoformat(ts).tzinfo or UTC)
+
+
 def aware(ts: str) -> str:
     """Return a timestamp with its time zone, so that it means the same everywhere."""
     return ts if datetime.fromisoformat(ts).tzinfo else moment(ts).astimezone().isoformat()
@@ -204,7 +217,7 @@ def _text(text: object, most: int, what: str, cure: str) -> None:
     if not isinstance(text, str):
         raise InvalidInput(f"text is of type {type(text).__name__}; give text")
     try:
-        size = max(len(text), len(validate.content(text)))  # in the form in which it is stored
+        size = max(len(text), len(validate.content(text, None)))  # in the form in which it is stored
     except InvalidInput as exc:
         raise InvalidInput(str(exc).replace("content", "text", 1)) from None
     if size > most:

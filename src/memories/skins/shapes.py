@@ -166,7 +166,7 @@ def turn(said: "Turn") -> dict[str, Any]:
         **_present({"message_id": said.message_id, "origin": origin(said.origin, said.namespace)}),
         **_present({"redacted": list(said.redacted) or None, "suspicious": list(said.suspicious) or None}),
         **_present({"part": said.part, "parts": None if said.parts == 1 else said.parts}),
-        **_present({"status": said.status, "reason": said.reason}),
+        **_present({"status": said.status, "reason": said.reason, "waiting": said.waiting or None}),
     }
 
 
@@ -182,6 +182,7 @@ def conversation(each: "Conversation") -> dict[str, Any]:
         **_fields(each, "namespace", "turn_count"),
         "first_at": to_iso(each.first_at, keep_zone=True),
         "last_at": to_iso(each.last_at, keep_zone=True),
+        **_present({"waiting_count": each.waiting_count or None}),
         **_present({"title": each.title, "user": each.user, "tags": dict(sorted(each.tags.items())) or None}),
     }
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from memories import Memories
+from memories import Memories, MemoryGateway
+from memories.agent.engine import EngineBackend
 from memories.origin import host, user
 from memories.skins.cli import turns
 
@@ -536,3 +537,46 @@ def test_conversations_are_listed_in_pages_and_by_what_is_in_them(memory: Comman
     ):
         found = memory("turns", "list", *options).json["results"]
         assert [each["conversation_id"] for each in found] == expected, options
+
+
+# --- while the store is down -----------------------------------------------------------------------------------------
+
+
+def test_turns_that_wait_are_shown_while_the_store_is_down(memory: Command, tmp_path: Path) -> None:
+    down = "postgresql://nobody@127.0.0.1:1/memories"
+    with MemoryGateway(down) as gateway:
+        for number in range(2):
+            with pytest.raises(ConnectionError):
+                gateway.append_history("trip", "user", f"ferry {number}", 0, "2026-05-01T09:00:00+02:00", f"m{number}")
+    for command in ("tail", "show"):
+        answer = memory("turns", command, "trip", "--store", down)
+        shown = json.loads(answer.out)["results"]
+        assert [(turn["content"], turn["waiting"], turn["turn_index"]) for turn in shown] == [
+            ("ferry 0", True, 0), ("ferry 1", True, 1),
+        ]  # fmt: skip
+        assert (answer.code, "only turns that wait to be stored are shown" in answer.err) == (1, True)
+    listed = memory("turns", "list", "--store", down)
+    [found] = json.loads(listed.out)["results"]
+    assert (listed.code, found["conversation_id"], found["turn_count"], found["waiting_count"]) == (1, "trip", 0, 2)
+    assert "waits to be stored" in memory("turns", "tail", "trip", "--store", down, "--format", "text").out
+    assert memory("turns", "tail", "other", "--store", down).code == 1
+
+
+def test_turns_that_wait_come_last_and_are_never_shown_twice(memory: Command, home: Path) -> None:
+    memory("turns", "add", "trip", "stored", "--message-id", "m0")
+    with Memories() as found, MemoryGateway("memories", backend=EngineBackend(found)) as gateway:
+        for entry in (("m0", "stored"), ("m1", "waits")):
+            waiting = {"conversation_id": "trip", "role": "user", "turn_index": 0, "ts": "2026-05-01T09:00:00+00:00"}
+            gateway.queue.add(waiting | {"message_id": entry[0], "text": entry[1], "channel": None, "speaker": "Ann"})
+        shown = memory("turns", "tail", "trip").json["results"]
+        assert [(turn["id"], turn["content"], turn.get("waiting")) for turn in shown] == [
+            ("trip#0", "stored", None), ("trip#1", "waits", True),
+        ]  # fmt: skip
+        assert contents(memory("turns", "tail", "trip", "--speaker", "Ann")) == ["waits"]
+        assert contents(memory("turns", "tail", "trip", "--limit", "1")) == ["waits"]
+        assert contents(memory("turns", "show", "trip", "--from", "1")) == ["waits"]
+        [listed] = memory("turns", "list").json["results"]
+        assert (listed["turn_count"], listed["waiting_count"]) == (1, 1)
+        gateway.drain()
+    assert contents(memory("turns", "tail", "trip")) == ["stored", "waits"]
+    assert "waiting_count" not in memory("turns", "list").json["results"][0]

@@ -60,7 +60,8 @@ def conversation(each: "Conversation") -> str:
 
 def _described(each: "Conversation") -> str:
     """Return what is told of a conversation beside its name."""
+    waiting = f"{each.waiting_count} wait to be stored" if each.waiting_count else ""
     when = f"{each.turn_count:>6} turns, {to_iso(each.first_at)[:10]} to {_dated(each.last_at)}"
     named = [(name, value) for name, value in (("title", each.title), ("user", each.user)) if value]
     about = " ".join(f"{name}={_name(value)}" for name, value in named)
-    return " · ".join(part for part in (when, about, _tags(each.tags)) if part)
+    return " · ".join(part for part in (when, waiting, about, _tags(each.tags)) if part)

@@ -386,7 +386,7 @@ def _said(place: int | None, turn: "Turn", what: str) -> str:
     """Return a turn: what was said, and by whom, when and where."""
     said = f"{_name(turn.speaker or turn.role)} in {_name(turn.conversation_id)}"
     by = f"stored by {_writer(turn.origin)}" if turn.origin else ""
-    part = f"part {turn.part} of {turn.parts}" if turn.part else ""
+    part = f"part {turn.part} of {turn.parts}" if turn.part else "waits to be stored" if turn.waiting else ""
     details = [what, part, _suspected("", turn.suspicious), said, _dated(turn.created_at), _tags(turn.tags), by]
     return _block(place, turn.content, " · ".join(part for part in details if part), turn.id)
 

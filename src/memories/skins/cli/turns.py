@@ -1,11 +1,11 @@
 """Commands for the turns of conversations: turns add, tail, show, list, update, forget."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from memories.errors import InvalidInput
+from memories.errors import InvalidInput, SystemFault
 from memories.skins import shapes
 from memories.skins.added import added as shape_of
 from memories.skins.cli.options import (
@@ -89,10 +89,12 @@ def add(memories: "Memories", conversation: str, content: str, no_redact: bool, 
 @said_options
 @limit_option
 @in_session(reads=True)
-def tail(memories: "Memories", conversation: str, said: Mapping[str, Any], limit: str | None) -> None:
-    """Show the last turns of a conversation, oldest first."""
-    found = memories.tail_turns(conversation, limit=whole_number(limit), **said)
-    emit(shapes.turns(found), lambda: texts("said").turns(found))
+def tail(memories: "Memories", conversation: str, said: Mapping[str, Any], limit: str | None) -> int:
+    """Show the last turns of a conversation, oldest first.
+
+    Turns that wait to be stored come last; if the store does not answer they are shown alone, and the exit code is 1.
+    """
+    return _shown(memories, conversation, lambda: memories.tail_turns(conversation, limit=whole_number(limit), **said))
 
 
 @turns.command(epilog="memory turns show standup --from 100 --limit 50\nmemory turns show standup --role assistant")
@@ -101,13 +103,26 @@ def tail(memories: "Memories", conversation: str, said: Mapping[str, Any], limit
 @said_options
 @limit_option
 @in_session(reads=True)
-def show(
-    memories: "Memories", conversation: str, start: str | None, said: Mapping[str, Any], limit: str | None
-) -> None:
-    """Show the turns of a conversation, oldest first."""
+def show(memories: "Memories", conversation: str, start: str | None, said: Mapping[str, Any], limit: str | None) -> int:
+    """Show the turns of a conversation, oldest first.
+
+    Turns that wait to be stored come last; if the store does not answer they are shown alone, and the exit code is 1.
+    """
     first = whole_number(start, "from must be a whole number from 0")
-    found = memories.turns(conversation, start=first or 0, limit=whole_number(limit), **said)
+    most = whole_number(limit)
+    return _shown(memories, conversation, lambda: memories.turns(conversation, start=first or 0, limit=most, **said))
+
+
+def _shown(memories: "Memories", conversation: str, read: "Callable[[], list[Turn]]") -> int:
+    """Print turns, or those that wait if the store does not answer; return the exit code."""
+    try:
+        found, problem = read(), None
+    except SystemFault as exc:
+        found, problem = memories.waiting_turns(conversation), exc
+        if not found:
+            raise
     emit(shapes.turns(found), lambda: texts("said").turns(found))
+    return 0 if problem is None else fail(f"{problem}; only turns that wait to be stored are shown", 1)
 
 
 @turns.command(
@@ -132,16 +147,26 @@ def list_(
     said: Mapping[str, Any],
     limit: str | None,
     cursor: str | None,
-) -> None:
+) -> int:
     """List conversations, newest first.
 
-    --role, --speaker, --since and --until: only conversations with such a turn.
+    --role, --speaker, --since and --until: only conversations with such a turn. If the store does not answer, those
+    with turns that wait to be stored are shown, and the exit code is 1.
     """
-    tags = dict(parse_tag(text) for text in tag)
-    found = memories.list_conversations(
-        title=title, user=user, tags=tags, **said, limit=whole_number(limit), cursor=cursor
-    )
+    given = {"title": title, "user": user, "tags": dict(parse_tag(text) for text in tag), **said}
+    filters = {name: value for name, value in given.items() if value not in (None, {})}
+    problem = None
+    try:
+        found = memories.list_conversations(limit=whole_number(limit), cursor=cursor, **filters)
+    except SystemFault as exc:
+        from memories.conversations import ConversationPage
+        from memories.write.waiting import with_waiting
+
+        found, problem = with_waiting(ConversationPage((), None), memories.waiting_turns(), first=True), exc
+        if not found.conversations:
+            raise
     emit(shapes.conversations(found), lambda: texts("said").conversations(found))
+    return 0 if problem is None else fail(f"{problem}; only conversations with turns that wait are shown", 1)
 
 
 @turns.command(
