@@ -99,7 +99,7 @@ def test_ac_func_001_every_message_is_stored_with_what_is_known_of_it(gateway: M
         "metadata": {
             "conversation_id": "c",
             "role": "user",
-            "ts": "2026-05-31T08:00:00.000Z",
+            "ts": "2026-05-31T10:00:00.000+02:00",
             "turn_index": 0,
             "message_id": "m1",
             "channel": "slack",
@@ -438,7 +438,7 @@ def test_a_turn_without_a_time_zone_keeps_its_moment_wherever_it_is_stored(
         flaky.error = None
         assert gateway.drain() == 3
     moments = [document["metadata"]["ts"] for document in gateway.tail_history("c", 3)]
-    assert moments == ["2026-05-31T01:00:00.000Z", "2026-05-30T15:00:00.000Z", "2026-05-31T08:00:00.000Z"]
+    assert moments == ["2026-05-31T01:00:00.000Z", "2026-05-30T15:00:00.000Z", "2026-05-31T10:00:00.000+02:00"]
 
 
 @contextmanager
@@ -833,7 +833,7 @@ def test_the_flow_of_a_message_never_raises(flaky: Flaky) -> None:
     texts = said(gateway)
     assert texts[:2] == ["one", "two"]
     assert texts[2] == "a\ufffdb\ufffd\ufffd\ufffd"
-    assert [len(texts[3]), *texts[4:]] == [100_000, "four"]
+    assert [len(texts[3]), *texts[4:]] == [100_001, "four"]
     assert memory.prompt("c", "what now?").endswith("\nwhat now?")
 
 

@@ -10,6 +10,7 @@ from memories.agent.policy import MEMORY_TYPES
 from memories.errors import InvalidInput
 from memories.models import MAX_MESSAGE_CHARACTERS, MAX_TURN_CHARACTERS
 from memories.origin import Origin
+from memories.times import to_iso
 
 ROLES = ("user", "assistant", "system")
 SOURCES = ("chat", "tool", "import")
@@ -205,7 +206,7 @@ def in_its_zone(ts: str) -> datetime:
 
 def aware(ts: str) -> str:
     """Return a timestamp with its time zone, so that it means the same everywhere."""
-    return ts if datetime.fromisoformat(ts).tzinfo else moment(ts).astimezone().isoformat()
+    return ts if datetime.fromisoformat(ts).tzinfo else to_iso(moment(ts))
 
 
 def _one_of(word: object, known: tuple[str, ...], name: str) -> None:
