@@ -128,7 +128,10 @@ def test_conversations_do_not_see_each_other(gateway: MemoryGateway) -> None:
 
 
 def test_a_message_id_is_stored_once(gateway: MemoryGateway) -> None:
-    assert say(gateway, "once", 0, message_id="m1") == say(gateway, "twice", 1, message_id="m1")
+    assert say(gateway, "once", 0, message_id="m1") == say(gateway, "once", 1, message_id="m1")
+    with pytest.raises(ValueError, match='message id "m1" is that of c#0, which says something else'):
+        say(gateway, "twice", 1, message_id="m1")
+    assert not gateway.queue
     assert say(gateway, "elsewhere", 0, "d", message_id="m1") == "d#0"
     assert said(gateway) == ["once"]
 
@@ -1006,7 +1009,7 @@ def test_every_operation_that_fails_is_logged_as_an_error(
     for name, attempt in [
         ("collections are there", lambda: gateway.ensure_collections(["history"])),
         ("turn stored", lambda: say(gateway, "what I said")),
-        ("history read", lambda: gateway.tail_history("c", 1)),
+        ("history read", lambda: gateway.tail_history("d", 1)),
         ("memory stored", lambda: remember(gateway, "what is remembered")),
         ("memories recalled", lambda: gateway.recall_memory("what is asked", 8, 0.7)),
     ]:

@@ -10,7 +10,7 @@ from memories.agent.backend import MCPError
 from memories.agent.payloads import Document, HistoryTurn, MemoryItem, document, in_its_zone, moment, present
 from memories.disk import locked
 from memories.errors import InvalidInput, MemoriesError, RequestError
-from memories.models import MAX_MESSAGE_CHARACTERS, Memory
+from memories.models import Memory
 from memories.origin import user
 from memories.search.results import Hit
 from memories.service import Memories
@@ -31,7 +31,7 @@ _LISTED = ("entities", "source", "tags")
 class EngineBackend:
     """Our own engine, over any of its stores."""
 
-    most_characters = MAX_MESSAGE_CHARACTERS  # of a turn; a long one is kept in parts
+    most_characters = 1_000_000  # of a turn; a long one is kept in parts, and its vectors take a while
 
     def __init__(self, memories: Memories, *, owned: bool = False, include_corrected: bool = False) -> None:
         """Work on a memory.

@@ -98,7 +98,7 @@ class AgentMemory:
         Args:
             conversation_id: The conversation.
             role: `user`, `assistant` or `system`.
-            text: What was said. Only the first 4,000,000 characters are kept, of a Chroma server 100,000, and what is
+            text: What was said. Only the first 1,000,000 characters are kept, of a Chroma server 100,000, and what is
                 not text (a NUL, half a character) becomes U+FFFD; both are logged.
             ts: When it was said. [default: now]
             message_id: Its id in the conversation: a second turn with the same one is not stored again.
