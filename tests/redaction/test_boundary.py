@@ -226,7 +226,9 @@ def run(*arguments: str, given: str = "", **environment: str) -> subprocess.Comp
 
 def test_the_command_keeps_and_prints_no_secret(home: Path) -> None:
     planted = secret()
-    lines = json.dumps({"content": f"c {planted}", "speaker": planted, "message_id": planted, "tags": {"a": planted}})
+    lines = json.dumps(
+        {"content": f"c {planted}", "speaker": planted, "message_id": f"{planted} 2", "tags": {"a": planted}}
+    )
     done = [
         run("create", f"the token is {planted}", "--key", planted, "--tag", f"a={planted}", "--agent", planted),
         run("create", "-", given=f"from a pipe: {planted}"),
