@@ -47,7 +47,7 @@ ORDER = {
     "memories.redaction": "values < rules < contexts < scan own < redactor",
     "memories.where": "language < selector",
     "memories.write": """vocabulary queue orders parts < reading suspicion < duplicates < corrections < links <
-        create change turns forget waiting < many review < rollback""",
+        change turns forget waiting < repetitions < create < many review < rollback""",
     "memories.search": "speakers surroundings calibration ranking < candidates noise < results < search",
     "memories.transfer": "lines pages proof < audit export importing migrate reembed secrets < backup < doctor",
     "memories.agent": """fence policy < payloads < admission backend < engine chroma_process < chroma_mcp < gateway <

@@ -139,6 +139,7 @@ class Memories:
         source: str | None = None,
         force: bool = False,
         redact: bool = True,
+        within: Sequence[str] = (),
     ) -> "Created":
         """Store a statement, unless the same one is stored already.
 
@@ -157,20 +158,23 @@ class Memories:
                 erases it with them if it is told to.
             force: Skip the duplicate check.
             redact: Take out secrets, and what stands in `<private>` tags; see the setting `redact`.
+            within: Keys of tags that tell statements apart, as `project` always does: the same text with another value
+                of one of them is stored.
 
         Returns:
-            What happened. The same text in the same namespace and project is not stored again. A very similar text
-            is refused unless it differs in a number, a date, a name or a negation: see `duplicates`.
+            What happened. The same text in the same namespace and project is not stored again: what it adds is merged
+            into the memory that says it, see `merged` and `reinforced`. A very similar text is refused unless it
+            differs in a number, a date, a name or a negation: see `duplicates`.
 
         Raises:
             InvalidInput: A value is not acceptable; nothing was stored.
             NotFound: There is no memory `supersedes`.
         """
         draft = Draft(content, tags or {}, decay, key, supersedes, confidence, created_at, pending, source)
-        return self.create_many([draft], force=force, redact=redact)[0]
+        return self.create_many([draft], force=force, redact=redact, within=within)[0]
 
     def create_many(
-        self, drafts: Iterable[Draft | str], *, force: bool = False, redact: bool = True
+        self, drafts: Iterable[Draft | str], *, force: bool = False, redact: bool = True, within: Sequence[str] = ()
     ) -> "list[Created]":
         """Store many statements as `create` does; faster, because many share one transaction.
 
@@ -178,6 +182,7 @@ class Memories:
             drafts: Drafts, or contents.
             force: Skip the duplicate check.
             redact: Take out secrets; see `create`.
+            within: Keys of tags that tell statements apart; see `create`.
 
         Returns:
             What happened to each, in order.
@@ -190,7 +195,7 @@ class Memories:
         given = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
         if self._channel == "hook":
             given = [replace(draft, pending=True) for draft in given]
-        return self._writer(force=force, redact=redact).write(given)
+        return self._writer(force=force, redact=redact)._replace(within=tuple(within)).write(given)
 
     def _writer(self, *, force: bool = False, redact: bool = True) -> "Writer":
         from memories.write.create import Writer

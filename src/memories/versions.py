@@ -178,11 +178,15 @@ def _acceptance(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def confidence(record: Record, now: datetime, half_life_hours: float) -> float:
     """Return how current and how sure a version is, 0 to 1: what its writer declared, times its decay."""
-    policy = decay_policy(record)
-    aging_from = record.fields.get("aging_from")
-    written_at = record.created_at if aging_from is None else from_millis(aging_from)
-    reference_at = reference_time(policy, written_at, last_reinforced_at(record, now))
-    return round(_base_confidence(record) * compute_confidence(policy, reference_at, now, half_life_hours), 4)
+    decayed = compute_confidence(decay_policy(record), aging_from(record, now), now, half_life_hours)
+    return round(_base_confidence(record) * decayed, 4)
+
+
+def aging_from(record: Record, now: datetime) -> datetime:
+    """Return when the decay of a version began, as it was known at `now`."""
+    millis = record.fields.get("aging_from")
+    written_at = record.created_at if millis is None else from_millis(millis)
+    return reference_time(decay_policy(record), written_at, last_reinforced_at(record, now))
 
 
 def _base_confidence(record: Record) -> float:

@@ -236,9 +236,10 @@ def test_only_sure_memories_of_the_conversation_are_recalled(gateway: MemoryGate
 def test_what_was_stored_less_sure_does_not_hide_what_is_said_surely(gateway: MemoryGateway) -> None:
     weak = remember(gateway, "Ann keeps bees", 0.5)
     sure = remember(gateway, "Ann keeps bees", 0.9)
-    assert sure != weak
+    assert sure == weak  # which is surer now
     assert sure == remember(gateway, "Ann keeps bees", 0.8)  # this one says the same already
-    assert [found["id"] for found in gateway.recall_memory("bees", 8, 0.7)] == [sure]
+    [found] = gateway.recall_memory("bees", 8, 0.7)
+    assert (found["id"], found["metadata"]["confidence"]) == (sure, 0.9)
 
 
 def test_what_is_said_elsewhere_or_of_another_type_is_a_memory_of_its_own(gateway: MemoryGateway) -> None:
@@ -254,12 +255,12 @@ def test_what_is_said_elsewhere_or_of_another_type_is_a_memory_of_its_own(gatewa
     assert {one["metadata"]["type"] for one in gateway.recall_memory("bees", 8, 0.0, "a")} == {"fact", "decision"}
 
 
-def test_a_surer_one_of_its_kind_replaces_a_memory_and_leaves_other_kinds(gateway: MemoryGateway) -> None:
+def test_a_surer_one_of_its_kind_is_merged_into_a_memory_and_leaves_other_kinds(gateway: MemoryGateway) -> None:
     weak, other = (remember(gateway, "Ann keeps bees", 0.5, conversation_id=each) for each in ("a", "b"))
     sure = remember(gateway, "Ann keeps bees", 0.9, conversation_id="a")
     found = {one["id"]: one["metadata"]["confidence"] for one in gateway.recall_memory("bees", 8, 0.0)}
     assert found == {sure: 0.9, other: 0.5}
-    assert weak != sure
+    assert weak == sure
     assert remember(gateway, "Ann keeps bees", 0.5, conversation_id="b") == other
 
 

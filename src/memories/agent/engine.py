@@ -1,6 +1,7 @@
 """Our own engine as a backend of a `MemoryGateway`, over any of its stores."""
 
 import hashlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -102,7 +103,7 @@ class EngineBackend:
     def write(self, item: MemoryItem, window: str | None) -> str:
         """Store a memory, unless one that says the same would be recalled wherever this one would.
 
-        That is one of the same type and conversation whose writer was at least as sure; a surer one replaces it.
+        That is one of the same type and conversation; what a surer writer adds to the same text is merged into it.
         """
         known = {
             _TYPE: item.memory_type,
@@ -113,14 +114,11 @@ class EngineBackend:
         draft["source"] = item.conversation_id
         sure = round(item.confidence, 4)  # as confidences are shown
         with _translated():
-            made = self.memories.create(item.text, **draft)
-            if made.stored and made.memory:
+            made = self.memories.create(item.text, within=(_TYPE, _CONVERSATION), **draft)
+            if made.memory and (made.stored or made.memory.confidence >= sure):
                 return made.memory.id
-            alike = [made.memory] if made.memory else [self.memories.get(found.id) for found in made.duplicates]
-            alike = [memory for memory in alike if _kind(memory.tags) == _kind(draft["tags"])]
+            alike = [self.memories.get(found.id) for found in made.duplicates]
             serving = next((memory for memory in alike if memory.confidence >= sure), None)
-            if serving is None and made.memory in alike:
-                serving = self.memories.create(item.text, supersedes=made.memory.id, **draft).memory
             if serving is None:
                 serving = self.memories.create(item.text, force=True, **draft).memory
             assert serving is not None  # nothing was compared
@@ -170,10 +168,6 @@ def _translated() -> Iterator[None]:
         raise MCPError(str(exc)) from exc
     except OSError as exc:
         raise MCPError(f"the system refused: {exc.strerror or exc}") from exc
-
-
-def _kind(tags: Mapping[str, str]) -> tuple[str | None, str | None]:
-    return tags.get(_TYPE), tags.get(_CONVERSATION)
 
 
 def _window_tag(window: str) -> str:

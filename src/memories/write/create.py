@@ -1,7 +1,7 @@
 """How a draft becomes a memory, a version of one that has its key, or neither because it is a duplicate."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,7 @@ from memories.write.suspicion import marked
 if TYPE_CHECKING:
     from memories.embedders import Embedder
     from memories.redaction.redactor import Redactor
+    from memories.write.repetitions import Repeated, Repetition
 
 BATCH = 500  # drafts in one transaction: one disk flush for all of them
 BATCH_COMPARED = 25  # comparing takes time, and other writers should wait only briefly
@@ -46,6 +47,7 @@ class Similar:
         namespace: The namespace it belongs to.
         origin: Who wrote it; None if that was before origins were kept.
         suspicious: Why it may give orders to a model; see `Memory`.
+        corrected_by: The memory that corrects it, if there is one.
     """
 
     id: str
@@ -57,6 +59,7 @@ class Similar:
     namespace: str = SHARED
     origin: Origin | None = None
     suspicious: tuple[str, ...] = ()
+    corrected_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,13 @@ class Created:
         similar_to: Similar memories that differ in a number, a date, a name, …: this one may correct one of them.
         corrects: The id of the one that it corrects, which a search shows after it; see `write.corrections`.
         redacted: The kinds of the secrets that were replaced in it before anything else, in order.
-        note: Why it was stored without a vector although there is an embedder; usually empty.
+        note: Why it was stored without a vector although there is an embedder, or why what it adds was not merged;
+            usually empty.
+        merged: If the same text was stored before, the names of what this one added to it, by a version of that
+            memory: `tags`, `decay`, `confidence`, `source`; `supersedes` for the memory that it replaced; `trust` if a
+            more trusted writer said it now; `corrects` if that memory was corrected meanwhile and holds again.
+        not_merged: What this one said otherwise, or may not add, by the same names: that memory keeps what it has.
+        reinforced: Whether the decay of that memory started over.
     """
 
     stored: bool
@@ -80,6 +89,14 @@ class Created:
     note: str = ""
     redacted: tuple[str, ...] = ()
     corrects: str | None = None
+    merged: tuple[str, ...] = ()
+    not_merged: Mapping[str, Any] = field(default_factory=dict)
+    reinforced: bool = False
+
+    @property
+    def id(self) -> str | None:
+        """The id of the memory that now holds the statement; None if it was refused as a duplicate."""
+        return None if self.memory is None else self.memory.id
 
 
 class _Ready(NamedTuple):
@@ -119,6 +136,7 @@ class Writer(NamedTuple):
         min_confidence: What is less current is not found by a search, and so repeating it is no repetition.
         force: Store whatever is there already.
         redactor: Takes secrets out; None to keep what is given as it is.
+        within: Keys of tags that tell statements apart, as the project does: with another value it is no repetition.
     """
 
     lookup: Lookup
@@ -128,6 +146,7 @@ class Writer(NamedTuple):
     min_confidence: float
     force: bool
     redactor: "Redactor | None"
+    within: tuple[str, ...] = ()
 
     @property
     def store(self) -> Store:
@@ -148,7 +167,7 @@ class Writer(NamedTuple):
             with self.store.transaction():
                 written = [self._write(each, vectors) for each, vectors in zip(batch, made.vectors, strict=True)]
             created += [
-                replace(done, note=made.note if done.stored else "", redacted=each.redacted)
+                replace(done, note=made.note if done.stored else done.note, redacted=each.redacted)
                 for done, each in zip(written, batch, strict=True)
             ]
         return created
@@ -169,7 +188,9 @@ class Writer(NamedTuple):
         # A draft with a key is never refused: the key says which memory is meant, whatever resembles it.
         if draft.key is None and found.same is not None:
             self.retire(superseded, found.same.ref.group, self.now)
-            return self.created(found.same, stored=False)
+            # Read again, since it may have been linked with what was retired.
+            known = found.same if superseded is None else self.lookup.find(found.same.ref.group)
+            return self._repeated(self.repetition(known, draft, vectors, ready.redacted).write())
         if draft.key is None and found.duplicates:
             return Created(stored=False, memory=None, duplicates=found.duplicates)
         return self._append(ready, vectors, superseded, found)
@@ -186,6 +207,23 @@ class Writer(NamedTuple):
         self.store.append([record._replace(vectors=vectors)])
         return self.created(record, similar_to=found.similar)
 
+    def repetition(self, known: Record, draft: Draft, vectors: Any, redacted: tuple[str, ...] = ()) -> "Repetition":
+        """Return a draft as a repetition of a memory with the same text."""
+        from memories.write.repetitions import Repetition  # most drafts repeat nothing
+
+        return Repetition(self.store, known, draft, vectors, redacted, draft.created_at or self.now)
+
+    def _repeated(self, done: "Repeated") -> Created:
+        told = self.created(done.record, stored=False)
+        corrects = told.memory.corrects if told.memory and "corrects" in done.merged else None
+        changes: dict[str, Any] = {
+            "merged": done.merged,
+            "not_merged": done.left,
+            "reinforced": done.reinforced,
+            "note": done.note,
+        }
+        return replace(told, corrects=corrects, **changes)
+
     def _write_pending(self, ready: _Ready, vectors: Any) -> Created:
         """Write a draft that waits to be accepted, unless it is known, waits already, or was rejected."""
         draft = ready.draft
@@ -194,8 +232,9 @@ class Writer(NamedTuple):
         for where in (None, self.lookup.waiting(), self.lookup.waiting()._replace(ended_by="delete")):
             same, duplicates, *_ = self.compare(draft, vectors, where)
             if same is not None and (draft.key is None or draft.key == versions.plain_key(same.key)):
-                if where is None or versions.is_unaccepted(same):
-                    return self.created(same, stored=False)
+                repetition = self.repetition(same, draft, vectors)
+                if versions.is_unaccepted(same) if where is not None else not repetition.is_restated():
+                    return self._repeated(repetition.left_out())
             elif draft.key is None and duplicates and (where is None or where.ended_by == PENDING):
                 return Created(stored=False, memory=None, duplicates=duplicates)
         return self._append(ready, vectors)
@@ -208,14 +247,14 @@ class Writer(NamedTuple):
         changes: dict[str, Any] = {"redacted": " ".join(ready.redacted) or None}
         changes |= versions.declared(draft) | ({"supersedes": draft.supersedes} if superseded else {})
         tags = tags_of(latest.labels)
-        labels = {**tags, **draft.tags}
+        labels = validate.tags({**tags, **draft.tags})
         written_at = draft.created_at or self.now
         self.retire(superseded, latest.ref.group, written_at)
         same = draft.content == latest.text and labels == tags
         unchanged = same and all(latest.fields.get(name) == value for name, value in changes.items())
         # Repeating what decays is news: it still holds.
         if unchanged and versions.decay_policy(latest) is DecayPolicy.STABLE:
-            return self.created(latest, stored=False)
+            return self._repeated(self.repetition(latest, replace(draft, supersedes=None), vectors).write())
         new = versions.next_version(
             latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=changes
         )
@@ -259,7 +298,7 @@ class Writer(NamedTuple):
             vectors: Its vectors.
             where: What it is compared with; by default what is current.
         """
-        same: Record | None = None
+        same: list[Record] = []
         duplicates: list[Similar] = []
         similar: list[Similar] = []
         corrected: list[Record] = []
@@ -277,16 +316,32 @@ class Writer(NamedTuple):
                 record.ref.namespace,
                 origin_of(record.labels),
                 record.names("suspicious"),
+                versions.corrected_by(record, self.now),
             )
+            if judgement.verdict in (Verdict.SAME, Verdict.DUPLICATE) and self._is_apart(draft, record):
+                continue
             if judgement.verdict is Verdict.SAME:
-                same = same or record
+                same.append(record)
             elif judgement.verdict is Verdict.DUPLICATE:
                 duplicates.append(found)
             else:
                 corrected += [record] * (len(corrected) < MAX_SIMILAR and self._corrects(draft, candidate, threshold))
                 if judgement.verdict is Verdict.CORRECTION or record in corrected[-1:]:
                     similar.append(found)
-        return Compared(same, tuple(duplicates[:MAX_SIMILAR]), tuple(similar[:MAX_SIMILAR]), tuple(corrected))
+        repeated = self._repeated_one(same, draft, vectors)
+        return Compared(repeated, tuple(duplicates[:MAX_SIMILAR]), tuple(similar[:MAX_SIMILAR]), tuple(corrected))
+
+    def _repeated_one(self, same: Sequence[Record], draft: Draft, vectors: Any) -> Record | None:
+        """Return the memory that a draft repeats: of several the first that it contradicts least."""
+        if len(same) < 2 and not any("corrected_by" in known.fields for known in same):
+            return same[0] if same else None
+        repetitions = [self.repetition(known, draft, vectors) for known in same]
+        # What a more trusted writer said is not turned back; so that it holds again is a memory of its own.
+        free = [each for each in repetitions if not (each.is_restated() and each.is_barred())]
+        return min(free, key=lambda each: each.conflicts()).known if free else None
+
+    def _is_apart(self, draft: Draft, record: Record) -> bool:
+        return any(draft.tags.get(key) != record.labels.get(key) for key in self.within)
 
     def _corrects(self, draft: Draft, candidate: Candidate, threshold: float) -> bool:
         """Return whether a draft corrects a memory that none corrects yet; of two keys none corrects the other."""

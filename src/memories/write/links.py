@@ -117,6 +117,33 @@ def recheck(store: Store, record: Record) -> Record:
     return _without(record, ended)
 
 
+def last_correction(store: Store, record: Record) -> Record | None:
+    """Return the last memory of the chain that corrects a memory; None if none does now."""
+    last, seen = _live(store, record, record.ref.group), {record.ref.group}
+    while last is not None:
+        _, newer = _neighbours(store, last)
+        if newer is None or newer.ref.group in seen:
+            break
+        seen.add(newer.ref.group)
+        last = newer
+    return None if last is None or last.ref.group == record.ref.group else last
+
+
+def recorrected(store: Store, known: Record, new: Record, correction: Record) -> Record:
+    """Return the next version of a memory that is said again, so that it corrects what corrected it.
+
+    Args:
+        store: Where they are; a transaction runs in it.
+        known: Its latest version.
+        new: Its next version.
+        correction: The last memory of the chain that corrects it.
+    """
+    unlink(store, [known])
+    store.patch([_corrected(correction, new)])
+    new = _without(new, set(LINK))
+    return new._replace(fields={**new.fields, "corrects": correction.ref.group})
+
+
 def _neighbours(store: Store, record: Record) -> tuple[Record | None, Record | None]:
     """Return the memory that a memory corrects and the one that corrects it, where they still say so themselves."""
     older, newer = (_live(store, record, record.fields.get(name)) for name in ("corrects", "corrected_by"))

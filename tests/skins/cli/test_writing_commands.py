@@ -26,6 +26,10 @@ SPECIFIED = {
     "created_at": str,
 }
 OURS = {"tags": dict, "namespace": str, "updated_at": str, "version": int, "version_count": int}
+ANSWER = [
+    *("id", "stored", "duplicates", "merged", "not_merged", "reinforced", "similar_to", "corrects"),
+    *("pending", "suspicious", "redacted", "note", "hint"),
+]
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 UTC_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
@@ -133,6 +137,56 @@ def test_the_same_text_is_not_stored_again(memory: Command) -> None:
     assert memory("status").json["memory_count"] == 1
 
 
+def test_what_a_repetition_adds_is_merged_and_what_contradicts_is_told(memory: Command) -> None:
+    first = memory("create", "The user prefers tabs", "--type", "fact", "--decay", "contextual").json
+    more = ("--type", "preference", "--global", "--decay", "reinforceable", "--confidence", "0.5", "--tag", "via=chat")
+    again = memory("create", "The user prefers tabs", *more)
+    assert again.code == 0
+    assert (again.json["id"], again.json["stored"], again.json["version"]) == (first["id"], False, 2)
+    assert again.json["merged"] == ["tags", "decay"]
+    assert again.json["not_merged"] == {"tags": {"type": "preference"}, "confidence": 0.5}
+    assert again.json["reinforced"] is True
+    assert (again.json["type"], again.json["global"], again.json["tags"]["via"]) == ("fact", True, "chat")
+    assert again.json["hint"] == (
+        "not stored again: this memory says the same; merged into it: tags, decay; it was reinforced; not merged: "
+        f"tag type, confidence; to change that: memory update {first['id']} for tags, memory create CONTENT "
+        f"--supersedes {first['id']} for the rest"
+    )
+    kept = memory("get", first["id"]).json
+    assert (kept["decay_policy"], kept["version"]) == ("reinforceable", 2)
+    assert "last_reinforced_at" in kept
+    shown = memory("create", "The user prefers tabs", "--tag", "x=1", "--format", "text")
+    assert shown.code == 0
+    assert shown.out.startswith("Not stored again: this memory says the same; merged into it: tags; it was reinforced")
+
+
+def test_every_answer_to_a_create_has_the_same_form(memory: Command) -> None:
+    env = {"EMBEDDER": "minilm"}
+    texts = ("The API listens on port 8080.", "The API listens on port 8080", "The API listens on port 9090.")
+    answers = [memory("create", text, env=env).json for text in texts]
+    answers.append(memory("create", "The API is listening on port 9090.", env=env).json)
+    answers.append(memory("create", "Tea", "--key", "user/drink", env=env).json)
+    answers.append(memory("create", "Coffee", "--key", "user/drink", env=env).json)
+    answers.append(memory("create", "The API listens on port 8080", "--force", env=env).json)
+    assert [answer["stored"] for answer in answers] == [True, False, True, False, True, True, True]
+    kinds = [{name: type(answer[name]) for name in ANSWER if name not in ("id", "corrects")} for answer in answers]
+    assert all(kind == kinds[0] for kind in kinds)
+    assert [answer["id"] is None for answer in answers] == [False, False, False, True, False, False, False]
+    assert [answer["corrects"] for answer in answers] == [None, None, answers[0]["id"], *[None] * 4]
+
+
+def test_a_duplicate_of_what_was_corrected_names_the_correction(memory: Command) -> None:
+    env = {"EMBEDDER": "minilm"}
+    old = memory("create", "The API listens on port 8080.", env=env).json["id"]
+    new = memory("create", "The API listens on port 9090.", env=env).json["id"]
+    refused = memory("create", "The API is listening on port 8080.", env=env)
+    assert refused.code == 3
+    assert [(each["id"], each["corrected_by"]) for each in refused.json["duplicates"]] == [(old, new)]
+    assert f"memory update {new} CONTENT" in refused.json["hint"]
+    memory("update", new, "The API is listening on port 8080.", env=env)
+    assert memory("search", "API port", "--limit", "1", env=env).json["results"][0]["content"].endswith("8080.")
+
+
 def test_the_same_text_in_another_project_is_stored(memory: Command) -> None:
     memory("create", "The user prefers tabs", "--project", "one")
     assert memory("create", "The user prefers tabs", "--project", "two").json["stored"] is True
@@ -149,7 +203,8 @@ def test_a_duplicate_is_not_stored_and_says_how_to_go_on(memory: Command) -> Non
     first = memory("create", "The user does not eat meat.", env=env).json
     answer = memory("create", "The user doesn't eat meat.", env=env)
     assert answer.code == 3
-    assert list(answer.json) == ["stored", "duplicates", "hint"]
+    assert list(answer.json) == ANSWER
+    assert answer.json["id"] is None
     assert answer.json["stored"] is False
     [duplicate] = answer.json["duplicates"]
     assert (duplicate["id"], duplicate["content"]) == (first["id"], "The user does not eat meat.")
@@ -175,7 +230,7 @@ def test_a_correction_is_stored_and_names_what_it_is_like(memory: Command) -> No
     assert f"memory update {answer.json['id']} --not-corrects {first['id']}" in answer.json["hint"]
     assert memory("status", env=env).json["memory_count"] == 2
     other = memory("create", "The API used to listen on port 7070.", env=env).json
-    assert "corrects" not in other
+    assert other["corrects"] is None
     assert "memory delete" in other["hint"]
 
 

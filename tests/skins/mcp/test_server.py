@@ -73,7 +73,7 @@ def said_twice(result: CallToolResult) -> dict[str, Any]:
     [content] = result.content
     lines = content.text.split("\n")
     facts = json.loads(lines[0]) if lines[0].startswith("{") else {}
-    groups = {name: items for name, items in structure.items() if isinstance(items, dict | list)}
+    groups = {name: items for name, items in structure.items() if isinstance(items, dict | list) and name not in facts}
     assert facts == {name: value for name, value in structure.items() if name not in groups and name != "note"}
     boundary = (re.findall(r"^=== \w+ ([0-9a-f]{16}) ===$", content.text, re.M) or [""])[0]
     for name, items in groups.items():

@@ -21,6 +21,7 @@ from contract.model import AsTheModelSays
 from contract.moving import Moving
 from contract.order import Order
 from contract.origin import Origins
+from contract.repetitions import Repetitions
 from contract.review import Review
 from contract.search import Search
 from contract.undo import Undo
@@ -83,6 +84,7 @@ __all__ = [
 
 
 class StoreContract(
-    Durability, Isolation, Order, Search, Moving, Health, Log, Origins, Review, Undo, Conversations, AsTheModelSays
+    Durability, Isolation, Order, Search, Moving, Health, Log, Origins, Repetitions, Review, Undo, Conversations,
+    AsTheModelSays
 ):
     """What holds for every store."""

@@ -243,7 +243,8 @@ def _stored(created: "Created", *, force: bool) -> str:
     if created.memory is None:
         return "nothing was stored, a very similar memory exists"
     if not created.stored:
-        return f"nothing new was stored, it is there as {created.memory.id}"
+        done = f"merged into {created.memory.id}" if created.merged else f"it is there as {created.memory.id}"
+        return f"nothing new was stored, {done}"
     again = "; with --force, running it again stores it twice" if force else "; running it again stores nothing twice"
     return f"stored as {created.memory.id}{again}"
 

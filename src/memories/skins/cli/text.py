@@ -18,11 +18,9 @@ from memories.origin import AGENT, Origin
 from memories.skins.cli.output import colored, safe
 from memories.skins.shapes import (
     HINT_CORRECTS,
-    HINT_DUPLICATE,
     HINT_LEFT,
-    HINT_SAME,
     HINT_SUSPICIOUS,
-    HINT_WAITS,
+    hint_of,
     large_log,
     note_on,
     summary,
@@ -84,14 +82,13 @@ def counted(kinds: Sequence[str]) -> str:
 def created(result: "Created") -> str:
     """Return what became of a create."""
     if result.memory is None:
-        first = result.duplicates[0]
         lines = [_paint(_YELLOW, "Not stored: very similar to")]
         lines += [
             _one(item.id, item.content, _alike(item, f"{item.similarity:.2f} similar")) for item in result.duplicates
         ]
-        return "\n".join([*lines, HINT_DUPLICATE.format(id=safe(first.id[:SHORT_ID]))])
-    known = HINT_WAITS if result.memory.pending else HINT_SAME
-    head = _paint(_GREEN, "Stored") if result.stored else _paint(_YELLOW, known.capitalize())
+        return "\n".join([*lines, safe(hint_of(result))])
+    told = safe(hint_of(result))
+    head = _paint(_GREEN, "Stored") if result.stored else _paint(_YELLOW, f"{told[:1].upper()}{told[1:]}")
     lines = [head, memory(result.memory)]
     if result.similar_to:
         told = "Similar memories; if it corrects one, delete that one:"

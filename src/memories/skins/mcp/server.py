@@ -32,6 +32,7 @@ from memories.validate import query, shown
 
 if TYPE_CHECKING:
     from memories.stores.damage import Damaged
+    from memories.write.create import Created
 
 INSTRUCTIONS = (
     "A memory that outlasts conversations and is shared with other agents. Search it before you answer about people, "
@@ -40,11 +41,14 @@ INSTRUCTIONS = (
     "instruction."
 )
 HINT_KNOWN = "nothing was stored: this memory says the same already"
+HINT_MERGED = "not stored again: this memory says the same"
 HINT_REPLACED = "stored as the next version of what had this key; get_history shows what it said before"
 HINT_UNCHANGED = "nothing was changed: it says this already"
 HINT_DUPLICATE = "nothing was stored, it is known; reword it with update_memory, or store it anyway with force=true"
 HINT_SIMILAR = "stored; if it corrects one of similar_to, call delete_memory with that id"
 HINT_CORRECTS = "stored; it corrects {}: a search shows that one after it, marked corrected_by"
+CREATED = ("id", "stored", "merged", "not_merged", "reinforced")  # what every answer to a create begins with
+ALIKE = {"duplicates": HINT_DUPLICATE, "similar_to": HINT_SIMILAR}
 HINT_DELETED = "restore_memory brings it back"
 CONTEXT_TOKENS = (200, 20_000)
 FRAME_TOKENS = 60  # of these are for what stands around the items of a context
@@ -194,18 +198,16 @@ class Tools:
             confidence=confidence,
             force=force,
         )
-        facts: dict[str, Any] = {"stored": created.stored, "note": created.note or None}
-        facts["redacted"] = list(created.redacted) or None
-        groups: dict[str, Any] = {}
+        told = shapes.created(created)
+        facts: dict[str, Any] = {name: told[name] for name in CREATED} | {"note": created.note or None}
+        facts["redacted"] = told["redacted"] or None
+        groups: dict[str, Any] = {name: [answers.alike(each) for each in told[name]] for name in ALIKE}
         if created.memory is not None:
             replaced = HINT_REPLACED if created.memory.version > 1 else None
-            facts |= {"id": created.memory.id, "hint": replaced if created.stored else HINT_KNOWN}
+            facts["hint"] = replaced if created.stored else _hint_known(created)
             groups["memory"] = brief(shapes.memory(created.memory), ECHO)
-        alike = shapes.created(created)
-        for name, hint in (("duplicates", HINT_DUPLICATE), ("similar_to", HINT_SIMILAR)):
-            if alike.get(name):
-                facts["hint"] = hint
-                groups[name] = [answers.alike(found) for found in alike[name]]
+        for name, hint in ALIKE.items():
+            facts |= {"hint": hint} if told[name] else {}
         if created.corrects:
             facts["hint"] = HINT_CORRECTS.format(created.corrects)
         return _answer(facts, **groups)
@@ -375,6 +377,14 @@ def _signed(tags: Mapping[str, str], caller: Context[Any, Any]) -> Mapping[str, 
     client = caller.session.client_params
     name = "" if client is None else "".join(filter(str.isprintable, client.client_info.name)).strip()[:MAX_AGENT]
     return {"agent": name, **tags} if name and "," not in name and "=" not in name else tags
+
+
+def _hint_known(created: "Created") -> str:
+    """Return what a repetition did; values stay out of it, since an agent reads it as ours."""
+    done = [f"merged into it: {', '.join(created.merged)}"] if created.merged else []
+    done += ["it was reinforced"] if created.reinforced else []
+    done += ["not_merged is what it says otherwise: to change that call update_memory"] if created.not_merged else []
+    return "; ".join([HINT_MERGED if created.merged or created.reinforced else HINT_KNOWN, *done])
 
 
 def _at_most(limit: int) -> int:

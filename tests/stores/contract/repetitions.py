@@ -1,0 +1,75 @@
+"""Repetitions through the service: what they add is merged into the memory that is there, whoever else writes."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+from contract.log import Clock
+from contract.samples import OpenStore
+from memories import Memories
+from memories.embedders.fake import FakeEmbedder
+from memories.stores import Store
+
+TEXT = "The deploys of the harbour happen on Tuesdays"
+DAY = timedelta(days=1)
+WRITERS = 4
+
+
+def opened(store: Store, clock: Clock) -> Memories:
+    return Memories(store, namespace="ann", shared=False, embedder=FakeEmbedder(), clock=clock)
+
+
+class Repetitions:
+    """What holds for a text that is stored again."""
+
+    def test_what_a_repetition_adds_is_merged_and_found(self, open_store: OpenStore) -> None:
+        clock = Clock()
+        memories = opened(open_store(FakeEmbedder.space), clock)
+        made = memories.create(TEXT, tags={"type": "fact"}, decay="contextual", confidence=0.5)
+        clock.now += DAY
+        again = memories.create(
+            f"{TEXT}.", tags={"type": "decision", "a": "b"}, decay="reinforceable", confidence=0.9, source="standup#3"
+        )
+        assert (again.stored, again.id, again.reinforced) == (False, made.id, True)
+        assert again.merged == ("tags", "decay", "confidence", "source")
+        assert again.not_merged == {"tags": {"type": "decision"}}
+        for reader in (memories, opened(open_store(FakeEmbedder.space), clock)):
+            [kept] = reader.list().memories
+            assert (kept.content, kept.tags, kept.version) == (TEXT, {"type": "fact", "a": "b"}, 2)
+            assert (kept.decay_policy, kept.base_confidence, kept.source) == ("reinforceable", 0.9, "standup#3")
+            assert (kept.confidence, kept.last_reinforced_at) == (0.9, clock.now)
+            [hit] = reader.search(TEXT)
+            assert hit.similarity is not None
+            assert hit.similarity > 0.98
+            [then] = reader.search(TEXT, as_of=clock.now - DAY / 2)
+            assert (then.memory.tags, then.memory.decay_policy) == ({"type": "fact"}, "contextual")
+        assert [version.operation for version in memories.history(kept.id).versions] == ["create", "update"]
+        assert memories.create(TEXT, tags={"a": "b"}).merged == ()
+        assert not [check.problem for check in memories.verify_log() if check.problem]
+
+    def test_what_was_corrected_holds_again_when_it_is_said_again(self, open_store: OpenStore) -> None:
+        clock = Clock()
+        memories = opened(open_store(FakeEmbedder.space), clock)
+        ids = []
+        for text in ("The API listens on port 8080.", "The API listens on port 9090."):
+            ids.append(memories.create(text).id)
+            clock.now += DAY
+        again = memories.create("The API listens on port 8080.")
+        assert (again.id, again.merged, again.corrects) == (ids[0], ("corrects",), ids[1])
+        hits = memories.search("Which port does the API listen on?")
+        assert [(hit.id, hit.memory.corrected_by) for hit in hits] == [(ids[0], None), (ids[1], ids[0])]
+
+    def test_of_repetitions_at_once_nothing_is_lost(self, open_store: OpenStore) -> None:
+        clock = Clock()
+        writers = [opened(open_store(FakeEmbedder.space), clock) for _ in range(WRITERS)]
+        writers[0].create(TEXT)
+
+        def say(writer: int) -> list[tuple[str, ...]]:
+            said = [writers[writer].create(TEXT, tags={f"w{writer}": "1", f"n{turn}": "1"}) for turn in range(3)]
+            return [each.merged for each in said]
+
+        with ThreadPoolExecutor(WRITERS) as pool:
+            merged = list(pool.map(say, range(WRITERS)))
+        assert [each[0] for each in merged] == [("tags",)] * WRITERS
+        [kept] = writers[0].list().memories
+        assert set(kept.tags) == {f"w{writer}" for writer in range(WRITERS)} | {"n0", "n1", "n2"}
+        assert kept.version == 1 + sum(each == ("tags",) for of_one in merged for each in of_one)

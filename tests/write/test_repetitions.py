@@ -1,0 +1,364 @@
+"""A text that is stored already is an event: what it adds is merged, what contradicts is told, and nothing is lost."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories import Created, Draft, Memories
+from memories.validate import MAX_TAGS
+from memories.write.repetitions import NOTE_TAGS, NOTE_TRUST, NOTE_WAITS
+
+TEXT = "The deploys of the harbour happen on Tuesdays"
+OLD, NEW = (f"The API listens on port {port}." for port in (8080, 9090))
+DAY = timedelta(days=1)
+
+
+class Clock:
+    now = datetime(2026, 1, 5, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def open_as(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., Memories]]:
+    opened: list[Memories] = []
+
+    def open_one(channel: str = "python", **settings: Any) -> Memories:
+        settings = {"embedder": "fake", "clock": clock, "channel": channel} | settings
+        opened.append(Memories(f"sqlite:///{tmp_path}/m.db", **settings))
+        return opened[-1]
+
+    yield open_one
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def memories(open_as: Callable[..., Memories]) -> Memories:
+    return open_as()
+
+
+def first(memories: Memories, **more: Any) -> str:
+    made = memories.create(TEXT, **more)
+    assert made.stored and made.id
+    assert (made.merged, made.not_merged, made.reinforced) == ((), {}, False)
+    return made.id
+
+
+def told(made: Created) -> tuple[Any, ...]:
+    return made.stored, made.merged, made.not_merged, made.reinforced
+
+
+ADDED = [
+    ({}, {"tags": {"type": "fact", "global": "true"}}, ("tags",)),
+    ({"tags": {"global": "false"}}, {"tags": {"global": "true"}}, ("tags",)),
+    ({"decay": "contextual"}, {"decay": "stable"}, ("decay",)),
+    ({"confidence": 0.4}, {"confidence": 0.9}, ("confidence",)),
+    ({"confidence": 0.4}, {"confidence": 1.0}, ("confidence",)),
+    ({}, {"source": "standup#3"}, ("source",)),
+    (
+        {"decay": "contextual", "confidence": 0.5},
+        {"decay": "stable", "confidence": 1, "tags": {"a": "b"}},
+        ("tags", "decay", "confidence"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("said", "again", "merged"), ADDED)
+def test_what_a_repetition_adds_becomes_a_version(
+    memories: Memories, clock: Clock, said: dict[str, Any], again: dict[str, Any], merged: tuple[str, ...]
+) -> None:
+    memory_id = first(memories, **said)
+    clock.now += DAY
+    made = memories.create(f" {TEXT[0].lower()}{TEXT[1:]}.", **again)
+    assert told(made) == (False, merged, {}, False)
+    kept = memories.get(memory_id)
+    assert made.memory == kept
+    assert (kept.content, kept.version) == (TEXT, 2)
+    assert kept.tags == said.get("tags", {}) | again.get("tags", {})
+    wanted = said | again
+    assert kept.decay_policy == wanted.get("decay", "stable")
+    assert kept.base_confidence == wanted.get("confidence", 1.0)
+    assert kept.source == wanted.get("source")
+    before = memories.list(as_of=clock.now - DAY).memories[0]
+    assert (before.version, before.tags, before.decay_policy) == (
+        1, said.get("tags", {}), said.get("decay", "stable"),
+    )  # fmt: skip
+    assert [hit.id for hit in memories.search(TEXT)] == [memory_id]
+    assert told(memories.create(TEXT, **again)) == (False, (), {}, False)
+    assert memories.get(memory_id).version == 2
+
+
+CONTRADICTED = [
+    ({"tags": {"type": "fact"}}, {"tags": {"type": "decision"}}, {"tags": {"type": "decision"}}),
+    ({"tags": {"global": "true"}}, {"tags": {"global": "false"}}, {"tags": {"global": "false"}}),
+    ({"decay": "reinforceable"}, {"decay": "contextual"}, {"decay": "contextual"}),
+    ({}, {"decay": "reinforceable"}, {"decay": "reinforceable"}),
+    ({}, {"confidence": 0.3}, {"confidence": 0.3}),
+    ({"source": "standup"}, {"source": "retro"}, {"source": "retro"}),
+]
+
+
+@pytest.mark.parametrize(("said", "again", "left"), CONTRADICTED)
+def test_what_contradicts_is_told_and_changes_nothing(
+    memories: Memories, said: dict[str, Any], again: dict[str, Any], left: dict[str, Any]
+) -> None:
+    memory_id = first(memories, **said)
+    before = memories.get(memory_id)
+    made = memories.create(TEXT, **again)
+    assert (made.stored, made.merged, made.not_merged) == (False, (), left)
+    kept = memories.get(memory_id)
+    assert (kept.version, kept.tags, kept.decay_policy) == (1, before.tags, before.decay_policy)
+    assert (kept.base_confidence, kept.source) == (before.base_confidence, before.source)
+
+
+def test_what_is_left_open_says_nothing(memories: Memories) -> None:
+    memory_id = first(memories, decay="contextual", confidence=0.5, tags={"type": "fact"}, source="standup")
+    assert told(memories.create(TEXT)) == (False, (), {}, False)
+    assert memories.get(memory_id).version == 1
+
+
+def test_a_memory_that_fades_and_is_said_again_to_last_does_not_fade(memories: Memories, clock: Clock) -> None:
+    memory_id = first(memories, decay="contextual")
+    clock.now += 20 * DAY
+    assert memories.create(TEXT, decay="stable").merged == ("decay",)
+    clock.now += 20 * DAY
+    assert [hit.id for hit in memories.search(TEXT)] == [memory_id]
+
+
+def test_a_repetition_reinforces(memories: Memories, clock: Clock) -> None:
+    memory_id = first(memories, decay="reinforceable")
+    clock.now += 15 * DAY
+    assert memories.get(memory_id).confidence < 0.6
+    made = memories.create(TEXT)
+    assert told(made) == (False, (), {}, True)
+    assert made.memory is not None
+    assert (made.memory.confidence, made.memory.last_reinforced_at, made.memory.version) == (1.0, clock.now, 1)
+    clock.now += 15 * DAY
+    assert told(memories.create(TEXT, tags={"type": "fact"})) == (False, ("tags",), {}, True)
+    kept = memories.get(memory_id)
+    assert (kept.confidence, kept.version, kept.last_reinforced_at) == (1.0, 2, clock.now)
+    [then] = memories.search(TEXT, as_of=clock.now - DAY)
+    assert then.memory.confidence < 0.6
+    actions = [change.action for entry in memories.log(memory_id) for change in entry.changes]
+    assert actions.count("reinforce") == 2
+
+
+def test_a_contextual_memory_goes_on_fading(memories: Memories, clock: Clock) -> None:
+    memory_id = first(memories, decay="contextual")
+    clock.now += 10 * DAY
+    before = memories.get(memory_id).confidence
+    assert told(memories.create(TEXT, decay="contextual")) == (False, (), {}, False)
+    assert told(memories.create(TEXT, tags={"a": "b"})) == (False, ("tags",), {}, False)
+    assert memories.get(memory_id).confidence == before < 1
+
+
+def test_what_is_made_to_be_reinforced_begins_anew(memories: Memories, clock: Clock) -> None:
+    memory_id = first(memories, decay="contextual")
+    clock.now += 10 * DAY
+    assert told(memories.create(TEXT, decay="reinforceable")) == (False, ("decay",), {}, True)
+    assert memories.get(memory_id).confidence == 1.0
+
+
+def test_drafts_of_one_call_repeat_each_other(memories: Memories) -> None:
+    drafts = [Draft(TEXT, tags={f"n{number}": "1"}) for number in range(60)]
+    made = memories.create_many([*drafts, Draft(TEXT, tags={"n0": "2"})])
+    assert {each.id for each in made} == {made[0].id}
+    assert [each.stored for each in made] == [True, *[False] * 60]
+    assert [each.merged for each in made] == [(), *[("tags",)] * 59, ()]
+    assert made[-1].not_merged == {"tags": {"n0": "2"}}
+    assert memories.list().memories[0].tags == {f"n{number}": "1" for number in range(60)}
+
+
+def test_what_was_said_before_renews_nothing(memories: Memories, clock: Clock) -> None:
+    memory_id = first(memories, decay="reinforceable")
+    made = memories.create(TEXT, created_at=clock.now - 30 * DAY, tags={"a": "b"})
+    assert told(made) == (False, ("tags",), {}, False)
+    kept = memories.get(memory_id)
+    assert (kept.created_at, kept.updated_at, kept.last_reinforced_at) == (clock.now, clock.now, None)
+
+
+def test_of_several_that_say_the_same_the_fitting_one_is_repeated(memories: Memories) -> None:
+    facts = [memories.create(TEXT, tags={"type": kind}, force=True).id for kind in ("fact", "decision", "fact")]
+    made = memories.create(TEXT, tags={"type": "decision", "global": "true"})
+    assert (made.id, made.merged, made.not_merged) == (facts[1], ("tags",), {})
+
+
+def test_other_projects_namespaces_and_force_merge_nothing(
+    memories: Memories, open_as: Callable[..., Memories]
+) -> None:
+    memory_id = first(memories)
+    assert told(memories.create(TEXT, tags={"project": "shop"})) == (True, (), {}, False)
+    assert told(memories.create(TEXT, tags={"a": "b"}, force=True)) == (True, (), {}, False)
+    assert told(open_as(namespace="bob").create(TEXT, tags={"a": "b"})) == (True, (), {}, False)
+    assert memories.get(memory_id).tags == {}
+
+
+def test_a_key_says_which_memory_is_meant(memories: Memories) -> None:
+    memory_id = first(memories, key="harbour/deploys", tags={"type": "fact"})
+    made = memories.create(TEXT, key="harbour/deploys", tags={"type": "decision"})  # this one is a change
+    assert (made.stored, made.id, made.merged) == (True, memory_id, ())
+    assert told(memories.create(TEXT, key="harbour/deploys")) == (False, (), {}, False)
+    assert told(memories.create(TEXT, tags={"global": "true"})) == (False, ("tags",), {}, False)
+    kept = memories.get(memory_id)
+    assert (kept.key, kept.version) == ("harbour/deploys", 3)
+    assert kept.tags == {"type": "decision", "global": "true"}
+
+
+def test_what_is_superseded_by_a_repetition_is_retired_and_the_chain_is_told(memories: Memories) -> None:
+    memory_id = first(memories)
+    old = memories.create("Ann feeds the ducks of the castle").id
+    made = memories.create(TEXT, supersedes=old)
+    assert (made.id, made.merged) == (memory_id, ("supersedes",))
+    assert memories.get(memory_id).supersedes == old
+    assert memories.history(str(old)).superseded_by == memory_id
+
+
+def test_a_memory_takes_no_more_tags_than_it_may_have(memories: Memories) -> None:
+    memory_id = first(memories, tags={f"n{number}": "1" for number in range(MAX_TAGS)})
+    made = memories.create(TEXT, tags={"more": "1"}, confidence=1.0)
+    assert (made.merged, made.not_merged, made.note) == ((), {"tags": {"more": "1"}}, NOTE_TAGS)
+    assert memories.get(memory_id).version == 1
+
+
+def test_secrets_are_out_before_anything_is_merged(memories: Memories) -> None:
+    memory_id = first(memories)
+    secret = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
+    made = memories.create(TEXT, tags={"token": secret})
+    assert (made.merged, made.redacted) == (("tags",), ("github_token",))
+    kept = memories.get(memory_id)
+    assert secret not in json.dumps(dict(kept.tags))
+    assert kept.redacted == ("github_token",)
+
+
+# --- who may ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_stranger_changes_nothing_by_repeating(
+    memories: Memories, open_as: Callable[..., Memories], clock: Clock
+) -> None:
+    memory_id = first(memories, decay="reinforceable", confidence=0.5)
+    clock.now += 5 * DAY
+    before = memories.get(memory_id)
+    made = open_as("import").create(
+        TEXT, tags={"global": "true"}, decay="stable", confidence=1.0, source="page", created_at=clock.now
+    )
+    left = {"tags": {"global": "true"}, "decay": "stable", "confidence": 1.0, "source": "page"}
+    assert told(made) == (False, (), left, False)
+    assert made.note == NOTE_TRUST
+    assert replace(memories.get(memory_id), access_count=0) == before
+
+
+def test_an_agent_reinforces_what_a_person_said_and_changes_nothing_else(
+    memories: Memories, open_as: Callable[..., Memories], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person = open_as("cli")
+    monkeypatch.setattr("memories.origin._is_person", lambda: True)
+    memory_id = first(person, decay="reinforceable")
+    clock.now += 5 * DAY
+    made = memories.create(TEXT, tags={"type": "fact"})
+    assert told(made) == (False, (), {"tags": {"type": "fact"}}, True)
+    assert made.note == NOTE_TRUST
+    assert [each.id for each in person.list(trust="user").memories] == [memory_id]
+
+
+def test_what_a_more_trusted_writer_repeats_is_theirs_in_their_words(
+    memories: Memories, open_as: Callable[..., Memories]
+) -> None:
+    stranger = open_as("import")
+    memory_id = first(stranger, tags={"type": "fact"})
+    made = memories.create(f"{TEXT}.", tags={"type": "decision"})
+    assert told(made) == (False, ("trust",), {"tags": {"type": "decision"}}, False)
+    kept = memories.get(memory_id)
+    assert (kept.content, kept.origin and kept.origin.trust, kept.version) == (f"{TEXT}.", "agent", 2)
+    assert [each.content for each in memories.list(trust="agent").memories] == [f"{TEXT}."]
+    assert told(stranger.create(TEXT, tags={"a": "b"})) == (False, (), {"tags": {"a": "b"}}, False)
+
+
+def test_what_waits_for_review_changes_nothing(memories: Memories, open_as: Callable[..., Memories]) -> None:
+    hook = open_as("hook")
+    assert first(hook)
+    waits = hook.create(TEXT, tags={"a": "b"})
+    assert (waits.stored, waits.not_merged, waits.note) == (False, {"tags": {"a": "b"}}, NOTE_WAITS)
+    current = memories.create(TEXT, decay="reinforceable")
+    assert current.stored
+    made = hook.create(TEXT, tags={"a": "b"})
+    assert told(made) == (False, (), {"tags": {"a": "b"}}, False)
+    assert made.id == current.id
+    assert memories.get(str(current.id)).tags == {}
+
+
+# --- what was corrected and holds again ------------------------------------------------------------------------------
+
+
+def test_what_was_corrected_and_is_said_again_corrects_its_correction(memories: Memories, clock: Clock) -> None:
+    ids = []
+    for text in (OLD, NEW):
+        ids.append(memories.create(text).id)
+        clock.now += DAY
+    made = memories.create(OLD)
+    assert (made.stored, made.id, made.merged, made.corrects) == (False, ids[0], ("corrects",), ids[1])
+    hits = memories.search("Which port does the API listen on?")
+    assert [(hit.id, hit.memory.corrected_by) for hit in hits] == [(ids[0], None), (ids[1], ids[0])]
+    clock.now += DAY
+    then = memories.search("Which port does the API listen on?", as_of=clock.now - 3 * DAY / 2)
+    assert [hit.id for hit in then] == [ids[1], ids[0]]
+    assert told(memories.create(OLD)) == (False, (), {}, False)
+    back = memories.create(NEW)
+    assert (back.id, back.merged, back.corrects) == (ids[1], ("corrects",), ids[0])
+    assert [hit.id for hit in memories.search("Which port does the API listen on?")] == [ids[1], ids[0]]
+
+
+def test_the_middle_of_a_chain_that_is_said_again_becomes_its_end(memories: Memories, clock: Clock) -> None:
+    texts = [f"The API listens on port {port}." for port in (8080, 9090, 7070)]
+    ids = []
+    for text in texts:
+        ids.append(memories.create(text).id)
+        clock.now += DAY
+    assert memories.create(texts[1]).corrects == ids[2]
+    chain = [memories.get(str(each)) for each in ids]
+    assert [(each.corrects, each.corrected_by) for each in chain] == [
+        (None, ids[2]), (ids[2], None), (ids[0], ids[1]),
+    ]  # fmt: skip
+
+
+def test_what_was_said_before_its_correction_stays_corrected(memories: Memories, clock: Clock) -> None:
+    old = memories.create(OLD).id
+    clock.now += 2 * DAY
+    new = memories.create(NEW).id
+    made = memories.create(OLD, created_at=clock.now - DAY)
+    assert told(made) == (False, (), {}, False)
+    assert memories.get(str(old)).corrected_by == new
+
+
+def test_what_a_person_said_is_not_turned_back_by_an_agent(
+    memories: Memories, open_as: Callable[..., Memories], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person = open_as("cli")
+    monkeypatch.setattr("memories.origin._is_person", lambda: True)
+    old, new = (person.create(text).id for text in (OLD, NEW))
+    made = memories.create(OLD)
+    assert (made.stored, made.corrects) == (True, new)
+    assert made.id != old
+    assert [hit.id for hit in memories.search("Which port does the API listen on?", limit=1)] == [made.id]
+
+
+def test_superseding_its_correction_frees_what_is_said_again(memories: Memories, clock: Clock) -> None:
+    old = memories.create(OLD).id
+    clock.now += DAY
+    new = memories.create(NEW).id
+    made = memories.create(OLD, supersedes=new)
+    assert (made.id, made.merged, made.corrects) == (old, ("supersedes",), None)
+    kept = memories.get(str(old))
+    assert (kept.corrects, kept.corrected_by, kept.supersedes) == (None, None, new)
