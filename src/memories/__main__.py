@@ -16,7 +16,7 @@ MCP_SDK = "mcp>=2.2,<3"  # the extra `server`
 
 
 def main() -> None:
-    """Run the command; exit with 0 done, 1 error, 2 usage, 3 not stored, 4 done without what is damaged."""
+    """Run the command; exit with one of the codes that its help lists."""
     gc.set_threshold(100_000)  # imports make many objects that stay: looking through them costs a tenth of a command
     try:
         _open_missing_streams()

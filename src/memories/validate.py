@@ -102,7 +102,10 @@ def tag_key(key: str) -> str:
 def _tag(key: str, value: object) -> tuple[str, str]:
     if not isinstance(key, str) or not isinstance(value, str):
         raise InvalidInput(f'tag "{shown(str(key))}" has a value of type {type(value).__name__}; give text')
-    return tag_key(key), _one_line(value.strip(), f'value of tag "{shown(key.strip())}"', MAX_TAG_VALUE)
+    text = value.strip()
+    if not 0 < len(text) <= MAX_TAG_VALUE or not text.isprintable():  # `shown` costs more than all other checks
+        text = _one_line(text, f'value of tag "{shown(key.strip())}"', MAX_TAG_VALUE)
+    return tag_key(key), text
 
 
 def parse_tag(text: str) -> tuple[str, str]:
@@ -266,7 +269,7 @@ def _one_line(text: str, name: str, most: int) -> str:
 
 def has_control(text: str) -> bool:
     """Return whether a text has a control character, such as a line break."""
-    return any(unicodedata.category(character) == "Cc" for character in text)
+    return not text.isprintable() and any(unicodedata.category(character) == "Cc" for character in text)
 
 
 def _storable(text: str, name: str) -> None:

@@ -299,6 +299,16 @@ def test_what_waits_for_review_changes_nothing(memories: Memories, open_as: Call
     assert memories.get(str(current.id)).tags == {}
 
 
+def test_what_is_accepted_and_there_already_is_told_what_was_not_merged(
+    memories: Memories, open_as: Callable[..., Memories]
+) -> None:
+    waits = open_as("hook").create(TEXT, tags={"a": "b"}, confidence=0.5)
+    memory_id = first(memories)
+    [done] = memories.review.accept([str(waits.id)])
+    assert (done.memory.id, done.not_merged) == (memory_id, {"tags": {"a": "b"}, "confidence": 0.5})
+    assert memories.get(memory_id).tags == {}
+
+
 # --- what was corrected and holds again ------------------------------------------------------------------------------
 
 
@@ -362,3 +372,14 @@ def test_superseding_its_correction_frees_what_is_said_again(memories: Memories,
     assert (made.id, made.merged, made.corrects) == (old, ("supersedes",), None)
     kept = memories.get(str(old))
     assert (kept.corrects, kept.corrected_by, kept.supersedes) == (None, None, new)
+
+
+def test_what_waits_and_holds_again_corrects_when_it_is_accepted(
+    memories: Memories, open_as: Callable[..., Memories]
+) -> None:
+    old, new = (memories.create(text).id for text in (OLD, NEW))
+    waits = open_as("hook").create(OLD)
+    assert waits.stored
+    [done] = memories.review.accept([str(waits.id)])
+    assert (done.memory.id, done.memory.corrects) == (waits.id, new)
+    assert old not in {hit.id for hit in memories.search("Which port does the API listen on?", limit=2)}

@@ -12,6 +12,7 @@ from memories.redaction.rules import Rule
 MAX_KEY = 20_000  # characters of a private key
 _INSIDE = 3  # literals inside of a value that was none which are tried; a row of hundreds would take seconds
 _LEAST_RUN = r"[A-Za-z0-9_$./+=~:!%@-]{16,}"
+_LONG_WORD = r"\S{16}"
 _LONG_RUN = r"[A-Za-z0-9_.-]{31}"
 _LONG = 31
 _RUN = r"[A-Za-z0-9_=+/.:-]{20,}"
@@ -41,18 +42,22 @@ class Found(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Rules by their literals: by a sign that each of a group has, so that one look spares the whole group."""
+    """Rules by their literals: by a sign that each of a group has, so that one look spares the whole group.
+
+    `clean` has some short texts in which they find nothing.
+    """
 
     tokens: tuple[tuple[str, tuple[tuple[str, tuple[Rule, ...]], ...]], ...]
     contexts: tuple[tuple[str, tuple[tuple[str, tuple[Rule, ...]], ...]], ...]
     everywhere: tuple[Rule, ...]
+    clean: set[str]
 
 
 @functools.cache
 def rules_of(*, personal: bool, own: tuple[Rule, ...]) -> Rules:
     """Return the rules in the form in which they are looked up; `own` are those of the user."""
     more = contexts.PERSONAL if personal else ()
-    return Rules(_by_sign(rules.TOKENS), _by_sign((*contexts.CONTEXTS, *more, *own)), contexts.NUMBERS)
+    return Rules(_by_sign(rules.TOKENS), _by_sign((*contexts.CONTEXTS, *more, *own)), contexts.NUMBERS, set())
 
 
 def _by_sign(table: Iterable[Rule]) -> tuple[tuple[str, tuple[tuple[str, tuple[Rule, ...]], ...]], ...]:
@@ -175,9 +180,16 @@ def _joined(copy: _Copy, known: Rules) -> list[Found]:
     return found
 
 
+def has_long_word(text: str) -> bool:
+    """Return whether a text has 16 characters without a blank, as every token and whatever is encoded has."""
+    return re.search(_LONG_WORD, text) is not None
+
+
 def _encoded(text: str, known: Rules) -> list[Found]:
     """Return the base64 tokens that decode to a text with a secret."""
-    found = []
+    found: list[Found] = []
+    if not has_long_word(text):
+        return found
     for token in re.finditer(_BASE64, text):
         plain = values.decoded(token[0])
         inner = plain and _scan(plain, known)
@@ -195,7 +207,7 @@ def _scan(text: str, known: Rules, *, alone: bool = False) -> list[Found]:
     if len(low) != len(text):  # a few letters become two
         low = "".join(sign.lower() if sign.isascii() else sign for sign in text)
     found: list[Found] = []
-    if runs := " ".join(re.findall(_LEAST_RUN, low)):
+    if has_long_word(low) and (runs := " ".join(re.findall(_LEAST_RUN, low))):
         found += _at_literals(text, low, known.tokens, runs)
         if len(runs) >= _LONG and re.search(_LONG_RUN, runs):
             for rule in contexts.LONG:

@@ -286,6 +286,7 @@ def accepted(done: "Sequence[Reviewed]", *, dry_run: bool) -> dict[str, Any]:
         for name in ("duplicates", "similar_to"):
             if found := getattr(each, name):
                 shape[name] = [_similar(other) for other in found]
+        shape |= {"not_merged": dict(each.not_merged)} if each.not_merged else {}
         hint = HINT_SIMILAR if each.similar_to else None if each.done else _why_left(each)
         results.append(shape | _present({"hint": hint}))
     count = sum(each.done for each in done)

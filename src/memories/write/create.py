@@ -13,7 +13,7 @@ from memories.ids import new_id
 from memories.lookup import Lookup, refuse_waiting
 from memories.models import PENDING, SHARED, DecayPolicy, Draft, Memory
 from memories.origin import Origin, origin_of, tags_of
-from memories.stores.logged import as_added
+from memories.stores.logged import append_kept, as_added
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter, Record
 from memories.text import query_terms
@@ -204,7 +204,7 @@ class Writer(NamedTuple):
         record = as_added(self.store, marked(new))
         self.retire(superseded, record.ref.group, created_at)
         record = linked(self.store, record, found.corrected, retired=superseded)
-        self.store.append([record._replace(vectors=vectors)])
+        append_kept(self.store, [record._replace(vectors=vectors)])
         return self.created(record, similar_to=found.similar)
 
     def repetition(self, known: Record, draft: Draft, vectors: Any, redacted: tuple[str, ...] = ()) -> "Repetition":
@@ -260,7 +260,7 @@ class Writer(NamedTuple):
         )
         record = recheck(self.store, as_added(self.store, marked(new)))
         self.store.patch([versions.ended(latest, record.created_at, "update")])
-        self.store.append([record._replace(vectors=vectors)])
+        append_kept(self.store, [record._replace(vectors=vectors)])
         return self.created(record)
 
     def created(self, record: Record, *, stored: bool = True, similar_to: tuple[Similar, ...] = ()) -> Created:

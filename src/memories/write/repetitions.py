@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memories import versions
 from memories.models import DecayPolicy, Draft
 from memories.origin import AGENT, TRUST, USER, tags_of
-from memories.stores.logged import as_added
+from memories.stores.logged import append_kept, as_added
 from memories.stores.protocol import Store
 from memories.stores.records import Record
 from memories.times import to_millis
@@ -171,7 +171,7 @@ class Repetition(NamedTuple):
         if vectors is not None and new.text != draft.content:
             vectors = self.store.vectors([known.ref]).get(known.ref)
         self.store.patch([versions.ended(known, new.created_at, "update")])
-        self.store.append([new._replace(vectors=vectors)])
+        append_kept(self.store, [new._replace(vectors=vectors)])
         return new
 
     def _reinforced(self, done: Repeated) -> Repeated:

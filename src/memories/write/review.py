@@ -60,6 +60,7 @@ class Reviewed(NamedTuple):
         duplicates: Current memories that say nearly the same, if it was left waiting for that; without any it was left
             because it is suspicious.
         similar_to: Current memories that are like it but differ; it may correct one of them, which `memory` tells.
+        not_merged: What it said beyond the memory that says the same already, which stays as it is.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Reviewed(NamedTuple):
     memory: Memory
     duplicates: tuple[Similar, ...] = ()
     similar_to: tuple[Similar, ...] = ()
+    not_merged: Mapping[str, Any] = {}
 
 
 class _Undo(Exception):
@@ -234,10 +236,12 @@ class Review:
                 draft = replace(draft, supersedes=None)
             return self._add_version(latest, record, draft, vectors)
         found = Compared() if writer.force else writer.compare(draft, vectors)
-        if draft.key is None and found.same is not None:
-            writer.retire(superseded, found.same.ref.group, writer.now)
-            self._store_in(record, found.same)
-            return Reviewed(record.ref.group, True, self._memory(found.same))
+        repeats = None if found.same is None else writer.repetition(found.same, draft, vectors)
+        if draft.key is None and repeats is not None and not repeats.is_restated():
+            writer.retire(superseded, repeats.known.ref.group, writer.now)
+            self._store_in(record, repeats.known)
+            left = repeats.left_out().left
+            return Reviewed(record.ref.group, True, self._memory(repeats.known), not_merged=left)
         if draft.key is None and found.duplicates:
             return Reviewed(record.ref.group, False, self._memory(record), found.duplicates)
         writer.retire(superseded, record.ref.group, writer.now)

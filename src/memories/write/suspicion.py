@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
+from memories.redaction.scan import has_long_word
 from memories.stores.records import Record
 from memories.unseen import is_unseen
 from memories.write.orders import RULES, STRUCTURES, TALK
@@ -225,7 +226,7 @@ def _disguised(plain: str, folded: str) -> Iterator[str]:
     spelled = (word[1] == word[3] == word[5] in _BETWEEN for word in words if len(word) > 8)
     if list(map(len, words)).count(1) > 5 or any(spelled):
         yield _folded(_compiled(_SPELLED).sub(_joined, plain.casefold()))
-    if sum(_is_leet(word) for word in words if len(word) > 3 and not word.isalpha()) > 1:
+    if not _LEETED.isdisjoint(folded) and sum(_is_leet(word) for word in words if len(word) > 3) > 1:
         yield folded.translate(_LEET)
     joined = folded.translate(_PUNCTUATION).replace(" ", "")
     if any(word in joined for word in _JOINED) and not any(word.startswith(_APART) for word in words):
@@ -249,7 +250,8 @@ def _joined(spelled: re.Match[str]) -> str:
 
 def _decoded(text: str) -> Iterator[str]:
     """Yield what encoded parts of a text say; nothing for a blob that can't be read."""
-    if max(map(len, text.split()), default=0) < _LONG_WORD and not _has(text, _CODED):
+    long = has_long_word(text) and max(map(len, text.split()), default=0) >= _LONG_WORD
+    if not long and not _has(text, _CODED):
         return
     for part in _first(_BASE64, text):
         said = _from_base64(part[0])

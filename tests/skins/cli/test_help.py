@@ -96,7 +96,7 @@ def test_the_page_of_all_commands_has_each_of_them_and_what_holds_for_all() -> N
     page = help_page()
     for name, (_, _, line) in COMMANDS.items():
         assert re.search(rf"^  {name} +{re.escape(line)}$", page, re.M)
-    for part in ("MEMORY", "memory config", ".env", "config.toml", '"stored": false', "not stored: very similar"):
+    for part in ("MEMORY", "memory config", ".env", "config.toml", '"stored": false', "not stored: a duplicate"):
         assert part in page or part == "MEMORY"
 
 

@@ -38,6 +38,7 @@ def test_every_command_that_changes_something_leaves_an_entry(memory: Command, f
     memory("reembed")
     assert changes(memory) == [
         ("create", first, 1, 1),
+        ("reinforce", first, 1, 1),
         ("update", first, 2, 2),
         ("reinforce", first, 2, 2),
         ("delete", first, 2, 2),

@@ -53,11 +53,8 @@ Defaults:
   folder, then config.toml, then the default. memory config shows all settings.
 
 Exit codes:
-  0  done; storing the same text again also exits 0, with "stored": false
-  1  error
-  2  wrong usage
-  3  not stored: very similar to an existing memory
-  4  done, but damaged records were left out; standard error names them
+  0 done, 1 error, 2 usage, 3 not stored: a duplicate, 4 done, but damaged
+  records were left out. Storing the same text again is done: "stored": false.
 
 Examples:
   memory create "The user prefers Python" --type preference

@@ -68,8 +68,8 @@ def create(
 ) -> int:
     """Store a memory, unless it is already there.
 
-    CONTENT is the text, or - to read it from standard input. Exits 3 if nothing was stored because a very similar
-    memory exists; for the same text it exits 0, with "stored": false.
+    CONTENT is the text, or - to read it from standard input. If the same text is there, what this one adds is merged
+    into that memory ("stored": false, "merged"), exit 0. Exits 3 if it was not stored: a duplicate.
     """
     text = read_argument(content, "content")
     sure = share(confidence, "confidence")

@@ -87,7 +87,7 @@ def accept(
     """Accept memories that wait, so that they are found.
 
     ID is the memory's id, or - to read ids from standard input; or choose by --all and filters. Each is compared with
-    what is there, as a new one is: exits 3 if some were left waiting because very similar memories exist. What is
+    what is there, as a new one is: exits 3 if some were left waiting, each a duplicate. What is
     marked as suspicious has to be named by its ID.
     """
     chosen, batch = _chosen(memories, ids, everything, which)
