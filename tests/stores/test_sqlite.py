@@ -64,6 +64,7 @@ from memories.stores.sqlite import words as sqlite_words  # noqa: E402
 from memories.stores.sqlite.engine import engine_is_safe  # noqa: E402
 from memories.stores.sqlite.place import filesystem_of  # noqa: E402
 from memories.stores.sqlite.quantize import Quantizer  # noqa: E402
+from memories.stores.sqlite.query import selection  # noqa: E402
 from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
 from memories.stores.words import score as bm25  # noqa: E402
 from memories.stores.words import tokens_of  # noqa: E402
@@ -364,9 +365,51 @@ def test_in_a_large_store_rare_words_still_find(store: SQLiteStore, monkeypatch:
     assert len(by_words(store, ["weekly", "report"], k=10)) == 10
 
 
+def test_in_a_large_store_common_words_find_what_has_all_of_them(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However old it is; and not every record that has one is ranked."""
+    monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 50)
+    monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 30)
+    store.append([record("all", text="plan of the weekly report", vectors=None)])
+    store.append([record(f"two{n}", text="a weekly report and more of it", vectors=None) for n in range(5)])
+    for word in ("plan", "weekly", "report"):
+        store.append([record(f"{word}{n:03}", text=f"{word} and much more of it", vectors=None) for n in range(200)])
+    terms = ["plan", "weekly", "report", "missing"]
+    found = by_words(store, terms, k=8)
+    assert next(iter(found)) == "all"
+    assert {f"two{n}" for n in range(5)} <= set(by_words(store, terms[1:3], k=8))
+    with store._file.read() as db:
+        ranked = sqlite_words.ranked(db, selection(db, pool()), terms)
+    assert len(ranked.scores) <= 30
+    assert set(ranked.holders) == set(terms)
+
+
+def test_in_a_large_store_common_words_still_find_what_has_a_rare_label(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few have the label, so few have both, however common the word is."""
+    monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 100)
+    monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 30)
+    store.append(
+        [
+            record(
+                f"m{n:03}",
+                text="weekly report" if n % 5 == 0 else "zanzibar" if n == 1 else "something else",
+                labels={"topic": "1"} if n < 40 else {},
+                vectors=None,
+            )
+            for n in range(300)
+        ]
+    )
+    found = {c.record.ref.group for c in store.candidates(pool(labels={"topic": "1"}), vector=None, terms=TOPICS, k=50)}
+    assert found == {"m001", *(f"m{n:03}" for n in range(0, 40, 5))}
+
+
 # --- words of a namespace are its own --------------------------------------------------------------------------------
 
 
+TOPICS = ["zanzibar", "weekly", "report"]
 DRAWN = [
     "apple",
     "apples",

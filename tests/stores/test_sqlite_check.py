@@ -298,11 +298,25 @@ def test_a_large_store_is_looked_at_in_part(path: Path, monkeypatch: pytest.Monk
     from memories.stores.sqlite import check
 
     monkeypatch.setattr(check, "SMALL", 20)
+    monkeypatch.setattr(check, "SOME", 20)
     monkeypatch.setattr(random, "randint", lambda first, _last: first)
     run(path, "UPDATE record SET crc = crc + 1 WHERE seq IN (5, 45, 83)")
     store = SQLiteStore(path, SPACE)
     assert len(list(store.check(deep=False))) == 2
     assert len(list(store.check(deep=True))) == 3
+    store.close()
+
+
+def test_a_quick_look_reads_few_records_however_many_there_are(tmp_path: Path) -> None:
+    """So that `memory status` answers at once."""
+    store = SQLiteStore(tmp_path / "large.db", SPACE)
+    store.append([record(f"m{number}", text="of many", vectors=None) for number in range(2_100)])
+    read: list[str] = []
+    with store._file.read() as db:
+        db.trace_v2(apsw.SQLITE_TRACE_ROW, lambda event: read.append("row"))
+        assert store.check(deep=False) == []
+        db.trace_v2(0, None)
+    assert len(read) < 1_000
     store.close()
 
 

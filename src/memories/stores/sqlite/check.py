@@ -26,7 +26,8 @@ from memories.stores.sqlite.query import READ_ANY, fetch, fetch_value, records_o
 if TYPE_CHECKING:
     from memories.stores.sqlite.vectors import VectorIndex
 
-SMALL = 2_000  # records; of a larger store the cheap check looks at this many
+SMALL = 2_000  # records; of a larger store the cheap check looks at
+SOME = 400  # of them, some milliseconds' worth
 SMALL_BYTES = 8_388_608  # a larger file is read as a whole only by a deep check
 _PAGE = 500  # records that are in memory at once
 _ALL = 2**62
@@ -170,7 +171,7 @@ def _some_records(db: apsw.Connection) -> Iterator[Finding]:
     noted = Damaged(_ALL)
     newest = int(fetch_value(db, "SELECT max(seq) FROM record"))
     oldest = int(fetch_value(db, "SELECT min(seq) FROM record"))
-    half = SMALL // 2
+    half = SOME // 2
     drawn = random.randint(oldest, max(oldest, newest - half))  # noqa: S311 - so that each look sees others
     for first in (newest - half, drawn):
         for _ in _records(db, noted, "r.seq BETWEEN ? AND ?", first, first + half):

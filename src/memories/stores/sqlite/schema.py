@@ -274,7 +274,12 @@ def prepare(db: apsw.Connection) -> None:
     def occurrences(row: apsw.FTS5ExtensionApi, *_: object) -> int:
         return row.inst_count
 
+    def frequencies(row: apsw.FTS5ExtensionApi, *given: Any) -> bytes:
+        """Return how often each of the first phrases of a search occurs, a byte each, given their number."""
+        return bytes([min(255, len(row.phrase_column_offsets(phrase, 0))) for phrase in range(*given)])
+
     db.register_fts5_function("occurrences", occurrences)
+    db.register_fts5_function("frequencies", frequencies)
 
 
 def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:

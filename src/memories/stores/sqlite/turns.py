@@ -102,9 +102,8 @@ def find(
     else:
         sql = f"SELECT {_PLACE}, {codes} FROM record r {join} WHERE {selected.find}"
         rows = last.read(db, sql, selected.values, vectors, damaged)
-        seqs = rows.places.seqs
-        between = (int(seqs.min()), int(seqs.max())) if len(seqs) else (0, -1)
-        words = index.ranked(db, selected, query.terms, between)
+        seqs = rows.places.seqs.tolist()
+        words = index.ranked(db, selected, query.terms, seqs)
         searched = len(seqs)
     return matches_at(rows.places, words, _similarity(rows, vectors, query), searched)
 

@@ -7,8 +7,9 @@ versions and turns do not change how rare a word is in current memories.
 """
 
 import functools
+import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import apsw
@@ -25,7 +26,8 @@ _RANK_ALL_ROWS = 10_000
 _RANK_AT_MOST = 1_500
 _MERGED_PAGES = 250  # of 4 kB that an erasure rewrites before it lets others write
 _SURPLUS = 4  # this many times `k` are looked at before a filter that most records match
-_EVERY_SEQ = (0, 2**62)
+_FEW = 4_096  # records with a label: of these, looking at them alone is faster than asking each whether it has it
+_SPREAD = 4  # times as many seqs as records may lie between the first and the last to be looked at
 
 Scores = dict[int, float]
 
@@ -148,9 +150,6 @@ def best(db: apsw.Connection, selected: Selection, terms: Sequence[str], k: int)
         k: How many.
     """
     scores = ranked(db, selected, terms).scores
-    if selected.labels and not selected.also_ended and selected.rarest < len(scores):
-        labelled = fetch(db, "SELECT seq FROM record_label WHERE label = ?", selected.labels[0][:1])
-        scores = {seq: scores[seq] for (seq,) in labelled if seq in scores}
     count = k if selected.broad else _SURPLUS * k
     while True:  # looking up the record of every match, as a filter must, takes as long again as ranking them
         some = highest(scores, count)
@@ -161,27 +160,31 @@ def best(db: apsw.Connection, selected: Selection, terms: Sequence[str], k: int)
 
 
 def ranked(
-    db: apsw.Connection, selected: Selection, terms: Sequence[str], between: tuple[int, int] | None = None
+    db: apsw.Connection, selected: Selection, terms: Sequence[str], among: Sequence[int] | None = None
 ) -> WordHits:
-    """Return how well the terms match records of the selected namespaces, whatever else is selected.
+    """Return how well the terms match records of the selected namespaces and labels, whatever else is selected.
 
-    Of many records, only the rarer terms are looked for.
+    Of many records, only the rarer terms are looked for; see `_score_common` for terms none of which is rare.
 
     Args:
         db: A connection inside a transaction.
         selected: Which records.
         terms: The terms.
-        between: The first and the last seq to look at, where only few records are selected.
+        among: The only seqs to look at, where few records are selected.
     """
     found = WordHits({}, {})
     known = {term: parsed for term in terms if (parsed := parse(term)) is not None}
+    within = _within(selected, among)
     left_out: set[str] = set()
     for corpus in _corpora(db, selected):
-        matches = {term: _match(corpus, parsed) for term, parsed in known.items()}
-        rare = _rare_terms(db, corpus, matches, between)
-        left_out |= matches.keys() - set(rare)
-        for term in rare:
-            _score(db, corpus, matches[term], between, found, term)
+        wanted = [each for each in _counted(db, corpus, known, within.most) if each.holding]
+        rare = wanted if corpus.documents <= _RANK_ALL_ROWS else _rare(wanted, within.most)
+        for each in rare:
+            _score(db, corpus, each, within, found)
+        if rare:
+            left_out |= {each.term for each in wanted} - {each.term for each in rare}
+        elif wanted:
+            _score_common(db, corpus, wanted, within, found)
     for term in terms:
         if term not in left_out:
             found.holders.setdefault(term, [])
@@ -191,6 +194,38 @@ def ranked(
 def document_count(db: apsw.Connection, selected: Selection) -> int:
     """Return how many records of the selected namespaces are searched."""
     return sum(corpus.documents for corpus in _corpora(db, selected))
+
+
+class _Within(NamedTuple):
+    """The only records to look at, as a condition on `w.rowid` and its values, and how many may be looked at."""
+
+    condition: str
+    values: tuple[str | int, ...]
+    most: int
+
+
+class _Wanted(NamedTuple):
+    """A term, what FTS5 looks for, and how many records have it."""
+
+    term: str
+    match: str
+    holding: int
+
+
+def _within(selected: Selection, among: Sequence[int] | None) -> _Within:
+    """Return where to look. SQLite collects what stands behind IN once for a term; then a record takes 0.1 µs."""
+    if among is not None:
+        first, last = (min(among), max(among)) if among else (0, -1)
+        if last - first < _SPREAD * len(among):  # who asks leaves out the others that are found there
+            return _Within(" AND w.rowid BETWEEN ? AND ?", (first, last), _RANK_ALL_ROWS)
+        return _Within(" AND +w.rowid IN (SELECT value FROM json_each(?))", (json.dumps(among),), _RANK_ALL_ROWS)
+    if selected.also_ended or not selected.labels:
+        return _Within("", (), _RANK_AT_MOST)
+    label, having = selected.labels[0]
+    if having <= _FEW:
+        return _Within(" AND +w.rowid IN (SELECT seq FROM record_label WHERE label = ?)", (label,), _RANK_ALL_ROWS)
+    one = " AND EXISTS (SELECT 1 FROM record_label WHERE label = ? AND seq = w.rowid)"
+    return _Within(one, (label,), 2 * _RANK_AT_MOST)
 
 
 def _corpora(db: apsw.Connection, selected: Selection) -> list[_Corpus]:
@@ -210,49 +245,79 @@ def _match(corpus: _Corpus, term: Term) -> str:
     return " OR ".join(f'"{own_tokens(pool, term.tokens)}"{star}' for pool in corpus.pools)
 
 
-def _rare_terms(
-    db: apsw.Connection, corpus: _Corpus, matches: dict[str, str], between: tuple[int, int] | None
-) -> list[str]:
-    """Return the terms that are rare enough to be ranked by, at least the rarest one."""
-    if corpus.documents <= _RANK_ALL_ROWS:
-        return list(matches)
-    most = _RANK_AT_MOST if between is None else _RANK_ALL_ROWS
-    table = corpus.table
-    sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? AND rowid BETWEEN ? AND ? LIMIT {most})"
-    span = between or _EVERY_SEQ
-    counts = {term: int(fetch_value(db, sql, (match, *span))) for term, match in matches.items()}
-    kept: list[str] = []
-    total = 0
-    for term in sorted(matches, key=counts.__getitem__):
-        total += counts[term]
-        if kept and total > most:
-            break
-        kept.append(term)
-    return kept
+def _counted(db: apsw.Connection, corpus: _Corpus, known: dict[str, Term], most: int) -> list[_Wanted]:
+    """Return the terms with how many records have each, the rarest first; of many records not more than needed."""
+    matches = {term: _match(corpus, parsed) for term, parsed in known.items()}
+    limit = -1 if corpus.documents <= _RANK_ALL_ROWS else most + 1
+    counts = ((term, match, _holding(db, corpus, match, limit)) for term, match in matches.items())
+    return sorted((_Wanted(*counted) for counted in counts), key=lambda wanted: wanted.holding)
 
 
-def _score(
-    db: apsw.Connection, corpus: _Corpus, match: str, between: tuple[int, int] | None, found: WordHits, term: str
-) -> None:
-    """Add what a term is worth to the scores of the records that have it, by BM25 as in `stores.words.score`."""
-    table = corpus.table
-    rows = fetch(
-        db,
-        f"SELECT w.rowid, occurrences({table}), d.sz FROM {table} w CROSS JOIN {table}_docsize d ON d.id = w.rowid "
-        f"WHERE {table} MATCH ? AND w.rowid BETWEEN ? AND ?",
-        (match, *(between or _EVERY_SEQ)),
-    )
-    holding = len(rows)
-    if between is not None:
-        holding = int(fetch_value(db, f"SELECT count(*) FROM {table} WHERE {table} MATCH ?", (match,)))
-    idf = rarity(corpus.documents, holding)
+def _holding(db: apsw.Connection, corpus: _Corpus, match: str, limit: int) -> int:
+    sql = f"SELECT count(*) FROM (SELECT 1 FROM {corpus.table} WHERE {corpus.table} MATCH ? LIMIT ?)"
+    return int(fetch_value(db, sql, (match, limit)))
+
+
+def _rare(wanted: Sequence[_Wanted], most: int) -> list[_Wanted]:
+    """Return the rarest terms, as many as `most` records have in all; maybe none."""
+    totals = itertools.accumulate(term.holding for term in wanted)
+    return [term for term, total in zip(wanted, totals, strict=True) if total <= most]
+
+
+def _gain(corpus: _Corpus, wanted: _Wanted) -> Callable[[int, bytes], float]:
+    """Return what a term is worth in a record by BM25, as in `stores.words.score`, by how often and the size there."""
+    idf = rarity(corpus.documents, wanted.holding)
 
     @functools.cache
     def gain(often: int, size: bytes) -> float:
         long = 1 - B + B * _length(size) / corpus.mean_length
         return idf * often * (K1 + 1) / (often + K1 * long)
 
-    scores = found.scores
+    return gain
+
+
+def _score(db: apsw.Connection, corpus: _Corpus, wanted: _Wanted, within: _Within, found: WordHits) -> None:
+    """Add what a term is worth to the scores of the records that have it."""
+    table = corpus.table
+    rows = fetch(
+        db,
+        f"SELECT w.rowid, occurrences({table}), d.sz FROM {table} w CROSS JOIN {table}_docsize d ON d.id = w.rowid "
+        f"WHERE {table} MATCH ?{within.condition}",
+        (wanted.match, *within.values),
+    )
+    gain, scores = _gain(corpus, wanted), found.scores
     for seq, often, size in rows:
         scores[seq] = scores.get(seq, 0.0) + gain(often, size)
-    found.holders.setdefault(term, []).extend([seq for seq, _, _ in rows])
+    found.holders.setdefault(wanted.term, []).extend([seq for seq, _, _ in rows])
+
+
+def _score_common(
+    db: apsw.Connection, corpus: _Corpus, wanted: Sequence[_Wanted], within: _Within, found: WordHits
+) -> None:
+    """Add what terms are worth, all of them common, to the newest records that have all, the two rarest or the rarest.
+
+    Ranking every record that has such a term would take a second among a million.
+    """
+    table, pools = corpus.table, len(corpus.pools)
+    wanted = [term._replace(holding=_holding(db, corpus, term.match, -1)) for term in wanted]
+    wanted.sort(key=lambda term: term.holding)
+    gains = [_gain(corpus, term) for term in wanted]
+    sql = (
+        f"SELECT w.rowid, frequencies({table}, {pools * len(wanted)}), d.sz "
+        f"FROM {table} w CROSS JOIN {table}_docsize d ON d.id = w.rowid "
+        f"WHERE {table} MATCH ?{within.condition} ORDER BY w.rowid DESC LIMIT ?"
+    )
+    any_of = " OR ".join(term.match for term in wanted)
+    rows: dict[int, tuple[bytes, bytes]] = {}
+    for number in dict.fromkeys((len(wanted), min(2, len(wanted)), 1)):
+        match = " AND ".join(f"({term.match})" for term in wanted[:number])
+        if number < len(wanted):  # so that how often the other terms occur is known, too
+            match = f"({any_of}) AND {match}"
+        left = _RANK_AT_MOST - len(rows)
+        rows |= {seq: row for seq, *row in fetch(db, sql, (match, *within.values, left))}
+    for seq, (often, size) in rows.items():
+        found.scores[seq] = 0.0
+        for at, (term, gain) in enumerate(zip(wanted, gains, strict=True)):
+            if times := max(often[at * pools : (at + 1) * pools]):  # a record has the words of one namespace only
+                found.scores[seq] += gain(times, size)
+                found.holders.setdefault(term.term, []).append(seq)
