@@ -30,6 +30,7 @@ from bench.retrieval.vectors import EMBEDDERS
 _WHAT = {
     "cold": ("cold commands",),
     "search": ("warm search",),
+    "disk": ("disk",),
     "turns": ("turns",),
     "conversation": ("conversation",),
     "long": ("long texts",),
@@ -83,9 +84,10 @@ def _measure(part: str, given: argparse.Namespace) -> None:
     match part:
         case "cold commands":
             cold.run(cold.Options(given.texts, given.cold_memories, given.rounds))
-        case "warm search":
+        case "warm search" | "disk":
             queries, timed = given.queries or search.QUERIES, given.timed or search.TIMED
-            search.run(search.Options(given.texts, given.sizes, queries, timed, given.peers))
+            run = search.run if part == "warm search" else search.run_disk
+            run(search.Options(given.texts, given.sizes, queries, timed, given.peers))
         case "turns":
             turns.run(given.texts, max(given.sizes), given.timed or search.TIMED)
         case "conversation":

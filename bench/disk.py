@@ -23,7 +23,7 @@ print(json.dumps({
 }))
 """
 _PARTS = {
-    "int8 vectors": ("vector",),
+    "vectors": ("vector",),
     "bit blocks": ("block",),
     "records without their text": ("record",),
     "index of positions": ("record_position",),
@@ -58,11 +58,11 @@ def measure(file: Path) -> Disk:
     return Disk(found["text"], parts)
 
 
-def print_table(disk: Disk, memories: int) -> None:
+def print_table(disk: Disk, memories: int, mode: str = "") -> None:
     """Print the parts in MB for 10,000 memories."""
     scale = 10_000 / memories / 1e6
     rows = sorted(disk.parts.items(), key=lambda part: -part[1])
-    report.heading(f"Disk by part, {memories:,} memories")
+    report.heading(f"Disk by part, {memories:,} memories{', ' * bool(mode)}{mode}")
     report.table(
         ["part", "MB per 10,000"],
         [

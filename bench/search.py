@@ -105,14 +105,30 @@ def _run_size(corpus: Corpus, options: Options) -> None:
     _print_bars(searches, ours, size)
 
 
+def run_disk(options: Options) -> None:
+    """Measure what a store takes on the disk, as it is by default and compact, and how well each finds the nearest."""
+    size = max(options.sizes)
+    corpus = corpora.load(options.texts, size, options.queries)
+    best = exact_best(corpus)
+    for compact in (False, True):
+        with tempfile.TemporaryDirectory(dir=corpora.CACHE) as folder:
+            file = Path(folder).absolute() / "memories.db"
+            _fill(corpus, file, compact=compact)
+            held = disk.measure(file)
+            with _open(corpus, file) as opened:
+                recall = _recall(opened, best)
+        disk.print_table(held, size, mode="compact" if compact else "the default")
+        report.note(f"Recall@10, {options.queries} queries: {recall:.4f}.")
+
+
 # --- our store -------------------------------------------------------------------------------------------------------
 
 
-def _fill(corpus: Corpus, file: Path) -> float:
+def _fill(corpus: Corpus, file: Path, *, compact: bool = False) -> float:
     """Store the texts; return the seconds that it took, without embedding."""
     drafts = [Draft(text, {"project": f"p{at // 20 % 10}", "type": "fact"}) for at, text in enumerate(corpus.texts)]
     start = time.perf_counter()
-    with _open(corpus, file) as opened:
+    with _open(corpus, file, compact=compact) as opened:
         opened.memories.create_many(drafts[7::20], force=True)
         shared = Memories(opened.store, embedder=corpus.embedder, config=opened.memories.config)
         shared.create_many([draft for at, draft in enumerate(drafts) if at % 20 != 7], force=True)
@@ -120,9 +136,9 @@ def _fill(corpus: Corpus, file: Path) -> float:
 
 
 @contextmanager
-def _open(corpus: Corpus, file: Path) -> Iterator[Opened]:
-    config = load_config({"home": str(file.parent)}, environment={})
-    store = open_store(f"sqlite:///{file}", corpus.embedder.space)
+def _open(corpus: Corpus, file: Path, *, compact: bool = False) -> Iterator[Opened]:
+    config = load_config({"home": str(file.parent)}, environment={})._replace(compact=compact)
+    store = open_store(f"sqlite:///{file}", corpus.embedder.space, config)
 
     def memories(settings: Config) -> Memories:
         return Memories(store, namespace=NAMESPACE, embedder=corpus.embedder, config=settings)

@@ -86,6 +86,7 @@ class Config(NamedTuple):
     collection_name: str
     file_migrate_at: int
     file_migrate_to: str | None
+    compact: bool
     history_tail_n: int
     memory_top_k: int
     memory_confidence_min: float
@@ -242,6 +243,8 @@ SETTINGS = (
             "maximum number of records in a files:/// store, per namespace"),
     Setting("file_migrate_to", "FILE_MIGRATE_TO", None, _name,
             "URL of the store that larger ones move to, if not SQLite beside the files"),
+    Setting("compact", "MEMORY_COMPACT", False, _yes_or_no,
+            "true: SQLite keeps vectors in 5 bits a number, not 8; memory reembed converts a store"),
     Setting("history_tail_n", "HISTORY_TAIL_N", 16, _whole(1, validate.MAX_LIMIT), "number of turns in a context",
             harmless=True),
     Setting("memory_top_k", "MEMORY_TOP_K", 8, _whole(1, validate.MAX_LIMIT), "number of memories in a context",

@@ -282,3 +282,4 @@ class Status(NamedTuple):
     damage: tuple[str, ...] = ()
     read_only: bool = False
     pending_count: int = 0
+    compact: bool = False

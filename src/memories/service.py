@@ -771,6 +771,7 @@ class Memories:
             missing_commits=info.missing_commits,
             damage=tuple(self._damage()),
             read_only=info.read_only,
+            compact=info.compact,
             pending_count=self._store.count(waiting(where)),
         )
 

@@ -406,6 +406,58 @@ def test_in_a_large_store_common_words_still_find_what_has_a_rare_label(
     assert found == {"m001", *(f"m{n:03}" for n in range(0, 40, 5))}
 
 
+# --- compact vectors -------------------------------------------------------------------------------------------------
+
+
+def test_compact_codes_take_five_bits_and_keep_cosines() -> None:
+    vectors = unit_vectors(600, seed=5)
+    compact, usual = Quantizer(SPACE.dimension, compact=True), Quantizer(SPACE.dimension)
+    codes = compact.encode(vectors[100:])
+    assert len(codes) == 500 * (4 + 5 * SPACE.dimension // 8)
+    queries = compact.rotate(vectors[:100])
+    scores = np.array([compact.scores(query, codes) for query in queries])
+    assert np.abs(scores - vectors[:100] @ vectors[100:].T).max() < 0.03
+    differing = np.bitwise_count(compact.bits(codes) ^ usual.bits(usual.encode(vectors[100:]))).sum()
+    assert differing < 0.01 * 500 * SPACE.dimension
+    again = compact.numbers(codes) @ compact.rotate(np.eye(SPACE.dimension, dtype=np.float32)).T
+    again /= np.linalg.norm(again, axis=1, keepdims=True)
+    assert (compact.numbers(compact.encode(again.astype(np.float32))) == compact.numbers(codes)).all()
+
+
+def test_a_store_stays_as_it_is_until_its_vectors_are_made_again(path: Path) -> None:
+    """The setting counts for the first vectors of a store; one that is opened with the other setting goes on."""
+    vectors = unit_vectors(40, seed=41)
+    refs = [Ref(MEMORY, "ann", f"m{number}", 1) for number in range(40)]
+
+    def similarity(store: SQLiteStore, number: int) -> float | None:
+        [found] = store.candidates(pool(), vector=vectors[number], terms=[], k=1)
+        assert found.record.ref == refs[number]
+        return found.similarity
+
+    def expect(store: SQLiteStore, compact: bool) -> None:
+        assert store.info(pool()).compact is compact
+        assert [similarity(store, number) for number in (3, 39)] == pytest.approx([1.0, 1.0], abs=0.01)
+        assert store.vectors(refs[:1])[refs[0]] @ vectors[0] == pytest.approx(1.0, abs=0.01)
+        assert store.check(deep=True) == []
+
+    usual, compact = SQLiteStore(path, SPACE), SQLiteStore(path, SPACE, compact=True)
+    for number in range(30):
+        compact.append([record(f"m{number}", text="x", vectors=vectors[[number]])])
+    usual.append([record(f"m{number}", text="x", vectors=vectors[[number]]) for number in range(30, 40)])
+    expect(usual, compact=True)
+    expect(compact, compact=True)
+    for store, other in ((usual, compact), (compact, usual)):
+        left = store.unstaged(SPACE, MEMORY, limit=100)
+        assert len(left) == 40
+        store.stage(SPACE, {ref: vectors[[number]] for number, ref in enumerate(refs)})
+        store.switch(SPACE)
+        expect(store, compact=store is compact)
+        expect(other, compact=store is compact)
+        assert store.unstaged(SPACE, MEMORY, limit=1) == []
+    usual.close()
+    compact.close()
+
+
 # --- words of a namespace are its own --------------------------------------------------------------------------------
 
 

@@ -439,6 +439,7 @@ def status(found: "Status", problem: str | None = None) -> dict[str, Any]:
         "log_bytes": large_log(found),
         "missing_commits": found.missing_commits,
         "read_only": found.read_only or None,
+        "compact": found.compact or None,
         "chromadb_host": chroma_host(found.store),
         "pending_count": found.pending_count,
     }

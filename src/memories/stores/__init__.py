@@ -33,7 +33,8 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
             absolute one; `postgresql://…`; `chroma://host:port/collection`; `qdrant://host:port/collection` or
             `qdrant:///folder`.
         space: The space of the vectors to write and search; None in keyword-only mode.
-        config: Settings that a URL leaves open: the name of the collection, and when files move to which store.
+        config: Settings that a URL leaves open: the name of the collection, when files move to which store, and
+            whether vectors are compact.
 
     Raises:
         ConfigError: There is no store of that kind, the URL is not valid, or a package is not installed.
@@ -52,7 +53,9 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
         return cast("Store", found(path, space, config, open_store))
     if scheme in ("chroma", "qdrant"):
         return cast("Store", found(url, space, config.collection_name if config else None))
-    return cast("Store", found(path if scheme == "sqlite" else url, space))
+    if scheme == "sqlite":
+        return cast("Store", found(path, space, compact=config is not None and config.compact))
+    return cast("Store", found(url, space))
 
 
 def local_path(url: str) -> Path | None:

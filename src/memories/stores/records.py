@@ -219,6 +219,7 @@ class StoreInfo(NamedTuple):
         missing_commits: How many commits were acknowledged and are gone, because a log was cut or removed, or an older
             copy was put in its place.
         read_only: It can be read and not written by who asks.
+        compact: Its vectors take less room: see the setting `compact`.
     """
 
     url: str
@@ -231,6 +232,7 @@ class StoreInfo(NamedTuple):
     log_bytes: int | None = None
     missing_commits: int = 0
     read_only: bool = False
+    compact: bool = False
 
 
 class Finding(NamedTuple):

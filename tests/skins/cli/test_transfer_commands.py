@@ -405,6 +405,21 @@ def test_reembed_moves_between_the_packaged_models_and_back(memory: Command) -> 
     assert "were made by all-MiniLM" in memory("search", "language", env={"EMBEDDER": "e5"}).error
 
 
+@pytest.mark.usefixtures("filled")
+def test_reembed_makes_a_store_compact_and_back(memory: Command) -> None:
+    compact = {"MEMORY_COMPACT": "true"}
+    exported = lines(memory("export", "--all-namespaces").out)[1:-1]
+    assert "compact" not in memory("status", env=compact).json  # a store stays as it was made
+    for env in (compact, {"MEMORY_COMPACT": "false"}):
+        assert [memory("reembed", env=env).json["embedded"] for _ in range(2)] == [7, 0]
+        assert memory("status").json.get("compact", False) is (env is compact)
+        assert (", compact" in memory("status", "--format", "text").out) is (env is compact)
+        assert memory("search", "prefers Rust").json["results"]
+        assert memory("doctor", "--deep").code == 0
+    again = lines(memory("export", "--all-namespaces").out)[1:-1]
+    assert [{**line, "accesses": 0} for line in again] == [{**line, "accesses": 0} for line in exported]
+
+
 def test_reembed_makes_what_is_missing(memory: Command) -> None:
     memory("create", "Deploys happen on Tuesdays", env={"EMBEDDER": "none"})
     assert memory("reembed").json == {"embedded": 1, "model": "fake/1", "model_before": None, "embedder": "fake"}

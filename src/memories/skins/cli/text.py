@@ -351,7 +351,7 @@ def status(found: Status, problem: str) -> str:
         ("pending", f"{found.pending_count}; to decide: memory review" if found.pending_count else ""),
         ("no vector", f"{found.without_vector_count} (found by words only)" if found.without_vector_count else ""),
         ("embedder", found.embedder),
-        ("size", "" if found.size_bytes is None else f"{found.size_bytes / 1e6:.1f} MB"),
+        ("size", "" if found.size_bytes is None else f"{found.size_bytes / 1e6:.1f} MB{', compact' * found.compact}"),
         ("log", f"{log / 1e6:.1f} MB; it grows while some process reads without end: end that one" if log else ""),
         ("access", "read only" if found.read_only else ""),
         ("erasing", "a forgotten memory still has bytes on disk; forget it again" if found.erasing else ""),

@@ -119,7 +119,7 @@ class Index(SQLiteStore):
             self.append([record._replace(accesses=twin.accesses if twin else 0) for record, twin in copies])
             if stored and vectors:
                 kept = {record.ref: vectors[twin.ref] for record, twin in copies if twin and twin.ref in vectors}
-                self.stage(space_named(*stored), kept)
+                self.stage(space_named(*stored[:2]), kept)
             file = file_name(collection, namespace)
             db.execute("DELETE FROM meta WHERE name > ? AND name < ?", (f"event:{file}:", f"event:{file};"))
             self.name_events((Ref(collection, namespace, *where), own) for where, own in folded.ids.items())
@@ -140,7 +140,7 @@ class Index(SQLiteStore):
         """Return the space of the vectors in use; what concerns searches is not known of it."""
         with self._file.read() as db:
             stored = spaces.in_use(db)
-        return space_named(*stored) if stored else None
+        return space_named(*stored[:2]) if stored else None
 
 
 def space_named(model: str, dimension: int) -> Space:

@@ -22,7 +22,6 @@ from memories.stores.sqlite.errors import CommitsMissing, filesystem_errors, los
 from memories.stores.sqlite.place import Identity, identity
 from memories.stores.sqlite.sidefile import Marker, Noted, following
 
-_CACHE_KIB = 16_384  # of pages that are kept in memory: searches read rows from all over the file
 BUSY_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
 COPIES = ("v*.backup", "replaced-*", "before-fix-*")  # that are kept beside the file, under its name
@@ -373,7 +372,6 @@ class SQLiteFile:
             connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
             for pragma in (
                 "mmap_size=0",
-                f"cache_size=-{_CACHE_KIB}",
                 "trusted_schema=OFF",
                 "cell_size_check=ON",
                 "synchronous=FULL",

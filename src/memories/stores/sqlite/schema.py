@@ -18,6 +18,7 @@ from memories.stores.sqlite import counts
 from memories.stores.sqlite.sidefile import Marker
 from memories.times import from_millis, to_millis
 
+_CACHE_KIB = 16_384  # of pages that are kept in memory: searches read rows from all over the file
 _MISMATCH = "it does not match its checksum"
 # What decoding raises where a row holds what was never written; `why` says it for people.
 NEVER_WRITTEN = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
@@ -269,7 +270,8 @@ def count_commit(db: apsw.Connection, after: Marker) -> None:
 
 
 def prepare(db: apsw.Connection) -> None:
-    """Teach a new connection how often the words of a search occur in a row, which FTS5 tells to functions only."""
+    """Give a new connection room for pages, and functions: FTS5 tells only these how often words occur in a row."""
+    db.pragma("cache_size", -_CACHE_KIB)
 
     def occurrences(row: apsw.FTS5ExtensionApi, *_: object) -> int:
         return row.inst_count

@@ -68,18 +68,19 @@ DELETE FROM label_pool WHERE NOT EXISTS (
 class SQLiteStore:
     """Implements `Store` on one SQLite file; every rule of the protocol holds, several processes included."""
 
-    def __init__(self, path: Path, space: Space | None) -> None:
+    def __init__(self, path: Path, space: Space | None, *, compact: bool = False) -> None:
         """Prepare; nothing is opened or written yet.
 
         Args:
             path: The file.
             space: The space of the vectors to write and search; None in keyword-only mode.
+            compact: Whether a store that gets its first vectors, or vectors anew, keeps them in less room.
         """
         self.damaged = Damaged()
         self._file = SQLiteFile(path)
-        self._space = space
-        self._indexes: dict[tuple[Collection, int], VectorIndex] = {}
-        self._staged_up_to: dict[tuple[str, Collection], int] = {}
+        self._space, self._compact = space, compact
+        self._indexes: dict[tuple[Collection, int, bool], VectorIndex] = {}
+        self._staged_up_to: dict[tuple[spaces.Named, Collection], int] = {}
         self._last_places: LastPlaces | None = None
 
     # --- writing ---------------------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ class SQLiteStore:
                 seq = _insert(db, record)
                 if record.vectors is not None:
                     if not embedded:
-                        spaces.claim(db, required(self._space))
+                        spaces.claim(db, required(self._space), compact=self._compact)
                     self._vectors(db, record.ref.collection).insert(db, seq, record.vectors)
                     embedded.add(record.ref.collection)
             for collection in embedded:
@@ -185,12 +186,13 @@ class SQLiteStore:
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`."""
-        known = (space.model, collection)
+        named = spaces.named(space, compact=self._compact)
+        known = (named, collection)
         with self._file.read() as db:
             behind = self._staged_up_to.get(known, 0)
-            found = spaces.without(db, space, collection, limit, self.damaged, behind=behind)
+            found = spaces.without(db, named, collection, limit, self.damaged, behind=behind)
             if behind and len(found) < limit:  # what was staged before it may have been dropped
-                found = spaces.without(db, space, collection, limit, self.damaged)
+                found = spaces.without(db, named, collection, limit, self.damaged)
             self._staged_up_to[known] = min(found) - 1 if found else 0
             return list(found.values())
 
@@ -203,12 +205,12 @@ class SQLiteStore:
                 if seq is not None:
                     found.setdefault(ref.collection, {})[seq] = given
             if found:
-                spaces.stage(db, space, found)
+                spaces.stage(db, spaces.named(space, compact=self._compact), found)
 
     def switch(self, space: Space) -> None:
         """See `Store.switch`."""
         with self._file.write() as db:
-            spaces.switch(db, space, self.damaged)
+            spaces.switch(db, spaces.named(space, compact=self._compact), self.damaged)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -382,6 +384,7 @@ class SQLiteStore:
             erasing=erasing,
             log_bytes=self._file.log_bytes(),
             missing_commits=self._file.missing_commits(),
+            compact=bool(stored and stored[2]),
         )
 
     def check(self, *, deep: bool) -> list[Finding]:
@@ -406,20 +409,19 @@ class SQLiteStore:
         """Return the vectors to search, if there are any; raise if they are of another space."""
         if spaces.in_use(db) is None:
             return None
-        spaces.claim(db, required(self._space))
+        spaces.claim(db, required(self._space), compact=self._compact)
         return self._vectors(db, collection)
 
     def _vectors(self, db: apsw.Connection, collection: Collection) -> "VectorIndex":
         """Return the vectors in use, whatever space the store was opened with."""
-        stored = spaces.in_use(db)
-        dimension = stored[1] if stored else required(self._space).dimension
-        if (collection, dimension) not in self._indexes:
+        _, dimension, compact = spaces.in_use(db) or spaces.named(required(self._space), compact=self._compact)
+        if (collection, dimension, compact) not in self._indexes:
             from memories.stores.sqlite.quantize import Quantizer
             from memories.stores.sqlite.vectors import VectorIndex
 
-            quantizer = Quantizer(dimension)
-            self._indexes |= {(known, dimension): VectorIndex(quantizer, known) for known in SEARCHED}
-        return self._indexes[collection, dimension]
+            quantizer = Quantizer(dimension, compact=compact)
+            self._indexes |= {(known, dimension, compact): VectorIndex(quantizer, known) for known in SEARCHED}
+        return self._indexes[collection, dimension, compact]
 
 
 def _place(row: Sequence[Any]) -> tuple[Any, ...]:

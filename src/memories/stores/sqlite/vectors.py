@@ -12,7 +12,7 @@ import numpy as np
 from memories.batches import by_count
 from memories.errors import StoreDamaged
 from memories.stores.records import Collection
-from memories.stores.sqlite.quantize import SCALE_BYTES, Quantizer
+from memories.stores.sqlite.quantize import Quantizer
 from memories.stores.sqlite.query import Selection, damage_noticed, fetch, fetch_value
 from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS
 from memories.stores.words import best as highest
@@ -165,12 +165,11 @@ class VectorIndex:
     def decode(self, codes: Sequence[bytes]) -> "list[NDArray[np.float32]]":
         """Return the vectors of each row, shape (windows, dimension), given its codes.
 
-        They depend on the signed bytes alone, and are rounded to 24 bits, whatever else is decoded with them: encoded
-        again they give the same bytes, and so the same vectors.
+        They depend on the numbers of the codes alone, and are rounded to 24 bits, whatever else is decoded with them:
+        encoded again they give the same numbers, and so the same vectors.
         """
         owners, joined = windows_of(codes, self.quantizer.code_bytes)
-        numbers = np.frombuffer(joined, dtype=np.int8).reshape(-1, self.quantizer.code_bytes)[:, SCALE_BYTES:]
-        turned = numbers.astype(np.float64)
+        turned = self.quantizer.numbers(joined)
         turned /= np.maximum(np.linalg.norm(turned, axis=1, keepdims=True), 1e-12)
         rotation = self.quantizer.rotate(np.eye(self.quantizer.dimension, dtype=np.float32))
         vectors = ((np.rint((turned @ rotation.T) * 2**24) + 0.0) / 2**24).astype(np.float32)  # + 0.0: no -0.0
