@@ -50,8 +50,8 @@ ORDER = {
         change turns forget waiting < repetitions < create < many review < rollback""",
     "memories.search": "speakers surroundings calibration ranking < candidates noise < results < search",
     "memories.transfer": "lines pages proof < audit export importing migrate reembed secrets < backup < doctor",
-    "memories.agent": """fence policy < payloads < admission backend < engine chroma_process < chroma_mcp < gateway <
-        context < memory""",
+    "memories.agent": """fence policy tokens deadline < payloads < admission backend rendering recalling < engine
+        chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
     "memories.skins": "shapes < cli mcp langgraph chat anthropic_tool",
     "memories.skins.langgraph": "values < store tools",
     "memories.skins.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",

@@ -96,6 +96,8 @@ class Config(NamedTuple):
     context_memory_characters: int
     context_tool_turns: bool
     memory_timeout_seconds: int | None
+    context_recall_n: int
+    context_shares: str
     log_level: str
     mcp_endpoint: str
     redact: str
@@ -168,6 +170,15 @@ def _budget(text: str) -> int | None:
 
 def _per_writer(text: str) -> int | None:
     return None if text.lower() in ("none", "null") else _whole(1, validate.MAX_LIMIT)(text)
+
+
+def _shares(text: str) -> str:
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) <= 3 for part in parts):
+        raise ValueError("must be three whole numbers, such as 20,55,25")
+    if not any(map(int, parts)):
+        raise ValueError("must not be 0 three times")
+    return ",".join(str(int(part)) for part in parts)
 
 
 def _log_level(text: str) -> str:
@@ -263,6 +274,10 @@ SETTINGS = (
             "true: a context has turns of the roles tool and system too"),
     Setting("memory_timeout_seconds", "MEMORY_TIMEOUT_SECONDS", 10, _budget,
             "how long an agent waits for its memory before it goes on without, or none", harmless=True),
+    Setting("context_recall_n", "CONTEXT_RECALL_N", 20, _whole(0, 200),
+            "number of earlier turns that a context recalls without a budget; 0 for none", harmless=True),
+    Setting("context_shares", "CONTEXT_SHARES", "20,55,25", _shares,
+            "how a budget is divided: last turns, recalled turns, memories", harmless=True),
     Setting("log_level", "LOG_LEVEL", "INFO", _log_level, "what agents log: DEBUG, INFO, WARN or ERROR",
             harmless=True),
     Setting("mcp_endpoint", "MCP_ENDPOINT", "memories", _name,

@@ -33,6 +33,7 @@ class Backend(Protocol):
     - Turns are numbered in the order in which they are stored; no two have the same number.
     - Errors are `ConnectionError` (nobody answers), `MCPError` (it could not do it) and `InvalidInput`, no others.
     - A document is `{"id", "text", "metadata"}`; a search result also has `similarity` and `score`.
+    - One without `recall_turns` and `read_turns` is a backend too; then contexts have no earlier turns.
     """
 
     @property
@@ -58,6 +59,14 @@ class Backend(Protocol):
 
     def recall(self, query_text: str, k: int, min_confidence: float, conversation_id: str | None) -> list[Document]:
         """Return the memories that answer a query, best first."""
+        ...
+
+    def recall_turns(self, query_text: str, k: int, conversation_id: str | None) -> list[Document]:
+        """Return the turns that answer a query, best first: of one conversation, or of all."""
+        ...
+
+    def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:
+        """Return the turns of a conversation from a number on, at most so many, oldest first."""
         ...
 
     def count_window(self, window: str) -> int:

@@ -143,15 +143,20 @@ class ChromaMcpBackend:
         where: dict[str, Any] = {"confidence": {"$gte": float(min_confidence)}}
         if conversation_id is not None:
             where = {"$and": [where, {"conversation_id": conversation_id}]}
-        texts = [query_text[:MAX_QUERY_CHARACTERS]]
-        found = self._ask("query_documents", Collection.MEMORY, query_texts=texts, n_results=k, where=where)
+        return self._search(Collection.MEMORY, query_text, k, {"where": where})
+
+    def recall_turns(self, query_text: str, k: int, conversation_id: str | None) -> list[Document]:
+        """Search by meaning alone; only the beginning of a long text is looked for."""
+        where = {} if conversation_id is None else {"where": {"conversation_id": conversation_id}}
+        return self._search(Collection.HISTORY, query_text, k, where)
+
+    def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:
+        """Return the turns with so many numbers from one on. Chroma does not sort: they are sorted here."""
+        where = _turns_from(conversation_id, start)
+        where["$and"].append({"turn_index": {"$lt": start + n}})
+        found = self._ask("get_documents", Collection.HISTORY, where=where, include=["documents", "metadatas"])
         with _understood():
-            columns = {name: found[name][0] for name in ("ids", "documents", "metadatas", "distances")}
-            documents = _rows(columns)
-            for found_one, distance in zip(documents, columns["distances"], strict=True):
-                found_one["metadata"].pop(_WINDOW, None)
-                found_one["similarity"] = found_one["score"] = round(min(1.0, max(0.0, 1.0 - distance)), 4)
-        return documents
+            return sorted(_rows(found), key=_place)[:n]
 
     def count_window(self, window: str) -> int:
         """Count the memories whose metadata names the window."""
@@ -209,6 +214,17 @@ class ChromaMcpBackend:
             return [int(metadata["turn_index"]) for metadata in found["metadatas"] or ()]
 
     # --- calls -----------------------------------------------------------------------------------------------------
+
+    def _search(self, collection: str, query_text: str, k: int, where: Mapping[str, Any]) -> list[Document]:
+        texts = [query_text[:MAX_QUERY_CHARACTERS]]
+        found = self._ask("query_documents", collection, query_texts=texts, n_results=k, **where)
+        with _understood():
+            columns = {name: found[name][0] for name in ("ids", "documents", "metadatas", "distances")}
+            documents = _rows(columns)
+            for found_one, distance in zip(documents, columns["distances"], strict=True):
+                found_one["metadata"].pop(_WINDOW, None)
+                found_one["similarity"] = found_one["score"] = round(min(1.0, max(0.0, 1.0 - distance)), 4)
+        return documents
 
     def _add(self, collection: str, named: str, text: str, metadata: Mapping[str, Any]) -> bool:
         """Store a document; return false if it is there already."""

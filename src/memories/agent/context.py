@@ -1,22 +1,22 @@
-"""`ContextBuilder`: what a model reads before it answers: the last turns, relevant memories, the latest message."""
+"""`ContextBuilder`: what a model reads before it answers: the last turns, what of earlier ones answers, memories."""
 
-import copy
 import logging
 import time
-import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from memories.agent import admission, fence
-from memories.agent.admission import Admission, Admitted
-from memories.agent.payloads import ContextPackage, Document, HistoryTurn, MemoryItem, item_of, turn_of
+from memories.agent import admission, fence, fitting, recalling, rendering
+from memories.agent.admission import Admission
+from memories.agent.fitting import Fitter, Parts, Shares, most, parts_of
+from memories.agent.gathering import Wanted, gather
+from memories.agent.payloads import ContextPackage, HistoryTurn, MemoryItem
+from memories.agent.tokens import estimate_tokens
 from memories.errors import InvalidInput
 from memories.logs import event
-from memories.models import MAX_TURN_CHARACTERS
 from memories.origin import writer
 from memories.times import to_iso
-from memories.validate import MAX_LIMIT, limit, one_line, unit
+from memories.validate import limit, one_line, unit
 
 if TYPE_CHECKING:
     from memories.agent.gateway import MemoryGateway
@@ -24,25 +24,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ContextBuildError", "ContextBuilder", "ContextPackage", "HistoryTurn", "MemoryItem", "estimate_tokens"]
 
-HISTORY, MEMORIES, LATEST = "conversation", "memories", "latest message"  # titles of the blocks
 _log = logging.getLogger(__name__)
-MIN_SHOWN = 40  # characters; a shorter beginning of a turn tells nothing
-_Part = TypeVar("_Part")
-_Pair = tuple[MemoryItem, float]
+RECALLED = 20  # hits that are recalled where there is no budget, or a small one
+MAX_RECALLED = 200  # and at most, however large the budget is
+TOKENS_PER_HIT = 30  # a budget of so many tokens more is worth one more hit
+REFITS = 3  # times at most that room which was left is filled again
+WORTH_REFITTING = 50  # that part of a budget is worth it
 
 
 class ContextBuildError(InvalidInput):
     """No context can be made of this input: the conversation has no name, or the message is not text."""
-
-
-def estimate_tokens(text: str) -> int:
-    """Return roughly how many tokens a text has: one for every 4 ASCII characters, one for every other character.
-
-    English prose has somewhat fewer, code and JSON somewhat more, Chinese and emoji about as many. If it must be exact,
-    pass the counter of your model to `ContextBuilder`.
-    """
-    others = 0 if text.isascii() else sum(sign > "\x7f" for sign in text)
-    return -(-(len(text) - others) // 4) + others
 
 
 class ContextBuilder:
@@ -58,6 +49,8 @@ class ContextBuilder:
         *,
         count_tokens: Callable[[str], int] = estimate_tokens,
         admission: Admission = Admission(),  # noqa: B008 - a value that nobody can change
+        recall_n: int = RECALLED,
+        shares: Shares = Shares(),  # noqa: B008 - the same
     ) -> None:
         """Set what a context contains.
 
@@ -67,9 +60,13 @@ class ContextBuilder:
             memory_top_k: How many memories at most, 1 to 1,000.
             min_confidence: The lowest confidence of a memory, 0 to 1.
             token_budget: How many tokens the formatted context may have; None for no limit.
-            count_tokens: Returns how many tokens a text has for the model that reads it.
+            count_tokens: Returns how many tokens a text has for the model that reads it. [default: an upper bound for
+                the tokenizers of today; see `estimate_tokens`]
             admission: What is taken in without being asked for. [default: nothing that seems to give orders to a
                 model, no turns of tools, at most 3 memories of one other writer]
+            recall_n: How many earlier turns that answer are looked for, 0 to 200; 0 recalls none. A budget that has
+                room for more gets more.
+            shares: How the budget is divided among the last turns, what is recalled, and memories.
 
         Raises:
             ValueError: A number is not acceptable.
@@ -80,7 +77,10 @@ class ContextBuilder:
         self.min_confidence = unit(min_confidence, "min_confidence")
         if token_budget is not None and (type(token_budget) is not int or token_budget < 1):
             raise InvalidInput("token_budget must be a whole number, 1 or more, or None")
+        if type(recall_n) is not int or not 0 <= recall_n <= MAX_RECALLED:
+            raise InvalidInput(f"recall_n must be a whole number from 0 to {MAX_RECALLED}")
         self.token_budget = token_budget
+        self.recall_n, self.shares = recall_n, _divided(shares)
         self._count_tokens, self._admission = count_tokens, admission
 
     @classmethod
@@ -115,12 +115,15 @@ class ContextBuilder:
             config.memory_confidence_min,
             config.context_token_budget if token_budget is None else token_budget,
             admission=rules,
+            recall_n=config.context_recall_n,
+            shares=Shares(*map(int, config.context_shares.split(","))),
         )
 
     def build_context(self, conversation_id: str, latest_user_text: str) -> dict[str, Any]:
         """Gather what a model needs to answer a message.
 
-        If the gateway fails, the context has less, down to the message alone, and its metadata says why.
+        If the gateway fails, the context has less, down to the message alone, and its metadata says why. One that has
+        no `recall_history` and `read_history` gives no earlier turns.
 
         Args:
             conversation_id: The conversation.
@@ -129,73 +132,84 @@ class ContextBuilder:
 
         Returns:
             The fields of a `ContextPackage`: `history`, a list of `HistoryTurn`, oldest first; `memories`, a list of
-            pairs of `MemoryItem` and similarity, most relevant first; `latest_message`; and `metadata`:
+            pairs of `MemoryItem` and similarity, most relevant first; `latest_message`; `recalled`, earlier turns that
+            answer the message and those beside them, oldest first, of long ones a passage; and `metadata`:
             `conversation_id`, `built_at`, `query_latency_ms`, `degraded` and `errors` (part and message),
-            `token_budget`, `token_counts` (`history`, `memories`, `latest_message`, `total`: of the formatted text),
-            `truncated`, `dropped_turns`, `dropped_memories`, `shortened_turns`, `latest_message_cut` (characters),
-            `boundary`, the number of the blocks' marks, and `left_out`: what was found and may not be shown, for each
-            reason its `count` and the first `ids`: `suspicious`, `tool_turn`, `one_writer`, `no_room`.
+            `token_budget`, `token_counts` (`history`, `recalled`, `memories`, `latest_message`, `total`: of the
+            formatted text), `truncated`, `dropped_turns`, `dropped_memories`, `shortened_turns`, `latest_message_cut`
+            (characters), `repeated_memories`, which say what a turn that is shown says, `boundary`, the number of the
+            marks, and `left_out`: what was found and may not be shown, for each reason its `count` and the first
+            `ids`: `suspicious`, `tool_turn`, `one_writer`, `no_room`.
 
         Raises:
             ContextBuildError: The id of the conversation is not acceptable, or the message is not text.
         """
-        if not isinstance(latest_user_text, str):
-            raise ContextBuildError(f"the latest message is of type {type(latest_user_text).__name__}; give text")
-        return self._build(_name(conversation_id), latest_user_text, latest_user_text)
+        return self._build(_name(conversation_id), _message(latest_user_text), latest_user_text)
 
     def build_recall(self, query: str, conversation_id: str | None = None) -> dict[str, Any]:
         """Gather what is known about a task, as `build_context` does, but without a message.
 
         Args:
             query: The task.
-            conversation_id: The conversation whose last turns are included.
+            conversation_id: The conversation whose last turns are included, and whose earlier turns are recalled.
+                [default: turns of all conversations are recalled]
 
         Raises:
             ContextBuildError: The id of the conversation is not acceptable.
         """
         return self._build(None if conversation_id is None else _name(conversation_id), query, "")
 
+    def build_everywhere(self, latest_user_text: str) -> dict[str, Any]:
+        """Gather what a model needs to answer a message of no conversation: turns of all conversations are recalled.
+
+        Raises:
+            ContextBuildError: The message is not text.
+        """
+        return self._build(None, _message(latest_user_text), latest_user_text)
+
     def format_for_prompt(self, context: dict[str, Any]) -> str:
-        """Return a context as text for a prompt: what is recalled as fenced data (see `fence`), then the message.
+        """Return a context as text for a prompt: what is recalled as fenced data, see `rendering`, then the message.
 
         Args:
             context: What `build_context` returned.
         """
-        boundary = context["metadata"].get("boundary") or fence.new_boundary()
-        blocks = []
-        if memories := [_memory_line(item, similarity) for item, similarity in context["memories"]]:
-            blocks.append(fence.block(MEMORIES, memories, boundary))
-        if history := [_turn_line(turn) for turn in context["history"]]:
-            blocks.append(fence.block(HISTORY, history, boundary))
-        message = context["latest_message"]
-        if not blocks:
-            return str(message)
-        opening, _ = fence.marks(LATEST, boundary)
-        return "\n\n".join([fence.RULE, *blocks, f"{opening}\n{message}"])
+        parts, known = parts_of(context), context["metadata"]
+        turns = rendering.sorted_turns([*parts.recalled, *parts.history])
+        named = any(turn.conversation_id != known.get("conversation_id", turn.conversation_id) for turn in turns)
+        length = rendering.id_length([item for item, _ in parts.memories])
+        lines = [line for item, _ in parts.memories for line in rendering.memory_lines(item, length)]
+        lines += rendering.listed(turns, [rendering.turn_lines(turn) for turn in turns], named=named)
+        message = str(context["latest_message"])
+        if not lines:
+            return message
+        return rendering.frame(known, message, lines)
 
     def _truncate_to_budget(self, context: dict[str, Any]) -> dict[str, Any]:
         """Return a context that fits the budget: first the message, then the newest turns, then memories.
 
-        The oldest turns are left out first, and the least relevant memories. A message that is too long by itself is
-        cut at its end, and so is the newest turn.
+        What the message leaves of the budget is divided among them; see `fitting`. A message that is too long by itself
+        is cut at its end, and so is the oldest turn that is shown.
         """
-        history, memories = list(context["history"]), list(context["memories"])
-        kept: dict[str, Any] = {**context, "history": history, "memories": memories}
+        kept: dict[str, Any] = {**context}
+        given = parts_of(kept)
         cut = self._cut_message(kept)
-        if self.token_budget is not None:
-            kept |= {"history": [], "memories": []}
-            kept["history"] = self._newest(history, kept)
-            kept["memories"] = self._relevant(memories, kept)
-        shortened = sum(turn not in history or len(turn.text) > fence.MAX_SHOWN for turn in kept["history"])
+        fitter = Fitter(self._count_tokens, self.shares, recalling.stems(kept.pop("query", context["latest_message"])))
+        fitted = self._fitted(kept, given, fitter)
+        repeated = fitting.repeated(fitted)
+        if repeated:
+            given = given._replace(memories=[pair for pair in given.memories if pair not in repeated])
+            fitted = self._fitted(kept, given, fitter)
+        kept |= fitted._replace(recalled=rendering.sorted_turns(fitted.recalled))._asdict()
+        shortened = sum(turn not in given.history or len(turn.text) > fence.MAX_SHOWN for turn in kept["history"])
         lost = {
-            "dropped_turns": len(history) - len(kept["history"]),
-            "dropped_memories": len(memories) - len(kept["memories"]),
+            "dropped_turns": len(given.history) - len(kept["history"]),
+            "dropped_memories": len(given.memories) - len(kept["memories"]),
             "shortened_turns": shortened,
             "latest_message_cut": cut,
         }
         truncated = any(lost.values())
         counts = {"token_budget": self.token_budget, "token_counts": self._token_counts(kept), "truncated": truncated}
-        kept["metadata"] = {**context["metadata"], **counts, **lost}
+        kept["metadata"] = {**context["metadata"], **counts, **lost, "repeated_memories": len(repeated)}
         if truncated:
             event(_log, logging.INFO, "context truncated", token_budget=self.token_budget, **lost)
         return kept
@@ -204,101 +218,51 @@ class ContextBuilder:
 
     def _build(self, conversation: str | None, query: str, message: str) -> dict[str, Any]:
         began = time.perf_counter()
-        errors: list[dict[str, str]] = []
-        history: list[HistoryTurn] = []
-        memories: list[_Pair] = []
-        left_out: list[tuple[str, str]] = []
-        if conversation is not None:
-            history = self._attempt(errors, "history", lambda: self._history(conversation, message, left_out))
-        if query.strip():
-            memories = self._attempt(errors, "memories", lambda: self._memories(query, left_out))
+        wanted = Wanted(self.history_tail_n, self._hits(), self.memory_top_k, self.min_confidence, self._admission)
+        found = gather(self.gateway, wanted, conversation, query, message)
         metadata = {
             "conversation_id": conversation,
             "built_at": to_iso(datetime.now(UTC)),
             "query_latency_ms": round((time.perf_counter() - began) * 1000, 2),
-            "degraded": bool(errors),
-            "errors": errors,
-            "boundary": fence.new_boundary(),
-            "left_out": admission.told(left_out),
+            "degraded": bool(found.errors),
+            "errors": found.errors,
+            "boundary": rendering.new_boundary(),
+            "left_out": admission.told(list(dict.fromkeys(found.left_out))),
         }
-        return self._truncate_to_budget(vars(ContextPackage(history, memories, message, metadata)))
+        package = ContextPackage(found.history, found.memories, message, metadata, found.recalled)
+        return self._truncate_to_budget({**vars(package), "query": query})
 
-    def _attempt(self, errors: list[dict[str, str]], part: str, read: Callable[[], list[_Part]]) -> list[_Part]:
-        """Return what is read; if that fails, nothing, and the reason is added to `errors`."""
-        try:
-            return read()
-        except Exception as exc:  # noqa: BLE001 - an answer never fails for what is remembered
-            event(_log, logging.ERROR, "context degraded", part=part, error=str(exc), kind=type(exc).__name__)
-            errors.append({"part": part, "error": " ".join(str(exc).split()) or type(exc).__name__})
-            return []
-
-    def _history(self, conversation_id: str, latest: str, left_out: list[tuple[str, str]]) -> list[HistoryTurn]:
-        """Return the last turns that may be shown, without the latest message; add what may not to `left_out`."""
-
-        def read(n: int) -> tuple[list[Document], Admitted]:
-            found = list(self.gateway.tail_history(conversation_id, n))
-            earlier = found[:-1] if found and _is_latest(found[-1], latest) else found
-            return found, admission.turns(earlier, self._admission)
-
-        admitted = self._enough(read, self.history_tail_n, self.history_tail_n)
-        left_out += admitted.left_out
-        return _each(turn_of, admitted.documents)[-self.history_tail_n :]
-
-    def _memories(self, query: str, left_out: list[tuple[str, str]]) -> list[_Pair]:
-        """Return the memories that may be shown, best first; add what may not to `left_out`."""
-
-        def read(n: int) -> tuple[list[Document], Admitted]:
-            found = self.gateway.recall_memory(query, n, self.min_confidence)
-            return found, admission.memories(found, self._admission, self.memory_top_k)
-
-        # Twice as many as are wanted, so that there are others to divide the room among.
-        admitted = self._enough(read, self.memory_top_k, min(2 * self.memory_top_k, MAX_LIMIT))
-        left_out += admitted.left_out
-        return _each(lambda document: (item_of(document), float(document["similarity"])), admitted.documents)
-
-    def _enough(self, read: Callable[[int], tuple[list[Document], Admitted]], wanted: int, n: int) -> Admitted:
-        """Return what may be shown; ask for more while what is left out takes the place of what is wanted."""
-        while True:
-            found, admitted = read(n)
-            if len(admitted.documents) >= wanted or len(found) < n or n == MAX_LIMIT:
-                return admitted
-            n = min(MAX_LIMIT, 2 * n)
+    def _hits(self) -> int:
+        """Return how many turns that answer are looked for: more than a budget may have room for are of no use."""
+        more = 0 if self.token_budget is None else min(MAX_RECALLED, self.token_budget // TOKENS_PER_HIT)
+        return max(self.recall_n, more) if self.recall_n else 0
 
     def _total(self, context: dict[str, Any]) -> int:
         return self._count_tokens(self.format_for_prompt(context))
 
-    def _fits(self, context: dict[str, Any]) -> bool:
-        return self.token_budget is None or self._total(context) <= self.token_budget
-
-    def _newest(self, history: list[HistoryTurn], kept: dict[str, Any]) -> list[HistoryTurn]:
-        """Return the newest turns that fit beside what is kept; if not even the last one fits, the beginning of it."""
-        room = (self.token_budget or 0) - self._total(kept)
-        number = 0
-        for turn in reversed(history):
-            room -= self._count_tokens(f"{_turn_line(turn)}\n")
-            if room < 0:
+    def _fitted(self, context: dict[str, Any], given: Parts, fitter: Fitter) -> Parts:
+        """Return what fits the budget beside the message; the whole text is counted, and what it is over is dropped."""
+        budget = self.token_budget
+        if budget is None:
+            return fitter.all_of(given)
+        message = context["latest_message"]
+        frame = rendering.frame(context["metadata"], message)
+        room = budget - self._count_tokens(frame)
+        fitted = fitter.fit(given, room)
+        size = self._total({**context, **fitted._asdict()})
+        for _ in range(REFITS):  # parts counted one by one have more tokens than the whole: that room is used too
+            unused = budget - size
+            if unused * WORTH_REFITTING < budget:
                 break
-            number += 1
-        while number and not self._fits({**kept, "history": history[-number:]}):
-            number -= 1
-        if number or not history:
-            return history[len(history) - number :]
-        last = history[-1]
-        size = _most(len(last.text), lambda size: self._fits({**kept, "history": [_beginning(last, size)]}))
-        return [_beginning(last, size)] if size >= MIN_SHOWN else []
-
-    def _relevant(self, memories: list[_Pair], kept: dict[str, Any]) -> list[_Pair]:
-        """Return the memories that fit beside what is kept, the most relevant first."""
-        room = (self.token_budget or 0) - self._total(kept)
-        chosen: list[_Pair] = []
-        for pair in memories:
-            size = self._count_tokens(f"{_memory_line(*pair)}\n")
-            if size <= room:
-                chosen.append(pair)
-                room -= size
-        while chosen and not self._fits({**kept, "memories": chosen}):
-            chosen.pop()
-        return chosen
+            larger = fitter.fit(given, room + unused)
+            grown = self._total({**context, **larger._asdict()})
+            if not size < grown <= budget:
+                break
+            room, fitted, size = room + unused, larger, grown
+        while size > budget and any(fitted):
+            fitted = fitting.without_least(fitted)
+            size = self._total({**context, **fitted._asdict()})
+        return fitted
 
     def _cut_message(self, context: dict[str, Any]) -> int:
         """Cut the message if it alone is over the budget; return by how many characters."""
@@ -306,54 +270,40 @@ class ContextBuilder:
         budget = self.token_budget
         if budget is None or self._count_tokens(message) <= budget:
             return 0
-        size = _most(len(message), lambda size: self._count_tokens(message[:size]) <= budget)
+        size = most(len(message), lambda size: self._count_tokens(message[:size]) <= budget)
         context["latest_message"] = message[:size]
         return len(message) - size
 
     def _token_counts(self, context: Mapping[str, Any]) -> dict[str, int]:
+        def count(lines: Iterable[Sequence[str]]) -> int:
+            return sum(self._count_tokens("\n".join(own)) for own in lines)
+
         return {
-            "history": sum(self._count_tokens(_turn_line(turn)) for turn in context["history"]),
-            "memories": sum(self._count_tokens(_memory_line(*pair)) for pair in context["memories"]),
+            "history": count(map(rendering.turn_lines, context["history"])),
+            "recalled": count(map(rendering.turn_lines, context["recalled"])),
+            "memories": count(rendering.memory_lines(item) for item, _ in context["memories"]),
             "latest_message": self._count_tokens(context["latest_message"]),
             "total": self._total(dict(context)),
         }
 
 
-def _is_latest(document: Document, latest: str) -> bool:
-    """Return whether the last turn is the message that is to be answered."""
-    text = document.get("text")
-    return isinstance(text, str) and document["metadata"].get("role") == "user" and _said(text) == _said(latest)
+def _divided(shares: Shares) -> Shares:
+    """Return shares that can be divided by.
+
+    Raises:
+        InvalidInput: One is not a whole number of at least 0, or all are 0.
+    """
+    if len(shares) != len(Shares._fields) or any(type(part) is not int or part < 0 for part in shares):
+        raise InvalidInput("shares must be three whole numbers, 0 or more: last turns, recalled turns, memories")
+    if not any(shares):
+        raise InvalidInput("shares are all 0; give at least one part of a context some room")
+    return Shares(*shares)
 
 
-def _said(text: str) -> list[str]:
-    """Return the words of a message, to compare it with a stored one."""
-    return unicodedata.normalize("NFC", text)[:MAX_TURN_CHARACTERS].split()
-
-
-def _beginning(turn: HistoryTurn, size: int) -> HistoryTurn:
-    shorter = copy.copy(turn)
-    shorter.text = f"{turn.text[:size]}…"
-    return shorter
-
-
-def _most(limit: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number below a limit that fits, given that all smaller ones fit; 0 if none does."""
-    least, beyond = 0, limit
-    while beyond - least > 1:
-        middle = (least + beyond) // 2
-        least, beyond = (middle, beyond) if fits(middle) else (least, middle)
-    return least
-
-
-def _each(read: Callable[[Document], _Part], documents: Sequence[Document]) -> list[_Part]:
-    """Return what each document holds; one that can't be read is left out and logged."""
-    found = []
-    for document in documents:
-        try:
-            found.append(read(document))
-        except (KeyError, TypeError, ValueError) as exc:
-            event(_log, logging.WARNING, "document left out", error=f"{type(exc).__name__}: {exc}")
-    return found
+def _message(latest_user_text: object) -> str:
+    if not isinstance(latest_user_text, str):
+        raise ContextBuildError(f"the latest message is of type {type(latest_user_text).__name__}; give text")
+    return latest_user_text
 
 
 def _name(conversation_id: str) -> str:
@@ -392,11 +342,3 @@ def memory_item(item: MemoryItem, similarity: float) -> dict[str, Any]:
 
 def _names(suspicious: Sequence[str]) -> str | None:
     return " ".join(suspicious) or None
-
-
-def _turn_line(turn: HistoryTurn) -> str:
-    return fence.line(turn_item(turn))
-
-
-def _memory_line(item: MemoryItem, similarity: float) -> str:
-    return fence.line(memory_item(item, similarity))

@@ -134,6 +134,18 @@ class EngineBackend:
             )
             return [_memory_document(hit) | self._place_of(hit.memory) for hit in hits]
 
+    def recall_turns(self, query_text: str, k: int, conversation_id: str | None) -> list[Document]:
+        """Search the turns; only the beginning of a long text is looked for."""
+        with _translated():
+            query = query_text[:MAX_QUERY_CHARACTERS]
+            hits = self.memories.search(query, scope="history", limit=k, conversation=conversation_id)
+            return [_turn_document(hit.turn) | {"similarity": _similarity(hit), "score": hit.score} for hit in hits]
+
+    def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:
+        """Return turns from an index on."""
+        with _translated():
+            return [_turn_document(turn) for turn in self.memories.turns(conversation_id, start=start, limit=n)]
+
     def _place_of(self, memory: Memory) -> dict[str, bool]:
         """Return whether a memory is another namespace's, and whether one's own agents wrote it."""
         reader, written = self.memories.config.identity or self.memories.namespace, memory.origin
@@ -199,9 +211,12 @@ def _memory_document(hit: Hit) -> Document:
         "namespace": memory.namespace,
         **{name: memory.tags.get(name) for name in (_CONVERSATION, *_LISTED, "agent")},
     }
-    similarity = hit.score if hit.similarity is None else hit.similarity
-    found = {"similarity": similarity, "score": hit.score, "origin": memory.origin}
+    found = {"similarity": _similarity(hit), "score": hit.score, "origin": memory.origin}
     return document(memory.id, memory.content, metadata) | found | _suspicious(memory)
+
+
+def _similarity(hit: Hit) -> float:
+    return hit.score if hit.similarity is None else hit.similarity
 
 
 def _suspicious(found: Memory | Turn) -> Document:

@@ -26,6 +26,8 @@ _MARKUP = re.compile(
     r"|(?i:inst|sys|system|end|user|assistant|human|developer|tool\w*|available\w*|data|memor\w*)\b))"
 )
 
+_JOINER = re.compile("(?<![\u200c\u200d\ufe0f])[\u200c\u200d\ufe0f](?![\u200c\u200d\ufe0f])")
+
 
 def new_boundary() -> str:
     """Return a number that no stored text can know: 64 random bits, in hexadecimal."""
@@ -66,6 +68,17 @@ def read_block(text: str, title: str, boundary: str) -> list[dict[str, Any]]:
         return []
     start = rows.index(opening)
     return [json.loads(row) for row in rows[start + 1 : rows.index(closing, start)]]
+
+
+def lines(text: str) -> list[str]:
+    """Return the lines of a text without blank ones, with nothing in them that is markup, commands or can't be seen.
+
+    A joiner that stands alone, as in emoji, is left out; several in a row may hide something and are written out.
+    """
+    if not (text.isascii() and text.isprintable()):
+        text = _JOINER.sub("", text.replace("\r\n", "\n").replace("\r", "\n").expandtabs(4))
+        text = unseen.shown(text, _escape, keep="\n")
+    return [line.rstrip() for line in _MARKUP.sub(lambda found: _escape(found[0]), text).split("\n") if line.strip()]
 
 
 def _escape(sign: str) -> str:

@@ -163,11 +163,7 @@ class MemoryGateway:
                 if not pending:
                     raise
                 event(_log, logging.ERROR, "only queued turns could be read", error=str(exc))
-        documents = (stored + pending)[-wanted:]
-        for found in documents:
-            if str(found["metadata"].get("message_id")).startswith(_OWN_ID):
-                del found["metadata"]["message_id"]
-        return documents
+        return _without_own_ids((stored + pending)[-wanted:])
 
     def write_memory(  # noqa: PLR0913, PLR0917 - the specification's signature
         self,
@@ -241,6 +237,56 @@ class MemoryGateway:
             found = self._deadline.run(lambda: self._backend.recall(query_text, wanted, least, conversation))
             known["found"] = len(found)
         return found
+
+    def recall_history(self, query_text: str, k: int, conversation_id: str | None = None) -> list[Document]:
+        """Return the turns that answer a query, by meaning and by word, best first.
+
+        Turns that wait in the queue are not among them. A backend that can't search turns finds none.
+
+        Args:
+            query_text: The question; only the first 4,096 characters of a long one count.
+            k: How many at most, 1 to 1,000.
+            conversation_id: Only turns of this conversation. [default: of all]
+
+        Returns:
+            Documents as `tail_history` returns them, with `similarity` and `score`.
+
+        Raises:
+            ValueError: A value is not acceptable.
+            ConnectionError: The memory does not answer.
+            MCPError: It could not search.
+        """
+        wanted = limit(k, "k")
+        if not isinstance(query_text, str):
+            raise InvalidInput(f"query_text is of type {type(query_text).__name__}; give text")
+        conversation = None if conversation_id is None else one_line(conversation_id, "conversation_id")
+        if not hasattr(self._backend, "recall_turns"):
+            return []
+        with self._timed("history searched", k=k) as known:
+            found = self._backend.recall_turns(query_text, wanted, conversation)
+            known["found"] = len(found)
+        return _without_own_ids(found)
+
+    def read_history(self, conversation_id: str, start: int, n: int) -> list[Document]:
+        """Return the turns of a conversation from a number on, oldest first, as `tail_history` returns them.
+
+        Args:
+            conversation_id: The conversation.
+            start: The number of the first one.
+            n: How many at most, 1 to 1,000.
+
+        Raises:
+            ValueError: A value is not acceptable.
+            ConnectionError: The memory does not answer.
+            MCPError: It could not read.
+        """
+        wanted, conversation = limit(n, "n"), one_line(conversation_id, "conversation_id")
+        if type(start) is not int or start < 0:
+            raise InvalidInput("start must be a whole number, 0 or more")
+        if not hasattr(self._backend, "read_turns"):
+            return []
+        with self._timed("turns read", level=logging.DEBUG, conversation_id=conversation_id, start=start, n=n):
+            return _without_own_ids(self._backend.read_turns(conversation, start, wanted))
 
     def count_window(self, window: str) -> int:
         """Return how many memories of a window are stored, for `MemoryPolicy`.
@@ -360,7 +406,9 @@ class MemoryGateway:
             event(_log, logging.WARNING, "turn queued", conversation_id=turn.conversation_id)
 
     @contextmanager
-    def _timed(self, name: str, *, counts: str | None = None, **fields: object) -> Iterator[dict[str, object]]:
+    def _timed(
+        self, name: str, *, counts: str | None = None, level: int = logging.INFO, **fields: object
+    ) -> Iterator[dict[str, object]]:
         """Log an operation with its latency, as an error if it fails, and with what the caller puts into the dict."""
         began = time.perf_counter()
         known = dict(fields)
@@ -372,7 +420,7 @@ class MemoryGateway:
         if counts:
             self._counts[counts] += 1
             known[counts] = self._counts[counts]
-        event(_log, logging.INFO, name, query_latency_ms=round((time.perf_counter() - began) * 1000, 2), **known)
+        event(_log, level, name, query_latency_ms=round((time.perf_counter() - began) * 1000, 2), **known)
 
 
 def _open_backend(endpoint: str) -> Backend:
@@ -435,6 +483,14 @@ def _turn(entry: Entry) -> HistoryTurn:
         return HistoryTurn(**entry, most=MAX_MESSAGE_CHARACTERS)
     except TypeError as exc:
         raise InvalidInput(f"a queued entry is no turn: {exc}") from exc
+
+
+def _without_own_ids(documents: list[Document]) -> list[Document]:
+    """Return documents without the message ids that were made here, which are nobody's."""
+    for found in documents:
+        if str(found["metadata"].get("message_id")).startswith(_OWN_ID):
+            del found["metadata"]["message_id"]
+    return documents
 
 
 def _pending(waiting: list[Entry], stored: list[Document]) -> list[Document]:

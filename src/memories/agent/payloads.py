@@ -122,12 +122,14 @@ class ContextPackage:
         memories: What is remembered about the message, with its similarity, most relevant first.
         latest_message: The message that is to be answered.
         metadata: Token counts, what was cut, what failed: see `ContextBuilder.build_context`.
+        recalled: Earlier turns that answer the message, and those beside them, oldest first.
     """
 
     history: list[HistoryTurn]
     memories: list[tuple[MemoryItem, float]]
     latest_message: str
     metadata: dict[str, Any]
+    recalled: list[HistoryTurn] = field(default_factory=list)
 
 
 def document(named: str, text: str, metadata: Mapping[str, Any]) -> Document:

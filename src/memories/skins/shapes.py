@@ -321,6 +321,7 @@ def context(built: Mapping[str, Any], prompt: str) -> dict[str, Any]:
         "history": [_recalled(turn) for turn in built["history"]],
         "memories": memories,
         "latest_message": built["latest_message"],
+        "recalled": [_recalled(turn) for turn in built["recalled"]],
         "metadata": built["metadata"],
         "prompt": prompt,
     }

@@ -22,8 +22,8 @@ MAX_BUDGET = 100_000_000
 
 @command(epilog='memory context "When do we ship?" --conversation standup --budget 2000')
 @click.argument("query")
-@option("--conversation", metavar="NAME", required=True, help="Conversation that the message belongs to.")
-@option("--budget", metavar="N", help="Maximum number of tokens, as estimated. [default: no limit]")
+@option("--conversation", metavar="NAME", help="Conversation that the message belongs to. [default: recall from all]")
+@option("--budget", metavar="N", help="Maximum number of tokens of the prompt. [default: no limit]")
 @option("--include-suspicious", is_flag=True, help="Include texts that seem to give orders to a model, marked.")
 @option("--include-corrected", is_flag=True, help="Also show a memory that another one shown corrects.")
 @option("--include-tool-turns", is_flag=True, help="Include turns of the roles tool and system.")
@@ -31,7 +31,7 @@ MAX_BUDGET = 100_000_000
 def context(
     memories: "Memories",
     query: str,
-    conversation: str,
+    conversation: str | None,
     budget: str | None,
     include_suspicious: bool,
     include_tool_turns: bool,
@@ -39,16 +39,20 @@ def context(
 ) -> None:
     """Assemble what a model needs to answer a message.
 
-    That is the last turns, relevant memories, and the message itself. QUERY is the message, or - to read it from
-    standard input. Everything recalled is fenced as data. The text format is the prompt; in JSON it is under prompt,
-    beside its parts. What seems to give orders to a model is left out, and turns of tools; a note says how many.
+    That is the last turns of its conversation, earlier turns that answer it, memories, and the message itself. QUERY
+    is the message, or - to read it from standard input. Everything recalled is fenced as data. The text format is the
+    prompt; in JSON it is under prompt, beside its parts. What seems to give orders to a model is left out, and turns
+    of tools; a note says how many.
     """
     message = read_argument(query, "query")
     asked = {"include_suspicious": include_suspicious, "include_tool_turns": include_tool_turns}
     most = None if budget is None else _tokens(budget)
     builder = _builder(memories, most, include_corrected=include_corrected, **asked)
     with contextlib.closing(builder.gateway):
-        built = builder.build_context(conversation, message)
+        if conversation is None:
+            built = builder.build_everywhere(message)
+        else:
+            built = builder.build_context(conversation, message)
     prompt = builder.format_for_prompt(built)
     for failed in built["metadata"]["errors"]:
         note(f"{failed['part']} left out: {failed['error']}")
