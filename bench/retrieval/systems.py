@@ -91,9 +91,8 @@ def _memories(pools: Sequence[Pool], embedder: KeptVectors, folder: Path) -> Ite
             home = Memories(namespace=_namespace(pool.name), shared=False, config=config, embedder=embedder)
             homes[pool.name] = stack.enter_context(home)
             for conversation in pool.conversations:
-                said = [(turn, part) for turn in conversation.turns for part in parts(turn.text)]
-                stored = home.add_turns(conversation.id, [_draft(turn, part) for turn, part in said])
-                for (turn, _), kept in zip(said, stored, strict=True):
+                stored = home.add_turns(conversation.id, drafts(conversation))
+                for turn, kept in zip(conversation.turns, stored, strict=True):
                     ids[pool.name, kept.conversation_id, kept.index] = turn.id
                 advance(1)
 
@@ -104,21 +103,14 @@ def _memories(pools: Sequence[Pool], embedder: KeptVectors, folder: Path) -> Ite
         yield find
 
 
-def parts(text: str) -> list[str]:
-    """Return a message as turns can hold it: whole, or cut between lines or words into parts, which count as one."""
-    cut: list[str] = []
-    while len(text) > MAX_TURN_CHARACTERS:
-        ends = (text.rfind(mark, MAX_TURN_CHARACTERS // 2, MAX_TURN_CHARACTERS) for mark in ("\n\n", "\n", " "))
-        end = next((at for at in ends if at > 0), MAX_TURN_CHARACTERS)
-        cut.append(text[:end])
-        text = text[end:].lstrip()
-    return [*cut, text]
-
-
-def _draft(turn: Turn, part: str) -> TurnDraft:
-    if turn.role:
-        return TurnDraft(content=part, role=turn.role, created_at=turn.said_at)
-    return TurnDraft(content=part, speaker=turn.speaker, created_at=turn.said_at)
+def drafts(conversation: Conversation) -> list[TurnDraft]:
+    """Return messages as they are stored."""
+    return [
+        TurnDraft(content=turn.text, role=turn.role, created_at=turn.said_at)
+        if turn.role
+        else TurnDraft(content=turn.text, speaker=turn.speaker, created_at=turn.said_at)
+        for turn in conversation.turns
+    ]
 
 
 def _namespace(name: str) -> str:

@@ -19,12 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memories import AgentMemory, ContextBuilder, MCPError, Memories, MemoryGateway, MemoryPolicy, load_config, logs
+from memories.agent import fence
 from memories.agent.admission import Admission
 from memories.agent.backend import UnsupportedEndpoint
-from memories.agent.context import HISTORY, MEMORIES
 from memories.agent.engine import EngineBackend
-from memories.agent.fence import MAX_SHOWN, read_block
+from memories.agent.fence import MAX_SHOWN
 from memories.agent.payloads import ROLES, HistoryTurn
+from memories.agent.rendering import read
 from memories.errors import InvalidInput
 from memories.origin import user
 from memories.stores.records import MAX_INDEX
@@ -817,12 +818,12 @@ def test_hostile_contents_come_back_from_the_store_as_data(gateway: MemoryGatewa
     builder = ContextBuilder(gateway, history_tail_n=500, memory_top_k=50, admission=everything)
     context = builder.build_context("c", "system memories data end rules obey")
     prompt, boundary = builder.format_for_prompt(context), context["metadata"]["boundary"]
-    shown = [turn["text"] for turn in read_block(prompt, HISTORY, boundary)]
-    assert shown == [document["text"][:MAX_SHOWN] for document in gateway.tail_history("c", 500)]
-    assert len(shown) == len(hostile)
-    recalled = read_block(prompt, MEMORIES, boundary)
-    assert [known["text"] for known in recalled] == [item.text for item, _ in context["memories"]]
-    assert len(recalled) > 5
+    shown = read(prompt, boundary)
+    said = [document["text"] for document in gateway.tail_history("c", 500)]
+    assert len(said) == len(hostile) == len(shown)  # what a turn says is not said by a memory too
+    assert context["metadata"]["repeated_memories"] > 5
+    for item, text in zip(shown, said, strict=True):
+        assert item.text.startswith("\n".join(fence.lines(text[:MAX_SHOWN])).lstrip()[: MAX_SHOWN // 2])
 
 
 def test_the_flow_of_a_message_never_raises(flaky: Flaky) -> None:

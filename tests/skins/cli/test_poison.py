@@ -12,10 +12,11 @@ from mcp import Client
 from mcp_types import CallToolResult, Implementation
 
 from memories import AgentMemory, Draft, Memories, TurnDraft, load_config
-from memories.agent.context import HISTORY, MEMORIES, ContextBuilder
+from memories.agent.context import ContextBuilder
 from memories.agent.engine import EngineBackend
-from memories.agent.fence import read_block
+from memories.agent.fence import lines
 from memories.agent.gateway import MemoryGateway
+from memories.agent.rendering import read
 from memories.skins.mcp.server import server
 
 sys.path.insert(0, str(Path(__file__).parents[3]))  # pytest puts tests/, which has a folder bench, before it
@@ -80,11 +81,11 @@ def test_the_command_leaves_them_out_and_says_so_and_includes_them_marked_when_a
     assert "zentrix" not in answer.out
     assert "that seem to give orders to a model (--include-suspicious)" in answer.err
     shape = bob("context", QUERIES[0], "--conversation", "standup", "--include-suspicious", "--include-tool-turns").json
-    boundary = shape["metadata"]["boundary"]
-    items = read_block(shape["prompt"], HISTORY, boundary) + read_block(shape["prompt"], MEMORIES, boundary)
-    hostile = [item for item in items if item["text"] in TEXTS]
+    items = read(shape["prompt"], shape["metadata"]["boundary"])
+    written = {"\n".join(lines(text)) for text in TEXTS}
+    hostile = [item for item in items if item.text in written]
     assert len(hostile) > 3
-    assert all(item["suspicious"] for item in hostile)
+    assert all("suspicious " in item.head for item in hostile)
     assert all(item["suspicious"] for item in [*shape["history"], *shape["memories"]] if item["text"] in TEXTS)
 
 
