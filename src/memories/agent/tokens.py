@@ -21,7 +21,7 @@ _RUN = re.compile(rf" ?(?:[{_LATIN}]+|[0-9]+|[^\W\d_]+|[^\w\s]+|_+|\w)|\n+|[^\S\
 _IS_LATIN = re.compile(f"[{_LATIN}]")
 _INNER_CAPITAL = re.compile("[a-z][A-Z]")
 _PIECE = 18  # letters; the vocabulary has no longer token
-_MARGIN = 1.02
+_MARGIN = 1.03
 _SMART = frozenset("’‘“”…—–•")
 
 # The first character of each block, and what a character costs in byte-level BPE and in unigram models.
