@@ -10,6 +10,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the co
 from bench import (
     calibration,
     cold,
+    context,
     conversation,
     corrections,
     duplicates,
@@ -24,7 +25,7 @@ from bench import (
     turns,
 )
 from bench.retrieval import measure, systems
-from bench.retrieval.datasets import DataError
+from bench.retrieval.datasets import SETS, DataError
 from bench.retrieval.vectors import EMBEDDERS
 
 _WHAT = {
@@ -38,6 +39,7 @@ _WHAT = {
     "scale": ("growth",),
     "speed": ("cold commands", "warm search", "turns", "conversation", "long texts"),
     "locomo": ("LoCoMo",),
+    "context": ("contexts",),
     "floor": ("noise floor",),
     "calibration": ("calibration",),
     "duplicates": ("duplicates",),
@@ -74,6 +76,7 @@ def main() -> None:
             "long texts": None,
             "suspicious texts": None,
             "languages": None,
+            "contexts": None,
             **dict.fromkeys(_OF_LOCOMO, given.locomo),
         }.get(part, given.texts)
         if data is None or _present(data, part):
@@ -98,8 +101,8 @@ def _measure(part: str, given: argparse.Namespace) -> None:
         case "stores":
             queries, timed = given.queries or stores.QUERIES, given.timed or stores.TIMED
             stores.run(stores.Options(given.texts, given.sizes, given.stores, queries, timed))
-        case "LoCoMo":
-            _locomo(given.locomo, given.embedder, chroma=given.peers)
+        case "contexts" | "LoCoMo":
+            _contexts(given) if part == "contexts" else _locomo(given.locomo, given.embedder, chroma=given.peers)
         case "noise floor" | "calibration":
             _constants(part, given)
         case "duplicates" | "corrections" | "languages" | "long texts" | "suspicious texts":
@@ -132,6 +135,19 @@ def _locomo(file: Path, embedder: str, *, chroma: bool) -> None:
             _parser().exit(2, f"python -m bench: {exc}\n")
 
 
+def _contexts(given: argparse.Namespace) -> None:
+    """Measure every data set that is there."""
+    paths = {name: getattr(given, name) for name in SETS}
+    for name, path in paths.items():
+        if path is None or not path.exists():
+            report.note(f"Left out: {name}, for there is no {path or 'path given'}.")
+            continue
+        try:
+            context.run(context.Options(name, path, chroma=given.peers))
+        except DataError as exc:
+            _parser().exit(2, f"python -m bench: {exc}\n")
+
+
 def _constants(part: str, given: argparse.Namespace) -> None:
     """Fit the constants of an embedder."""
     if part == "noise floor":
@@ -154,6 +170,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--texts", type=Path, default=Path("../shared/data/texts.txt"), help="real texts, one a line")
     parser.add_argument("--locomo", type=Path, default=_LOCOMO, help="LoCoMo conversations as published, JSON")
     parser.add_argument("--beam", type=Path, default=_BEAM, help="chats of BEAM, a folder")
+    parser.add_argument("--realtalk", type=Path, help="chats of REALTALK, a folder; for contexts")
+    parser.add_argument("--longmemeval", type=Path, help="LongMemEval as published, JSON; for contexts")
     parser.add_argument(
         "--embedder", choices=EMBEDDERS, default="minilm", help="of LoCoMo, the noise floor and the calibration"
     )

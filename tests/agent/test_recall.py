@@ -13,6 +13,7 @@ from memories.agent.payloads import HistoryTurn
 from memories.agent.recalling import by_need, passage, place_of, stems
 from memories.agent.rendering import read, sorted_turns
 from memories.agent.tokens import estimate_tokens
+from memories.errors import ConfigError
 
 START = datetime(2024, 5, 1, 10, tzinfo=UTC)
 ASKED = "What did Ann buy in Lyon?"
@@ -152,7 +153,7 @@ def test_shares_are_settings(tmp_path: Path, memories: Memories) -> None:
     assert parts("9,1,0")[0] > parts("1,9,0")[0]
     assert parts("9,1,0")[1] < parts("1,9,0")[1]
     for wrong in ("1,2", "a,b,c", "0,0,0", "-1,2,3", "50"):
-        with pytest.raises(ValueError, match="CONTEXT_SHARES"):
+        with pytest.raises(ConfigError, match="CONTEXT_SHARES"):
             parts(wrong)
 
 
@@ -208,7 +209,11 @@ def test_sessions_of_several_conversations_stand_in_order_of_time() -> None:
     [
         ("One is red. Two is blue. Three is green. Four is black.", "which is green?", "…Three is green.…"),
         ("Dogs bark.\nCats meow loudly.\nCows moo.", "who meows?", "…Cats meow loudly.…"),
-        ("私は昨日来ました。自転車は赤いです。猫もとても好きですから、飼います。", "自転車", "…自転車は赤いです。…"),
+        (
+            "私は昨日来ました。自転車は赤いです。猫もとても好きですから、飼います。",
+            "自転車",
+            "私は昨日来ました。自転車は赤いです。…",
+        ),
         ("x" * 50, "y", "x" * 20 + "…"),
         ("short", "y", "short"),
     ],

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from memories import ContextBuilder
+from memories.agent.admission import Admission
 from memories.agent.tokens import estimate_tokens
 from memories.embedders.unigram import Unigram
 from memories.embedders.wordpiece import WordPiece
@@ -67,6 +68,7 @@ KINDS = {
     "Hindi": lambda: _sentences("कल मैंने अपनी बहन के साथ एक पुरानी साइकिल खरीदी. बैठक गुरुवार को दस बजे होती है. ") * 16,
     "emoji": lambda: _chars(0x1F600, 0x1F640, 3_000),
 }  # fmt: skip
+EVERYTHING = Admission(suspicious=True)  # base64 is taken for hidden orders
 BUDGETS = (300, 1_000, 2_000, 4_000)
 
 
@@ -108,7 +110,7 @@ def _pieces(text: str, size: int) -> Iterator[str]:
 def test_a_context_is_within_its_budget_and_uses_it(kind: str, tokenizers: list[Callable[[str], int]]) -> None:
     gateway = Talk(KINDS[kind]() * 3)
     for budget in BUDGETS:
-        builder = ContextBuilder(gateway, token_budget=budget, count_tokens=estimate_tokens)  # type: ignore[arg-type]
+        builder = ContextBuilder(gateway, token_budget=budget, admission=EVERYTHING)  # type: ignore[arg-type]
         context = builder.build_context("c", "what now?")
         prompt = builder.format_for_prompt(context)
         assert max(count(prompt) for count in tokenizers) <= budget

@@ -74,8 +74,8 @@ _CAPITALIZED = ((1.16, 0.73), (1.38, 1.0), (1.73, 2.0))
 def estimate_tokens(text: str) -> int:
     """Return an upper bound of the tokens of a text.
 
-    It held for every sample of 600 characters or more, and is 6 % too high on average there; see `docs/context.md`. If
-    it must be exact, pass the counter of your model to `ContextBuilder`.
+    It held for every sample of 600 characters or more; docs/conversations.md says how close it is. If it must be exact,
+    pass the counter of your model to `ContextBuilder`.
     """
     bpe = unigram = pieces = 0.0
     for run in _RUN.findall(text):
