@@ -69,7 +69,7 @@ KINDS = {
     "emoji": lambda: _chars(0x1F600, 0x1F640, 3_000),
 }  # fmt: skip
 EVERYTHING = Admission(suspicious=True)  # base64 is taken for hidden orders
-BUDGETS = (300, 1_000, 2_000, 4_000)
+BUDGETS = (500, 1_000, 2_000, 4_000)
 
 
 @pytest.fixture(scope="module")

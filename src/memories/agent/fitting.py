@@ -21,7 +21,7 @@ NEWEST = 60  # tokens that the newest turn may have, however small the share
 HITS = 10  # for so many passages at least there should be room
 SHORTEST, LONGEST = 400, 2_000  # characters of a passage of a long text
 SHORTEST_PART = 80  # characters of a turn that is cut because it is the last one that finds room
-_SQUEEZED = 0.85  # of the characters that there is room for, since tokens are not spread evenly
+_SQUEEZED = 0.92  # of the characters that there is room for, since tokens are not spread evenly
 _LETTERS = 3.5  # in a token, as a guess at how long passages may be
 _GAP = " …"
 
@@ -46,7 +46,7 @@ def longest_passage(room: int | None) -> int:
     """Return how many characters of a recalled turn are shown at most where there is room for so many tokens."""
     if room is None:
         return LONGEST
-    return min(LONGEST, max(SHORTEST, round(room * _LETTERS / HITS)))
+    return min(LONGEST, max(SHORTEST, int(room * _LETTERS / HITS) // 100 * 100))
 
 
 class Fitter:
@@ -61,6 +61,7 @@ class Fitter:
             words: What passages are chosen by; see `recalling.stems`.
         """
         self._count, self._shares, self._words = functools.cache(count), shares, words
+        self._cuts: dict[tuple[int, int], tuple[HistoryTurn, HistoryTurn]] = {}
         self._sizes: dict[int, tuple[HistoryTurn, int]] = {}  # by identity; the turn is kept, so that it stays its own
 
     def fit(self, parts: Parts, room: int) -> Parts:
@@ -125,7 +126,7 @@ class Fitter:
         for turn in turns:
             if place_of(turn) in shown or room <= 0:
                 continue
-            shorter = recalling.cut(turn, self._words, longest)
+            shorter = self._cut(turn, longest)
             beside = self._count(_GAP) + (0 if _day(turn) in days else self._heading(turn, None))
             size = self._turn(shorter) + beside
             if size > room and not squeezed:  # what is left goes to the best one that does not fit, in part
@@ -139,6 +140,12 @@ class Fitter:
                 chosen.append(shorter)
                 days.add(_day(turn))
         return chosen
+
+    def _cut(self, turn: HistoryTurn, size: int) -> HistoryTurn:
+        """Return a turn with at most so much of its text; fitting anew does not cut it anew."""
+        if (id(turn), size) not in self._cuts:
+            self._cuts[id(turn), size] = turn, recalling.cut(turn, self._words, size)
+        return self._cuts[id(turn), size][1]
 
     def _turns(self, turns: Sequence[HistoryTurn]) -> int:
         """Return how many tokens turns have at most, in their order, with what stands between them."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from memories.agent.gateway import MemoryGateway
 
 _log = logging.getLogger(__name__)
-BESIDE_HITS = 20  # best hits whose neighbours are read
+BESIDE_HITS = 6  # best hits whose neighbours are read
 FAR = 8  # two hits that are no further apart are read together
 _Part = TypeVar("_Part")
 
