@@ -18,6 +18,7 @@ from bench.retrieval.metrics import DEPTH
 from bench.retrieval.vectors import KeptVectors
 from memories import Memories, TurnDraft, load_config
 from memories.models import MAX_TURN_CHARACTERS
+from memories.write.parts import split
 
 NAMES = ("memories", "fts5", "dense", "rrf", "chroma")
 _RRF_K = 60  # Cormack, Clarke and Büttcher, 2009
@@ -62,7 +63,8 @@ def texts(names: Sequence[str], pools: Sequence[Pool]) -> Iterator[str]:
     """Yield the texts whose vectors these systems need; questions are not among them."""
     for pool in pools:
         if "memories" in names:
-            yield from (part for turn in pool.turns for part in parts(turn.text))
+            for turn in pool.turns:
+                yield from split(turn.text) if len(turn.text) > MAX_TURN_CHARACTERS else (turn.text,)
         if {"dense", "rrf"} & set(names):
             yield from (turn.said for turn in pool.turns)
         if "chroma" in names:

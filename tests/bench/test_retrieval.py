@@ -572,16 +572,6 @@ def test_a_message_that_no_turn_can_hold_is_found_as_one(here: Path) -> None:
     assert found.count("3/8") == 1
 
 
-@pytest.mark.parametrize("between", ["\n\n", "\n", " ", ""])
-def test_parts_of_a_message_lose_no_word(between: str) -> None:
-    text = between.join(["abcdefghi"] * 30_000)
-    cut = systems.parts(text)
-    assert len(cut) > 2
-    assert all(0 < len(part) <= 100_000 for part in cut)
-    assert between.join(cut) == text
-    assert systems.parts("short") == ["short"]
-
-
 def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress.shown("storing", 2) as advance:
