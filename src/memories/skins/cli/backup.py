@@ -19,8 +19,7 @@ from memories.skins.cli.options import (
     with_settings,
 )
 from memories.skins.cli.output import emit, note
-from memories.skins.cli.progress import Bar
-from memories.skins.cli.session import texts
+from memories.skins.cli.session import Bar, texts
 from memories.stores.records import Finding
 
 if TYPE_CHECKING:

@@ -7,7 +7,15 @@ import click
 
 from memories.errors import InvalidInput
 from memories.skins import shapes
-from memories.skins.cli.options import whole_number
+from memories.skins.cli.options import (
+    command,
+    dry_run_option,
+    in_session,
+    option,
+    show_option,
+    where_option,
+    whole_number,
+)
 from memories.skins.cli.output import changing, confirm, emit, note
 from memories.skins.cli.session import texts
 from memories.validate import MAX_LIMIT
@@ -117,3 +125,26 @@ def _undo(memories: "Memories", done: "Affected") -> str | None:
         return None
     namespace = "" if memories.namespace == SHARED else f" --namespace {memories.namespace}"
     return f"memory rollback{namespace} --to {to_iso(done.undo_to)} --where {quote(done.undo_where)}"
+
+
+@command(
+    epilog='memory rollback --to "2 hours ago" --dry-run\n'
+    "memory rollback --to 2026-05-01T09:00 --where 'by = claude-code'"
+)
+@option("--to", "to", metavar="TIME", required=True, help="The time to go back to; a date means its beginning.")
+@where_option
+@dry_run_option
+@show_option
+@in_session(reads=False)
+def rollback(memories: "Memories", to: str, where: str | None, dry_run: bool, show: str | None) -> int:
+    """Put memories back as they were at a time.
+
+    What was created since is deleted, what was changed gets a version that says what it said, what was deleted or
+    replaced is restored. Nothing is lost: the answer names the command that undoes it. Turns stay as they are. With
+    --where, only memories of which a version since then, or else the latest one, meets it. Exits 1 if some could not be
+    put back.
+    """
+    return told(memories, lambda: memories.rollback(to, where=where, dry_run=dry_run), show)
+
+
+COMMANDS = (rollback,)

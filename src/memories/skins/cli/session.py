@@ -1,9 +1,9 @@
-"""One run of a command: its settings, what it reads from standard input, and how it renders answers."""
+"""One run of a command: its settings, what it reads from standard input, how it renders answers, how far it is."""
 
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from memories.errors import InvalidInput
 from memories.skins.cli.output import note, set_format
@@ -55,3 +55,38 @@ def read_argument(given: str, name: str, most: int = MAX_CONTENT_BYTES) -> str:
         raise InvalidInput(
             f"line {line} of {name} is not UTF-8 (byte 0x{data[exc.start]:02x} at {exc.start}); save it as UTF-8"
         ) from None
+
+
+class Bar:
+    """Shows on a terminal how far something is; says nothing elsewhere. It is a context manager."""
+
+    def __init__(self) -> None:
+        """Show nothing yet."""
+        self._shown = sys.stderr.isatty()
+        self._what = ""
+        self._bar: Any = None
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Show how much of it is done."""
+        if not self._shown:
+            return
+        if self._bar is None or what != self._what or done < self._bar.pos:
+            self.close()
+            self._what = what
+            import click
+
+            self._bar = click.progressbar(length=total, label=what, file=sys.stderr).__enter__()
+        self._bar.length = total
+        self._bar.update(done - self._bar.pos)
+
+    def close(self) -> None:
+        """End the line."""
+        if self._bar is not None:
+            self._bar.render_finish()
+            self._bar = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -30,8 +30,7 @@ from memories.skins.cli.options import (
     with_settings,
 )
 from memories.skins.cli.output import changing, emit, note, watch
-from memories.skins.cli.progress import Bar
-from memories.skins.cli.session import read_argument, texts
+from memories.skins.cli.session import Bar, read_argument, texts
 from memories.validate import shown
 
 if TYPE_CHECKING:
