@@ -28,7 +28,7 @@ MODULES = [
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
     "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay
-        trust < times config < ids http_client < stores < embedders versions turns lookup < where < write search <
+        trust < times config < ids http_client < stores < embedders versions turns < lookup < conversations where < write search <
         transfer < service < agent < skins < __main__ langgraph""",
     "memories.stores": """records < damage words copies sql chain sound < protocol columns < logged <
         sqlite postgres documents < chroma qdrant files""",

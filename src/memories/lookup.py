@@ -13,8 +13,10 @@ from memories.stores.damage import refusal
 from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record
 from memories.times import mixes_zones, to_millis, to_moment
+from memories.versions import scoped_key
 
 _PAGE = 500  # that are read at once for an expression that few may meet
+_MOST_PROJECTS = 200  # that are asked for a key
 _MOST_VERSIONS = 1_000_000  # more than one memory has
 
 
@@ -122,6 +124,40 @@ class Lookup(NamedTuple):
             refuse_damaged(self.store, where, mark)
         return found[0] if found else None
 
+    def group_with_key(self, key: str, project: str | None = None) -> str:
+        """Return the id of the memory that has a key; the caller's own namespace goes before the shared one.
+
+        Args:
+            key: The key.
+            project: The project that it belongs to. One outside of projects that is valid in all will do as well.
+
+        Raises:
+            NotFound: None has it; the message says which projects have one.
+            InvalidInput: It can be no key, or the project no tag.
+            StoreDamaged: The one that has it can't be trusted.
+        """
+        key = validate.key(key)
+        tags = {} if project is None else validate.tags({"project": project})
+        for namespace in self.readable:
+            own = self._replace(namespace=namespace)
+            found = own.by_key(scoped_key(key, tags))
+            if found is None and tags and (found := own.by_key(key)) is not None and not is_global(found):
+                found = None
+            if found is not None:
+                return found.ref.group
+        raise NotFound(f'Memory not found: none has the key "{key}"{self._where_a_key_is(key, project)}')
+
+    def _where_a_key_is(self, key: str, project: str | None) -> str:
+        """Return where a key was looked for, and which projects have it, as the end of a sentence."""
+        place = " outside of projects" if project is None else f' in the project "{project}"'
+        projects = self.store.values(Collection.MEMORY, self.readable, "project")[:_MOST_PROJECTS]
+        having = [
+            name for name in projects if self.store.count(self.where(key=scoped_key(key, {"project": name})), at_most=1)
+        ]
+        if project is not None and self.store.count(self.where(key=key), at_most=1):
+            return f"{place}; one outside of projects has it"
+        return f"{place}; it is there with --project {', '.join(having)}" if having else place
+
     def versions(self, memory_id: str) -> list[Record]:
         """Return every version of a memory, oldest first; also of a deleted one.
 
@@ -198,6 +234,11 @@ class Lookup(NamedTuple):
                 count = "more than 10" if len(matches) > 10 else str(len(matches))
                 raise AmbiguousId(f'"{prefix}" fits {count} memories; give more digits of the id', matches[:10])
         raise NotFound("Memory not found")
+
+
+def is_global(record: Record) -> bool:
+    """Return whether a memory is marked as valid in every project."""
+    return record.labels.get("global", "").lower() == "true"
 
 
 def waiting(where: Filter) -> Filter:

@@ -603,22 +603,17 @@ class Memories:
         self._count_access([latest])
         return self._memory(latest)
 
-    def get_by_key(self, key: str, *, project: str | None = None) -> Memory:
-        """Return the memory of one's own namespace that has a key.
+    def id_of_key(self, key: str, *, project: str | None = None) -> str:
+        """Return the id of the memory that has a key.
 
         Args:
-            key: The key.
-            project: The project that it is tagged with, if it is: each has its own keys.
+            key: Its key, such as `user/editor`.
+            project: The project that it belongs to; each project has keys of its own.
 
         Raises:
-            NotFound: None has it.
+            NotFound: None that you read has it; your own namespace goes before `shared`.
         """
-        labels = {} if project is None else {"project": project}
-        latest = self._lookup.by_key(versions.scoped_key(validate.key(key), labels))
-        if latest is None:
-            raise NotFound("Memory not found")
-        self._count_access([latest])
-        return self._memory(latest)
+        return self._lookup.group_with_key(key, project)
 
     def history(self, memory_id: str) -> History:
         """Return every version of a memory, oldest first; also of a deleted one.

@@ -7,7 +7,7 @@ Here is only the table of commands and the page that lists them, so that neither
 COMMANDS = {
     "create": ("memories", "Remember", "Store a memory, unless it is already there."),
     "search": ("search", "Recall", "Find memories or conversation turns, best match first."),
-    "get": ("search", "Recall", "Show one memory."),
+    "get": ("search", "Recall", "Show one memory, or several."),
     "list": ("search", "Recall", "List memories, newest first."),
     "history": ("search", "Recall", "Show every version of a memory, oldest first."),
     "tags": ("search", "Recall", "List tags and how many memories have each."),

@@ -1,11 +1,11 @@
-"""What commands do to many memories at once, by an expression: delete, forget, tag; and how they tell it."""
+"""What commands do to several memories: to each that is named, or to all that meet an expression; the undo of that."""
 
-from shlex import quote
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from memories.errors import InvalidInput
+from memories.errors import InvalidInput, RequestError
 from memories.skins import shapes
 from memories.skins.cli.options import (
     command,
@@ -16,29 +16,114 @@ from memories.skins.cli.options import (
     where_option,
     whole_number,
 )
-from memories.skins.cli.output import changing, confirm, emit, note
-from memories.skins.cli.session import texts
+from memories.skins.cli.output import changing, confirm, emit, note, so_far
+from memories.skins.cli.session import read_argument, texts
 from memories.validate import MAX_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from memories.service import Memories
     from memories.write.many import Affected
 
+Result = TypeVar("Result")
+
 _SHOWN = 10
+_ERRORS = 20  # that are told one by one
+_MAX_INPUT_BYTES = 4_194_304  # of ids
 _SHOW = f"show must be a whole number from 0 to {MAX_LIMIT}"
 
 
-def one_or_many(memory_id: str | None, where: str | None, dry_run: bool) -> None:
-    """Check that a command is given one memory or an expression.
+class Named(NamedTuple):
+    """The memories that a command line names.
+
+    Attributes:
+        ids: Their ids as they were given, each once.
+        several: Whether the answer is a list: more than one was given, or they came from standard input.
+    """
+
+    ids: Sequence[str]
+    several: bool
+
+
+def named(memories: "Memories", given: Sequence[str], key: str | None = None, project: str | None = None) -> Named:
+    """Return the memories that are named by their ids, by `-` for ids on standard input, or by a key.
 
     Raises:
-        InvalidInput: It is given both, or neither, or --dry-run for one.
+        InvalidInput: None is, or some in two ways.
+        NotFound: None has the key.
     """
-    if memory_id is not None and where is not None:
-        raise InvalidInput("ID and --where do not go together; give one of them")
-    if memory_id is None and where is None:
+    if key is not None:
+        if given:
+            raise InvalidInput("ID and --key do not go together; give one of them")
+        return Named([memories.id_of_key(key, project=project)], several=False)
+    if project is not None:
+        raise InvalidInput("--project goes with --key here, for each project has keys of its own")
+    if not given:
+        raise click.UsageError("Missing argument 'ID', or --key.")
+    ids = [name for each in given for name in (ids_from_input() if each == "-" else [each])]
+    if not ids:
+        raise InvalidInput("standard input has no ids; write one on each line")
+    return Named(list(dict.fromkeys(ids)), several=len(given) > 1 or "-" in given)
+
+
+def ids_from_input() -> list[str]:
+    """Return the ids on standard input, which stand between blanks or line ends."""
+    return read_argument("-", "ids", _MAX_INPUT_BYTES).split()
+
+
+def each_of(
+    memories_named: Named,
+    run: "Callable[[str], Result]",
+    shape: "Callable[[Result], dict[str, Any]]",
+    text: "Callable[[Result], str]",
+    done: str = "",
+) -> int:
+    """Do something to each memory that is named, and print the answers; return the exit code.
+
+    One that can't be found or changed is told, and costs no other one its answer.
+
+    Args:
+        memories_named: Which.
+        run: Does it.
+        shape: Makes the JSON of one.
+        text: Makes the text of one.
+        done: What it is to have been done to, such as `deleted`, if it changes anything.
+    """
+    if not memories_named.several:
+        [only] = memories_named.ids
+        result = changing(lambda: run(only), lambda _: f"{only} was {done}") if done else run(only)
+        emit(shape(result), lambda: text(result))
+        return 0
+    results: list[Result] = []
+    errors: list[dict[str, str]] = []
+    for name in memories_named.ids:
+        if done:
+            so_far(f"{len(results)} of {len(memories_named.ids)} were {done}; running it again does the rest")
+        try:
+            results.append(run(name))
+        except RequestError as exc:
+            errors.append({"id": name, "error": str(exc)})
+    if done:
+        so_far(f"{len(results)} of {len(memories_named.ids)} were {done}; running it again does the rest")
+    told = {"results": [shape(result) for result in results], "count": len(results)}
+    emit(told | ({"errors": errors} if errors else {}), lambda: "\n\n".join(map(text, results)) or "Nothing here.")
+    for error in errors[:_ERRORS]:
+        note(f"{error['id']}: {error['error']}")
+    if len(errors) > _ERRORS:
+        note(f"and {len(errors) - _ERRORS} more")
+    return 1 if errors else 0
+
+
+def some_or_where(given: Sequence[str], key: str | None, where: str | None, dry_run: bool) -> None:
+    """Check that a command is given memories by name, or an expression.
+
+    Raises:
+        InvalidInput: It is given both, or neither, or --dry-run for some that are named.
+    """
+    if (given or key is not None) and where is not None:
+        raise InvalidInput(f"{'ID' if given else '--key'} and --where do not go together; give one of them")
+    if not given and key is None and where is None:
         raise click.UsageError("Missing argument 'ID', or --where.")
     if dry_run and where is None:
         raise InvalidInput("--dry-run goes with --where; memory get shows one memory")
@@ -60,7 +145,7 @@ def forget_where(memories: "Memories", where: str, scope: str, show: str | None,
 
 
 def change_tags(
-    memories: "Memories", words: "Sequence[str]", where: str | None, show: str | None, *, dry_run: bool
+    memories: "Memories", words: Sequence[str], where: str | None, show: str | None, *, dry_run: bool
 ) -> int:
     """Set, remove, rename or merge tags; the first word says which."""
     from memories.validate import parse_tag
@@ -92,6 +177,8 @@ def _refuse_used(memories: "Memories", new: str) -> None:
     Raises:
         InvalidInput: It is in use.
     """
+    from shlex import quote
+
     key, _, value = new.partition("=")
     used = memories.tags(key)
     if (value in used) if "=" in new else used:
@@ -110,7 +197,7 @@ def told(memories: "Memories", run: "Callable[[], Affected]", show: str | None) 
     return 1 if done.counts.get("left") else 0
 
 
-def tell_copies(also_in: "Sequence[str]") -> None:
+def tell_copies(also_in: Sequence[str]) -> None:
     """Say where what was forgotten may still be."""
     if also_in:
         note(f"Copies made before an upgrade or a move, or kept by a server, may still hold it: {', '.join(also_in)}")
@@ -118,6 +205,8 @@ def tell_copies(also_in: "Sequence[str]") -> None:
 
 def _undo(memories: "Memories", done: "Affected") -> str | None:
     """Return the command that undoes it."""
+    from shlex import quote
+
     from memories.models import SHARED
     from memories.times import to_iso
 

@@ -16,6 +16,7 @@ from memories.skins.cli.options import (
     dry_run_option,
     in_session,
     memory_id,
+    named_options,
     no_redact_option,
     option,
     share,
@@ -27,6 +28,7 @@ from memories.skins.cli.output import changing, confirm, emit
 from memories.skins.cli.session import read_argument, texts
 
 if TYPE_CHECKING:
+    from memories.models import Forgotten, Memory
     from memories.service import Memories
     from memories.write.create import Created
 
@@ -88,6 +90,7 @@ def create(
 @command(
     epilog='memory update 01a1fdf1-92cd-72f2 "Deploys happen on Thursdays"\n'
     "memory update 01a1fdf1-92cd-72f2 --project shop --remove-tag draft\n"
+    "memory list --where 'content ~ checkout' --fields id --format text | memory update - --project shop\n"
     "memory update 01a1fdf1-92cd-72f2 --not-corrects 01a1fdf0-11aa-7c3d"
 )
 @memory_id
@@ -105,70 +108,98 @@ def update(
     remove_tag: Sequence[str],
     not_corrects: str | None,
     no_redact: bool,
-) -> None:
+) -> int:
     """Add a new version of a memory: new text, new tags.
 
-    What is not given stays as it is. CONTENT is the new text, or - to read it from standard input.
+    What is not given stays as it is. CONTENT is the new text, or - to read it from standard input. ID may be - to give
+    all memories whose ids are on standard input the same tags.
     """
+    from memories.skins.cli.many import each_of, named
+
+    if memory_id == "-" and (content is not None or not_corrects is not None):
+        raise InvalidInput("ids from standard input take tags only; update the content of one memory at a time")
     text = None if content is None else read_argument(content, "content")
-    memory = changing(
-        lambda: memories.update(
-            memory_id, text, tags=tags, remove_tags=remove_tag, redact=not no_redact, not_corrects=not_corrects
-        ),
-        lambda done: f"{done.id} was updated, version {done.version}",
-    )
-    emit(shapes.memory(memory), lambda: texts().memory(memory))
+
+    def run(name: str) -> "Memory":
+        return memories.update(
+            name, text, tags=tags, remove_tags=remove_tag, redact=not no_redact, not_corrects=not_corrects
+        )
+
+    return each_of(named(memories, [memory_id]), run, shapes.memory, _as_text, "updated")
 
 
-@command(epilog="memory reinforce 01a1fdf1-92cd-72f2")
-@memory_id
+@command(epilog="memory reinforce 01a1fdf1-92cd-72f2\nmemory reinforce --key team/commits")
+@named_options
 @in_session(reads=True)
-def reinforce(memories: "Memories", memory_id: str) -> None:
-    """Restart the decay of a reinforceable memory."""
-    memory = changing(lambda: memories.reinforce(memory_id), lambda done: f"{done.id} was reinforced")
-    emit(shapes.reinforced(memory), lambda: texts().memory(memory))
+def reinforce(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None) -> int:
+    """Restart the decay of a reinforceable memory.
+
+    ID may be given several times, or as - to read ids from standard input.
+    """
+    from memories.skins.cli.many import each_of, named
+
+    chosen = named(memories, ids, key, project)
+    return each_of(chosen, memories.reinforce, shapes.reinforced, _as_text, "reinforced")
 
 
-@command(epilog="memory delete 01a1fdf1-92cd-72f2\nmemory delete --where 'by = claude-code and since 2h' --dry-run")
-@click.argument("memory_id", metavar="ID", required=False)
+@command(
+    epilog="memory delete 01a1fdf1-92cd-72f2\nmemory delete --where 'by = claude-code and since 2h' --dry-run\n"
+    "memory list --where 'content ~ draft' --format compact | cut -d ' ' -f 1 | memory delete -"
+)
+@named_options
 @where_option
 @dry_run_option
 @show_option
 @in_session(reads=True)
-def delete(memories: "Memories", memory_id: str | None, where: str | None, dry_run: bool, show: str | None) -> int:
+def delete(
+    memories: "Memories",
+    ids: Sequence[str],
+    key: str | None,
+    project: str | None,
+    where: str | None,
+    dry_run: bool,
+    show: str | None,
+) -> int:
     """Delete a memory; restore brings it back.
 
-    With --where, all memories of your own namespace that meet the expression; the answer names the command that brings
-    them back.
+    ID may be given several times, or as - to read ids from standard input. With --where, all memories of your own
+    namespace that meet the expression; the answer names the command that brings them back.
     """
-    from memories.skins.cli.many import delete_where, one_or_many
+    from memories.skins.cli.many import delete_where, each_of, named, some_or_where
 
-    one_or_many(memory_id, where, dry_run)
+    some_or_where(ids, key, where, dry_run)
     if where is not None:
         return delete_where(memories, where, show, dry_run=dry_run)
-    assert memory_id is not None
-    memory = changing(lambda: memories.delete(memory_id), lambda done: f"{done.id} was deleted")
-    emit(shapes.deleted(memory), lambda: texts().deleted(memory))
-    return 0
+    return each_of(
+        named(memories, ids, key, project),
+        memories.delete,
+        shapes.deleted,
+        lambda found: texts().deleted(found),
+        "deleted",
+    )
 
 
 @command(epilog="memory restore 01a1fdf1-92cd-72f2\nmemory restore backups/memories-20260102T100000Z.db --replace")
-@click.argument("wanted", metavar="ID|FILE")
+@click.argument("wanted", nargs=-1, required=True, metavar="ID|FILE")
 @option("--replace", is_flag=True, help="FILE: put the store that is there aside, under a name that is told.")
 @in_session(reads=True)
-def restore(memories: "Memories", wanted: str, replace: bool) -> None:
+def restore(memories: "Memories", wanted: Sequence[str], replace: bool) -> int:
     """Bring back a deleted memory, or a whole store from a backup.
 
-    ID is a deleted or superseded memory. FILE is what memory backup or memory export wrote, or the snapshot of an
-    upgrade; write ./FILE where it looks like an ID. It is checked as a whole before the store is touched.
+    ID is a deleted or superseded memory; several may be given, or - to read ids from standard input. FILE is what
+    memory backup or memory export wrote, or the snapshot of an upgrade; write ./FILE where it looks like an ID. It is
+    checked as a whole before the store is touched.
     """
-    if replace or _is_file(wanted):
+    if replace or any(each != "-" and _is_file(each) for each in wanted):
         from memories.skins.cli.backup import restore_store
 
-        restore_store(memories.config, wanted, replace=replace)
-        return
-    memory = changing(lambda: memories.restore(wanted), lambda done: f"{done.id} was restored")
-    emit(shapes.memory(memory), lambda: texts().memory(memory))
+        if len(wanted) > 1:
+            raise InvalidInput("a store is restored from one FILE; give it alone")
+        restore_store(memories.config, wanted[0], replace=replace)
+        return 0
+    from memories.skins.cli.many import each_of, named
+
+    return each_of(named(memories, wanted), memories.restore, shapes.memory, _as_text, "restored")
 
 
 def _is_file(wanted: str) -> bool:
@@ -191,7 +222,7 @@ def _exists(wanted: str) -> bool:
 @command(
     epilog="memory forget 01a1fdf1-92cd-72f2 --yes\nmemory forget --where 'conversation = standup' --in all --dry-run"
 )
-@click.argument("memory_id", metavar="ID", required=False)
+@named_options
 @where_option
 @option(
     "--in", "scope", metavar="WHAT", values=SCOPES, section="Filters",
@@ -203,7 +234,9 @@ def _exists(wanted: str) -> bool:
 @in_session(reads=True)
 def forget(
     memories: "Memories",
-    memory_id: str | None,
+    ids: Sequence[str],
+    key: str | None,
+    project: str | None,
     where: str | None,
     scope: str | None,
     dry_run: bool,
@@ -212,30 +245,39 @@ def forget(
 ) -> int:
     """Erase a memory for good, every version of it.
 
-    No byte of it stays in the store, and nothing brings it back. With --where, all memories or turns of your own
-    namespace that meet the expression; memories are judged by their latest version, deleted ones too.
+    No byte of it stays in the store, and nothing brings it back. ID may be given several times, or as - to read ids
+    from standard input. With --where, all memories or turns of your own namespace that meet the expression; memories
+    are judged by their latest version, deleted ones too.
     """
-    from memories.skins.cli.many import forget_where, one_or_many, tell_copies
+    from memories.skins.cli.many import each_of, forget_where, named, some_or_where, tell_copies
 
-    one_or_many(memory_id, where, dry_run)
+    some_or_where(ids, key, where, dry_run)
     if where is not None:
         return forget_where(memories, where, scope or "memories", show, dry_run=dry_run, yes=yes)
-    assert memory_id is not None
     if scope is not None:
         raise InvalidInput("--in goes with --where; turns of a conversation: memory turns forget CONVERSATION")
-    if not yes and not confirm(_question(memories, memory_id)):
+    chosen = named(memories, ids, key, project)
+    if not yes and not confirm(_question(memories, chosen.ids)):
         return 1
-    forgotten = changing(lambda: memories.forget(memory_id), lambda done: f"{done.id} was forgotten for good")
-    emit(shapes.forgotten(forgotten), lambda: f"Forgotten for good: {forgotten.id}")
-    tell_copies(forgotten.also_in)
-    return 0
+    copies: list[str] = []
+
+    def run(name: str) -> "Forgotten":
+        done = memories.forget(name)
+        copies.extend(done.also_in)
+        return done
+
+    code = each_of(chosen, run, shapes.forgotten, lambda done: f"Forgotten for good: {done.id}", "forgotten for good")
+    tell_copies(list(dict.fromkeys(copies)))
+    return code
 
 
-def _question(memories: "Memories", memory_id: str) -> str:
+def _question(memories: "Memories", ids: Sequence[str]) -> str:
+    if len(ids) > 1:
+        return f"Forget {len(ids)} memories for good, beginning with {ids[0]}?"
     try:
-        return str(texts().forget_question(memories.history(memory_id)))
+        return str(texts().forget_question(memories.history(ids[0])))
     except StoreDamaged:
-        return f"Forget {memory_id} for good? It is damaged and can't be shown."
+        return f"Forget {ids[0]} for good? It is damaged and can't be shown."
 
 
 def _stored(created: "Created", *, force: bool) -> str:
@@ -247,6 +289,10 @@ def _stored(created: "Created", *, force: bool) -> str:
         return f"nothing new was stored, {done}"
     again = "; with --force, running it again stores it twice" if force else "; running it again stores nothing twice"
     return f"stored as {created.memory.id}{again}"
+
+
+def _as_text(found: "Memory") -> str:
+    return str(texts().memory(found))
 
 
 COMMANDS = (create, update, reinforce, delete, restore, forget)

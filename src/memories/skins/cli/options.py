@@ -96,6 +96,11 @@ command = functools.partial(click.command, cls=Command)
 option = functools.partial(click.option, cls=Option)
 
 memory_id = click.argument("memory_id", metavar="ID")
+_NAMED = (
+    click.argument("ids", nargs=-1, metavar="[ID]..."),
+    option("--key", metavar="KEY", section="Filters", help="The memory with this key, instead of an ID."),
+    option("--project", metavar="NAME", section="Filters", help="With --key: the project that the key belongs to."),
+)
 format_option = option(
     "--format", "output", metavar="json|text", values=("json", "text"), section="Output",
     help="How to print. [default: text on a terminal, else json]",
@@ -276,6 +281,11 @@ def rule_options(command: Decorated) -> Decorated:
 def tag_options(command: Decorated) -> Decorated:
     """Give a command the options that set tags, and pass it `tags`, a dict of them all."""
     return _gathering(_TAGS, command)
+
+
+def named_options(command: Decorated) -> Decorated:
+    """Give a command what names memories, and pass it `ids`, `key` and `project`; see `many.named`."""
+    return _with(_NAMED, command)  # type: ignore[return-value]
 
 
 def filter_options(command: Decorated) -> Decorated:

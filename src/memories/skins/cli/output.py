@@ -53,6 +53,12 @@ def changing(run: Callable[[], Result], tell: Callable[[Result], str]) -> Result
     return result
 
 
+def so_far(done: str) -> None:
+    """Remember how far a run of many steps has come, for when it is cut short; see `changing`."""
+    global _changed  # noqa: PLW0603 - see `begin`
+    _changed = done
+
+
 def interrupted() -> int:
     """Print what is known of a run that Ctrl-C ended; return the exit code."""
     if _changed is None:

@@ -8,6 +8,7 @@ import click
 
 from memories.errors import InvalidInput
 from memories.skins import shapes
+from memories.skins.cli.many import ids_from_input
 from memories.skins.cli.memories import NOT_STORED
 from memories.skins.cli.options import Group, in_session, limit_option, memory_id, option, rule_options, whole_number
 from memories.skins.cli.output import changing, emit, note
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from memories.service import Memories
     from memories.write.review import Reviewed
 
-_MAX_INPUT_BYTES = 4_194_304  # of ids
 _all = option("--all", "everything", is_flag=True, section="Filters", help="All that waits.")
 _dry_run = option("--dry-run", is_flag=True, help="Change nothing, only show what would happen.")
 
@@ -163,7 +163,7 @@ def _chosen(
         raise InvalidInput("name memories, or choose them by --all and filters, not both")
     if not ids and not everything and not which:
         raise InvalidInput("name the memories by their ids, or choose them by --all or a filter, such as --import ID")
-    piped = read_argument("-", "ids", _MAX_INPUT_BYTES).split() if "-" in ids else []
+    piped = ids_from_input() if "-" in ids else []
     named = [each for each in ids if each != "-"]
     return named, piped if ids else memories.review.select(**which)
 

@@ -14,7 +14,7 @@ from memories.skins.cli.options import (
     filter_options,
     in_session,
     limit_option,
-    memory_id,
+    named_options,
     option,
     origin_options,
     pending_option,
@@ -30,6 +30,7 @@ from memories.skins.cli.session import read_argument, texts
 from memories.validate import shown
 
 if TYPE_CHECKING:
+    from memories.models import Memory
     from memories.search.search import Scope
     from memories.service import Memories
 
@@ -99,27 +100,34 @@ def search(
     emit(shapes.found(found, explain=explain), lambda: texts().found(found, explain=explain))
 
 
-@command(epilog="memory get 01a1fdf1-92cd-72f2")
-@memory_id
+@command(epilog="memory get 01a1fdf1-92cd-72f2\nmemory get --key user/editor\nmemory get --key port --project shop")
+@named_options
 @in_session(reads=True)
-def get(memories: "Memories", memory_id: str) -> None:
-    """Show one memory.
+def get(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None) -> int:
+    """Show one memory, or several.
 
-    ID is the memory's id, or its first 8 or more characters if no other id begins with them.
+    ID is the memory's id, or its first 8 or more characters if no other id begins with them. Several may be given, or -
+    to read ids from standard input. Exits 1 if one of them is not there; the others are shown all the same.
     """
-    memory = memories.get(memory_id)
-    emit(shapes.memory(memory), lambda: texts().memory(memory))
+    from memories.skins.cli.many import each_of, named
+
+    return each_of(named(memories, ids, key, project), memories.get, shapes.memory, _as_text)
 
 
-@command(epilog="memory history 01a1fdf1-92cd-72f2")
-@memory_id
+@command(epilog="memory history 01a1fdf1-92cd-72f2\nmemory history --key user/editor")
+@named_options
 @in_session(reads=True)
-def history(memories: "Memories", memory_id: str) -> None:
+def history(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None) -> None:
     """Show every version of a memory, oldest first.
 
     Deleted memories have a history too.
     """
-    versions = memories.history(memory_id)
+    from memories.skins.cli.many import named
+
+    chosen = named(memories, ids, key, project)
+    if chosen.several:
+        raise InvalidInput("the history of one memory is shown at a time; give one ID")
+    versions = memories.history(chosen.ids[0])
     emit(shapes.history(versions), lambda: texts().history(versions))
 
 
@@ -203,6 +211,10 @@ def tags(
     counts = memories.tags(key, **written)
     emit(shapes.tags(key, counts), lambda: texts().tags(key, counts))
     return 0
+
+
+def _as_text(found: "Memory") -> str:
+    return str(texts().memory(found))
 
 
 COMMANDS = (search, get, history, list_, tags)
