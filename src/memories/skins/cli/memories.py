@@ -1,6 +1,7 @@
 """Commands that write memories: create, update, reinforce, delete, restore, forget."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,9 +39,16 @@ _POLICIES = ("stable", "contextual", "reinforceable")
 
 @command(
     epilog='memory create "Deploys happen on Tuesdays" --project shop --type fact\n'
-    "git log -1 | memory create - --tag source=git --decay contextual"
+    "git log -1 | memory create - --tag source=git --decay contextual\n"
+    "memory create --lines notes.txt --project shop\n"
+    "memory create --jsonl - <facts.jsonl"
 )
-@click.argument("content")
+@click.argument("content", required=False)
+@option(
+    "--jsonl", metavar="FILE",
+    help="Store many: a JSON object on each line, with content, tags, key, decay and so on; - is standard input.",
+)  # fmt: skip
+@option("--lines", metavar="FILE", help="Store many: a text on each line; - is standard input.")
 @option(
     "--decay", metavar="POLICY", values=_POLICIES,
     help="How confidence ages: stable, contextual or reinforceable. [default: stable]",
@@ -58,7 +66,9 @@ _POLICIES = ("stable", "contextual", "reinforceable")
 @in_session(reads=False)
 def create(
     memories: "Memories",
-    content: str,
+    content: str | None,
+    jsonl: str | None,
+    lines: str | None,
     tags: Mapping[str, str],
     decay: str | None,
     key: str | None,
@@ -71,11 +81,24 @@ def create(
     """Store a memory, unless it is already there.
 
     CONTENT is the text, or - to read it from standard input. If the same text is there, what this one adds is merged
-    into that memory ("stored": false, "merged"), exit 0. Exits 3 if it was not stored: a duplicate.
+    into that memory ("stored": false, "merged"), exit 0. Exits 3 if it was not stored: a duplicate. --jsonl and --lines
+    tell what became of each line, and the other options hold for all of them: exits 1 if a line was refused, else 3 if
+    one is a duplicate.
     """
-    text = read_argument(content, "content")
     sure = share(confidence, "confidence")
-    draft = Draft(text, tags, decay, key, supersedes, sure, source=source)
+    draft = Draft("", tags, decay, key, supersedes, sure, source=source)
+    if jsonl is not None or lines is not None:
+        from memories.skins.cli.bulk import Plan, create_lines
+
+        if content is not None or None not in (jsonl, lines):
+            raise InvalidInput("CONTENT, --jsonl and --lines do not go together; give one of them")
+        if key is not None or supersedes is not None:
+            raise InvalidInput("--key and --supersedes name one memory; with --jsonl each line has its own")
+        plan = Plan(jsonl is not None, draft, force, redact=not no_redact)
+        return create_lines(memories, jsonl or lines or "", plan)
+    if content is None:
+        raise click.UsageError("Missing argument 'CONTENT'.")
+    draft = replace(draft, content=read_argument(content, "content"))
     try:
         created = changing(
             lambda: memories.create_many([draft], force=force, redact=not no_redact)[0],

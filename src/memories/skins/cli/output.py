@@ -118,6 +118,11 @@ def emit(answer: Mapping[str, Any], text: Callable[[], str], *, stream: TextIO |
     say(text() if _format == "text" else _to_json(answer, stream.isatty()), stream)
 
 
+def emit_lines(answers: Sequence[Mapping[str, Any]], text: Callable[[], Sequence[str]]) -> None:
+    """Print answers, each on a line of its own: as JSON, or as the texts that `text` makes of them."""
+    say("\n".join(text() if _format == "text" else [_to_json(answer, indented=False) for answer in answers]))
+
+
 def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
     """Print an error to standard error, one sentence; return the exit code."""
     from memories.redaction.redactor import redact
