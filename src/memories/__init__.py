@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         LogCheck,
         LogEntry,
         Memory,
+        NamespaceCounts,
         Page,
         Status,
         Version,
@@ -76,7 +77,7 @@ __all__ = [
     "Considered", "ContextBuildError", "ContextBuilder", "ContextPackage", "Conversation", "ConversationFilters",
     "ConversationPage", "Created", "DecayPolicy", "Draft", "Embedder", "EmbedderError", "EmbedderMismatch",
     "Explanation", "Forgotten", "History", "HistoryTurn", "Hit", "InvalidInput", "LogCheck", "LogEntry", "LogFilters",
-    "MCPError", "Memories", "MemoriesError", "Memory", "MemoryGateway", "MemoryItem", "MemoryPolicy", "NotFound",
+    "MCPError", "Memories", "MemoriesError", "Memory", "MemoryGateway", "MemoryItem", "MemoryPolicy", "NamespaceCounts", "NotFound",
     "NotReinforceable", "Origin", "Page", "RequestError", "SchemaTooNew", "SearchFilters", "Similar", "Space", "Status",
     "Step", "Store", "StoreBusy", "StoreDamaged", "StoreError", "StoreUnreachable", "SystemFault", "Turn", "TurnDraft",
     "TurnFilters", "Version", "__version__", "load_config",
@@ -101,7 +102,10 @@ _HOMES = {
             "NotFound NotReinforceable RequestError SchemaTooNew StoreBusy StoreDamaged StoreError "
             "StoreUnreachable SystemFault"
         ),
-        "models": "Actor Change DecayPolicy Draft Forgotten History LogCheck LogEntry Memory Page Status Version",
+        "models": (
+            "Actor Change DecayPolicy Draft Forgotten History LogCheck LogEntry Memory NamespaceCounts Page Status "
+            "Version"
+        ),
         "origin": "Origin",
         "search.results": "Considered Explanation Hit",
         "search.search": "SearchFilters",

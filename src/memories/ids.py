@@ -66,6 +66,11 @@ def new_id(created_at: datetime) -> str:
     return hyphenated(f"{value:032x}")
 
 
+def id_prefix(moment: datetime) -> str:
+    """Return how the ids of a millisecond begin; those of later ones are greater."""
+    return hyphenated(f"{min(max(to_millis(moment), 0), _MAX_MILLIS):012x}")
+
+
 def parse_id(text: str) -> str:
     """Return an id, or a prefix of one, in its canonical form.
 

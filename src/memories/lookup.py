@@ -1,21 +1,26 @@
 """Memories that are looked up rather than searched: one by its id, a prefix of it or its key, and pages of many."""
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from memories import validate
 from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
-from memories.ids import ID_LENGTH, parse_id, storable
+from memories.ids import ID_LENGTH, MIN_PREFIX, id_prefix, parse_id, storable
 from memories.models import PENDING
 from memories.origin import HELD, TRUSTS, labels_for
 from memories.stores.damage import refusal
 from memories.stores.protocol import Store, refuse_damaged
-from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record
+from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
 from memories.times import mixes_zones, to_millis, to_moment
 from memories.versions import scoped_key
 
 _PAGE = 500  # that are read at once for an expression that few may meet
+_USUAL_PREFIX = 18  # of an id: the time and 12 random bits
+_STILL_WRITTEN = timedelta(minutes=10)  # ids that are younger may get neighbours; clocks differ
+_MOST_MINUTES = 100  # that are looked into for neighbours of ids
+_MOST_NEIGHBOURS = 1_000
 _MOST_PROJECTS = 200  # that are asked for a key
 _MOST_VERSIONS = 1_000_000  # more than one memory has
 
@@ -168,30 +173,84 @@ class Lookup(NamedTuple):
         return self.store.scan(self.where(state="any", group=group), limit=_MOST_VERSIONS)
 
     def page(
-        self, where: Filter, limit: int, cursor: str | None, selects: Callable[[Record], bool] | None = None
+        self,
+        where: Filter | Sequence[Filter],
+        limit: int,
+        cursor: str | None,
+        selects: Callable[[Record], bool] | None = None,
+        order: "Order | None" = None,
     ) -> tuple[list[Record], str | None]:
         """Return a page of records, newest first, and the cursor of the next page if there is one.
 
         Args:
-            where: Which records.
+            where: Which records; those of any of several filters.
             limit: How many at most.
             cursor: The cursor of the page before.
             selects: Which of these; as many are read as it takes to fill the page.
+            order: Another order. One by a value reads all of them, however few are returned.
         """
+        filters = (where,) if isinstance(where, Filter) else tuple(where)
+        order = order or Order(None, descending=True)
         after = None if cursor is None else self._parse_cursor(cursor)
-        found: list[Record] = []
-        size = limit + 1
-        while len(found) <= limit:
-            read = self.store.scan(where, limit=size, after=after, newest_first=True)
-            current = accepted_by_then(read, where.as_of)
-            found += current if selects is None else filter(selects, current)
-            if len(read) < size:
-                break
-            after, size = (read[-1].ref.group, read[-1].ref.position), min(2 * size, max(size, _PAGE))
+        if order.value is not None:
+            found = self._first(filters, limit + 1, after, selects, order)
+        else:
+            found, size = [], limit + 1
+            while len(found) <= limit:
+                read = self._scan(filters, size, after, newest_first=order.descending)
+                current = accepted_by_then(read, filters[0].as_of)
+                found += current if selects is None else filter(selects, current)
+                if len(read) < size:
+                    break
+                after, size = (read[-1].ref.group, read[-1].ref.position), min(2 * size, max(size, _PAGE))
         if len(found) <= limit:
             return found, None
         last = found[limit - 1].ref
         return found[:limit], f"{last.group}.{last.position}"
+
+    def _scan(
+        self, filters: Sequence[Filter], limit: int, after: tuple[str, int] | None, *, newest_first: bool
+    ) -> list[Record]:
+        """Return what any of several filters matches, as a scan by one returns it."""
+        found: dict[Ref, Record] = {}
+        for where in filters:
+            read = self.store.scan(where, limit=limit, after=after, newest_first=newest_first)
+            if len(filters) == 1:
+                return read
+            found |= {record.ref: record for record in read}
+        return sorted(found.values(), key=_place, reverse=newest_first)[:limit]
+
+    def _first(
+        self,
+        filters: Sequence[Filter],
+        count: int,
+        after: tuple[str, int] | None,
+        selects: Callable[[Record], bool] | None,
+        order: "Order",
+    ) -> list[Record]:
+        """Return the first records in an order by a value, of which only so many are kept in memory.
+
+        Raises:
+            InvalidInput: What the page before ended with is gone.
+        """
+        choose, bound = heapq.nlargest if order.descending else heapq.nsmallest, None
+        if after is not None:
+            every = self.where(state="any", group=after[0])
+            last = [each for each in self.store.scan(every, limit=_MOST_VERSIONS) if each.ref.position == after[1]]
+            if not last:
+                raise InvalidInput("what the page before ended with is gone; begin again without the cursor")
+            bound = order.key(last[0])
+        found: list[Record] = []
+        at = None
+        while read := self._scan(filters, _PAGE, at, newest_first=True):
+            at = _place(read[-1])
+            current = accepted_by_then(read, filters[0].as_of)
+            fitting = current if selects is None else filter(selects, current)
+            if bound is not None:
+                fitting = [each for each in fitting if (order.key(each) < bound) is order.descending]
+                fitting = [each for each in fitting if order.key(each) != bound]
+            found = choose(count, [*found, *fitting], key=order.key)
+        return found
 
     def _parse_cursor(self, cursor: str) -> tuple[str, int]:
         group, separator, position = str(cursor).rpartition(".")
@@ -205,6 +264,20 @@ class Lookup(NamedTuple):
             if known is not None:
                 return known, int(position)
         raise InvalidInput("the cursor is not one that a listing returned; begin again without it")
+
+    def short(self, ids: Sequence[str], now: datetime) -> dict[str, str]:
+        """Return for each id the shortest beginning that names it, of 8 or more characters.
+
+        Ids begin with the time, so those of the last minutes get longer ones: memories of the same minute may follow.
+        """
+        recent = id_prefix(now - _STILL_WRITTEN)
+        minutes = {name[:MIN_PREFIX] for name in ids if len(name) == ID_LENGTH and name < recent}
+        neighbours: dict[str, list[str]] = {}
+        for minute in minutes if len(minutes) <= _MOST_MINUTES else ():
+            found = self.store.groups(self.where(state="any", group=minute, prefix=True), limit=_MOST_NEIGHBOURS)
+            if len(found) < _MOST_NEIGHBOURS:
+                neighbours[minute] = sorted({group for _, group in found})
+        return {name: _shortened(name, neighbours.get(name[:MIN_PREFIX])) for name in ids}
 
     def _own(self, record: Record) -> Record:
         if record.ref.namespace != self.namespace:
@@ -234,6 +307,58 @@ class Lookup(NamedTuple):
                 count = "more than 10" if len(matches) > 10 else str(len(matches))
                 raise AmbiguousId(f'"{prefix}" fits {count} memories; give more digits of the id', matches[:10])
         raise NotFound("Memory not found")
+
+
+def _shortened(name: str, neighbours: list[str] | None) -> str:
+    """Return the shortest beginning of an id that none of its neighbours has, which are in order."""
+    if neighbours is None or name not in neighbours:
+        return name[:_USUAL_PREFIX] if len(name) == ID_LENGTH else name
+    at = neighbours.index(name)
+    beside = (other for other in neighbours[max(0, at - 1) : at + 2] if other != name)
+    same = max((_common(name, other) for other in beside), default=0)
+    return name[: max(MIN_PREFIX, same + 1)]
+
+
+def _common(one: str, other: str) -> int:
+    """Return how many characters two texts begin with that are the same."""
+    return next((at for at, (here, there) in enumerate(zip(one, other, strict=False)) if here != there), len(one))
+
+
+class Order(NamedTuple):
+    """In which order records are listed.
+
+    Attributes:
+        value: What they are ordered by; None for the order in which they were created.
+        descending: The largest, or the newest, goes first; of equal ones the newest.
+    """
+
+    value: Callable[[Record], Any] | None
+    descending: bool
+
+    def key(self, record: Record) -> tuple[Any, str, int]:
+        """Return what is compared of a record."""
+        assert self.value is not None
+        return (self.value(record), *_place(record))
+
+
+def _place(record: Record) -> tuple[str, int]:
+    return record.ref.group, record.ref.position
+
+
+def with_global(where: Filter, project: str | None) -> tuple[Filter, ...]:
+    """Return filters of what belongs to a project or is valid in every one; without a project the filter itself.
+
+    Raises:
+        InvalidInput: The project can be no tag, or the filter asks for another one.
+    """
+    if project is None:
+        return (where,)
+    tags = validate.tags({"project": project})
+    if where.labels.get("project", tags["project"]) != tags["project"]:
+        raise InvalidInput(f'the project is given twice, as "{where.labels["project"]}" and "{tags["project"]}"')
+    if "project" in where.labels:
+        return (where,)
+    return tuple(where._replace(labels={**where.labels, **each}) for each in (tags, {"global": "true"}))
 
 
 def is_global(record: Record) -> bool:

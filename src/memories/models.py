@@ -164,6 +164,26 @@ class Page(NamedTuple):
     next_cursor: str | None
 
 
+class NamespaceCounts(NamedTuple):
+    """How much is in a namespace.
+
+    Attributes:
+        name: The namespace.
+        memory_count: How many memories are current.
+        pending_count: How many wait for review.
+        deleted_count: How many are deleted and can be restored.
+        turn_count: How many turns of conversations there are.
+        read: Whether the caller reads it.
+    """
+
+    name: str
+    memory_count: int
+    pending_count: int
+    deleted_count: int
+    turn_count: int
+    read: bool
+
+
 class Forgotten(NamedTuple):
     """What was removed for good.
 

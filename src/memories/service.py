@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from memories import validate, versions
 from memories.config import Config, load_config
 from memories.errors import InvalidInput, NotFound
 from memories.ids import parse_id
-from memories.lookup import Lookup, known_at, narrowed, waiting, written
+from memories.lookup import Lookup, Order, known_at, narrowed, waiting, with_global, written
 from memories.models import SHARED, Draft, Forgotten, History, LogCheck, LogEntry, Memory, Moment, Page, Status
 from memories.origin import is_reserved, origin
 from memories.stores import Store, open_store
@@ -25,6 +25,7 @@ from memories.times import from_millis, to_millis
 if TYPE_CHECKING:
     from memories.conversations import Conversation, ConversationFilters, ConversationPage, TurnFilters
     from memories.embedders import Embedder
+    from memories.models import NamespaceCounts
     from memories.redaction.redactor import Redactor
     from memories.search.results import Explanation, Found, Hit
     from memories.search.search import SearchFilters
@@ -615,6 +616,30 @@ class Memories:
         """
         return self._lookup.group_with_key(key, project)
 
+    def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return for each id of a memory the shortest beginning, of 8 or more characters, that names it alone."""
+        return self._lookup.short(ids, self._now())
+
+    def namespaces(self) -> "tuple[NamespaceCounts, ...]":
+        """Return the namespaces of the whole store, in order, with how much is in each; never what it says."""
+        from memories.models import NamespaceCounts
+
+        names = {*self._store.namespaces(Collection.MEMORY), *self._store.namespaces(Collection.HISTORY)}
+
+        def counts(name: str) -> NamespaceCounts:
+            where = Filter(Collection.MEMORY, (name,))
+            pending, deleted = waiting(where), where._replace(state="ended", ended_by="delete")
+            return NamespaceCounts(
+                name,
+                memory_count=self._store.count(where),
+                pending_count=self._store.count(pending),
+                deleted_count=self._store.count(deleted),
+                turn_count=self._store.count(where._replace(collection=Collection.HISTORY)),
+                read=name in self._lookup.readable,
+            )
+
+        return tuple(map(counts, sorted(names)))
+
     def history(self, memory_id: str) -> History:
         """Return every version of a memory, oldest first; also of a deleted one.
 
@@ -640,6 +665,9 @@ class Memories:
         deleted: bool = False,
         pending: bool = False,
         where: str | None = None,
+        project: str | None = None,
+        sort: str | None = None,
+        reverse: bool = False,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page:
@@ -656,6 +684,10 @@ class Memories:
             deleted: List deleted memories instead.
             pending: List those that wait to be accepted instead; see `review`.
             where: An expression of the filter language, such as "type = fact and not by = ann".
+            project: Only memories of this project, and those that are valid in every one (the tag `global`).
+            sort: `created` (the default), `updated`, `reinforced`, `confidence`, `accesses` or `version`, the newest
+                or largest first, or `key`, in the order of the alphabet. All but the first read every memory.
+            reverse: The other way round.
             limit: How many at most, up to 1,000.
             cursor: `next_cursor` of the previous page.
         """
@@ -668,13 +700,15 @@ class Memories:
             among = among._replace(state="ended", ended_by="delete")
         if pending:
             among = waiting(among)
+        order = self._order(sort or "created", now, reverse=reverse, as_of=among.as_of is not None)
         if where is None:
-            records, more = self._lookup.page(among, limit, cursor)
+            records, more = self._lookup.page(with_global(among, project), limit, cursor, order=order)
         else:
             from memories.where.selector import listed
 
             asked = self._selector(where, now=among.as_of or now)
-            records, more = self._lookup.page(*listed(asked, among, limit, cursor))
+            among, selects = listed(asked, among)
+            records, more = self._lookup.page(with_global(among, project), limit, cursor, selects, order)
         if among.as_of is not None:
             records = known_at(self._store, records, among.as_of)
         return Page(tuple(self._memory(record, among.as_of or now) for record in records), more)
@@ -819,6 +853,30 @@ class Memories:
 
     def _redactor(self, redact: bool) -> "Redactor | None":
         return self.config.redactor() if redact else None
+
+    def _order(self, sort: str, now: datetime, *, reverse: bool, as_of: bool) -> Order:
+        """Return the order that a listing is asked for.
+
+        Raises:
+            InvalidInput: There is no such order.
+        """
+        half_life = self.config.decay_half_life_hours
+        values: dict[str, Callable[[Record], Any] | None] = {
+            "created": None,
+            "updated": lambda record: to_millis(record.created_at),
+            "reinforced": lambda record: record.fields.get("reinforced_at", 0),
+            "confidence": lambda record: versions.confidence(record, now, half_life),
+            "accesses": lambda record: record.accesses,
+            "version": lambda record: record.ref.position,
+            "key": lambda record: versions.plain_key(record.key) or "",
+        }
+        if sort not in values:
+            raise InvalidInput(f'"{validate.shown(str(sort))}" is no order; use {", ".join(values)}')
+        if as_of and sort in ("reinforced", "confidence", "accesses"):
+            raise InvalidInput(
+                f"what was current at a time is not kept in the order of {sort}; leave sort or as_of out"
+            )
+        return Order(values[sort], descending=(sort != "key") is not reverse)
 
     def _limit(self, given: int | None) -> int:
         return self.config.default_limit if given is None else validate.limit(given)

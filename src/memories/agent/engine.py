@@ -1,8 +1,7 @@
 """Our own engine as a backend of a `MemoryGateway`, over any of its stores."""
 
 import hashlib
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

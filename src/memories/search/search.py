@@ -4,7 +4,7 @@ search → parse → candidates (what may answer, and what speaks for each) → 
        → ranking (their order, and which are no answer) → results (hits)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
@@ -12,7 +12,7 @@ from memories import validate
 from memories.config import Config
 from memories.embedders.protocol import EmbedderUnavailable
 from memories.errors import InvalidInput
-from memories.lookup import Lookup, narrowed, waiting
+from memories.lookup import Lookup, narrowed, waiting, with_global
 from memories.models import Moment
 from memories.search import noise
 from memories.search.calibration import uncalibrated
@@ -20,7 +20,7 @@ from memories.search.candidates import Gathered, Query, standalone, with_surroun
 from memories.search.ranking import Features, Rules, rank
 from memories.search.results import Found
 from memories.stores.protocol import Store, refuse_other_model
-from memories.stores.records import Candidate, Collection, Filter
+from memories.stores.records import Candidate, Collection, Filter, Record, Ref
 from memories.text import other_terms, query_terms
 from memories.times import asked_at
 from memories.turns import in_conversation
@@ -57,6 +57,8 @@ class SearchFilters(TypedDict, total=False):
         as_of: Search what was current at this time, with the confidence that it had then.
         pending: Search what waits to be accepted instead.
         include_corrected: Whether a hit that another hit corrects is shown, behind that one; true by default.
+        where: An expression of the filter language that each hit must meet.
+        project: Only what belongs to this project, and memories that are valid in every one (the tag `global`).
     """
 
     scope: Scope
@@ -75,6 +77,8 @@ class SearchFilters(TypedDict, total=False):
     as_of: Moment | None
     pending: bool
     include_corrected: bool
+    where: str | None
+    project: str | None
 
 
 class Search(NamedTuple):
@@ -82,11 +86,12 @@ class Search(NamedTuple):
 
     Attributes:
         query: What is asked.
-        filters: What is searched: one filter for each collection.
+        filters: What is searched: of each collection what one of them matches, memories first.
         limit: How many hits at most.
         min_confidence: Least confidence of a hit.
         min_similarity: Least similarity of a hit, on the calibrated scale.
         include_corrected: Whether a hit that another hit corrects is shown.
+        fits: For each collection that is narrowed by an expression, whether a record meets it.
     """
 
     query: Query
@@ -95,6 +100,7 @@ class Search(NamedTuple):
     min_confidence: float
     min_similarity: float
     include_corrected: bool
+    fits: Mapping[Collection, Callable[[Record], bool]]
 
 
 def search(
@@ -146,6 +152,14 @@ def parse(
     if (conversation := given.get("conversation")) is not None:
         found = in_conversation(lookup.store, where.namespaces, conversation)
         where = where._replace(namespaces=found.namespaces, group=found.group)
+    fits: dict[Collection, Callable[[Record], bool]] = {}
+    filters: list[Filter] = []
+    for collection in collections:
+        narrower = where._replace(collection=collection)
+        if (expression := given.get("where")) is not None:
+            narrower, fits[collection] = _meeting(expression, narrower, where.as_of or now, config)
+        both = with_global(narrower, given.get("project"))
+        filters += both if collection is Collection.MEMORY else both[:1]
     limit, confidence = given.get("limit"), given.get("min_confidence")
     least = validate.unit(given.get("min_similarity") or 0.0, "min-similarity")
     if least and embedder is None:
@@ -159,32 +173,60 @@ def parse(
             half_life_hours=config.decay_half_life_hours,
             embedder=embedder,
         ),
-        filters=[where._replace(collection=collection) for collection in collections],
+        filters=filters,
         limit=config.default_limit if limit is None else validate.limit(limit),
         min_confidence=config.min_confidence if confidence is None else validate.unit(confidence, "min-confidence"),
         min_similarity=least,
         include_corrected=given.get("include_corrected", True),
+        fits=fits,
     )
+
+
+def _meeting(
+    expression: str, where: Filter, moment: datetime, config: Config
+) -> tuple[Filter, Callable[[Record], bool]]:
+    """Return a filter with what a store can find of an expression, and whether a record meets all of it."""
+    from memories.where import selector  # which most searches do without
+
+    asked = selector.read(expression, where.collection, selector.Moment(moment, config.decay_half_life_hours))
+    if asked.states:
+        names = " and ".join(sorted(asked.states))
+        raise InvalidInput(f"a search finds what is current; leave {names} out of where; memory list shows it")
+    return asked.narrowed(where), asked.fits
 
 
 def run(store: Store, search: Search) -> Found:
     """Carry a search out."""
-    query = search.query
+    query, reach, before = search.query, search.limit, -1
     k = max(MIN_CANDIDATES, 2 * search.limit)
-    turns = _turns(store, search)
+    turns = _turns(store, search, reach)
     while True:
         memories = _memories(store, search, k)
-        found, features = [*memories.candidates, *turns.candidates], [*memories.features, *turns.features]
-        ranked = rank(features, _rules(store, search, found, features))
+        met, all_met = _met(search, memories, turns)
+        ranked = rank(met.features, _rules(store, search, met.candidates, met.features))
         enough = sum(not place.dropped for place in ranked) >= search.limit
-        # Where many candidates were not current enough, there may be others behind them.
-        if enough or not memories.more or not any("confidence" in place.dropped for place in ranked):
+        # Where many candidates were not current enough or did not meet the expression, there may be others behind them.
+        faded = memories.more and any("confidence" in place.dropped for place in ranked)
+        others = memories.more or len(turns.candidates) > before
+        if enough or not (faded or (others and not all_met)):
             break
         k *= 4
+        if not all_met and len(turns.candidates) > before:
+            before, reach = len(turns.candidates), 4 * reach
+            turns = _turns(store, search, reach)
     spare = other_terms(query.text) if all(place.dropped for place in ranked) else []
     if spare and query.terms != spare:
         return run(store, search._replace(query=query._replace(terms=spare)))
-    return Found(query, found, features, ranked)
+    return Found(query, met.candidates, met.features, ranked)
+
+
+def _met(search: Search, *parts: Gathered) -> tuple[Gathered, bool]:
+    """Return all that was gathered and meets the expression, and whether that is everything."""
+    found = [pair for part in parts for pair in zip(part.candidates, part.features, strict=True)]
+    met = found
+    if fits := search.fits:
+        met = [pair for pair in found if fits[pair[0].record.ref.collection](pair[0].record)]
+    return Gathered([candidate for candidate, _ in met], [each for _, each in met], more=False), len(met) == len(found)
 
 
 def collections_of(scope: str) -> tuple[Collection, ...]:
@@ -198,20 +240,27 @@ def collections_of(scope: str) -> tuple[Collection, ...]:
     return COLLECTIONS[scope]
 
 
-def _turns(store: Store, search: Search) -> Gathered:
+def _turns(store: Store, search: Search, limit: int) -> Gathered:
     for where in search.filters:
         if where.collection is Collection.HISTORY:
-            return with_surroundings(store, where, search.query, search.limit)
+            return with_surroundings(store, where, search.query, limit)
     return Gathered([], [], more=False)
 
 
 def _memories(store: Store, search: Search, k: int) -> Gathered:
-    first, *others = search.filters
-    if first.collection is not Collection.MEMORY:
-        return Gathered([], [], more=False)
-    if others:
-        return with_surroundings(store, first, search.query, k // 2)  # as turns are, so that both stand in one order
-    return standalone(store, first, search.query, k)
+    gathered: dict[Ref, tuple[Candidate, Features]] = {}
+    more = False
+    beside_turns = search.filters[-1].collection is Collection.HISTORY
+    for where in search.filters:
+        if where.collection is not Collection.MEMORY:
+            continue
+        # Beside turns memories are found as those are, so that both stand in one order.
+        found = (with_surroundings if beside_turns else standalone)(
+            store, where, search.query, k // 2 if beside_turns else k
+        )
+        gathered |= {one.record.ref: (one, each) for one, each in zip(found.candidates, found.features, strict=True)}
+        more = more or found.more
+    return Gathered([one for one, _ in gathered.values()], [each for _, each in gathered.values()], more=more)
 
 
 def _rules(store: Store, search: Search, found: Sequence[Candidate], features: Sequence[Features]) -> Rules:

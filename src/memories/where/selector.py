@@ -108,18 +108,18 @@ class Selector(NamedTuple):
         return self.fits(record)
 
 
-def listed(selector: Selector, among: Filter, limit: int, cursor: str | None) -> tuple[Filter, int, str | None, Test]:
-    """Return what `Lookup.page` takes to list what is selected among what a filter matches.
+def listed(selector: Selector, among: Filter) -> tuple[Filter, Test]:
+    """Return which records to read, and which of them to list, to list what is selected among what a filter matches.
 
     Raises:
         InvalidInput: A state is named although the filter says which one is meant.
     """
     if not selector.states:
         # Whatever state the filter asks for, such as what was current at a time, is the one that is meant.
-        return selector.narrowed(among), limit, cursor, selector.fits
+        return selector.narrowed(among), selector.fits
     if among.as_of is not None or among.state != "live":
         raise InvalidInput("deleted or as_of, and a state in where, can't be combined; leave one out")
-    return selector.narrowed(selector.among(among)), limit, cursor, selector.selects
+    return selector.narrowed(selector.among(among)), selector.selects
 
 
 def with_versions(selector: Selector, records: Iterable[Record]) -> Iterator[Record]:

@@ -78,6 +78,7 @@ def each_of(
     shape: "Callable[[Result], dict[str, Any]]",
     text: "Callable[[Result], str]",
     done: str = "",
+    compact: "Callable[[Result], str] | None" = None,
 ) -> int:
     """Do something to each memory that is named, and print the answers; return the exit code.
 
@@ -89,11 +90,12 @@ def each_of(
         shape: Makes the JSON of one.
         text: Makes the text of one.
         done: What it is to have been done to, such as `deleted`, if it changes anything.
+        compact: Makes the text of one for a model; by default that is the JSON.
     """
     if not memories_named.several:
         [only] = memories_named.ids
         result = changing(lambda: run(only), lambda _: f"{only} was {done}") if done else run(only)
-        emit(shape(result), lambda: text(result))
+        emit(shape(result), lambda: text(result), compact=compact and (lambda: compact(result)))
         return 0
     results: list[Result] = []
     errors: list[dict[str, str]] = []
@@ -107,7 +109,11 @@ def each_of(
     if done:
         so_far(f"{len(results)} of {len(memories_named.ids)} were {done}; running it again does the rest")
     told = {"results": [shape(result) for result in results], "count": len(results)}
-    emit(told | ({"errors": errors} if errors else {}), lambda: "\n\n".join(map(text, results)) or "Nothing here.")
+    emit(
+        told | ({"errors": errors} if errors else {}),
+        lambda: "\n\n".join(map(text, results)) or "Nothing here.",
+        compact=compact and (lambda: "\n".join(map(compact, results))),
+    )
     for error in errors[:_ERRORS]:
         note(f"{error['id']}: {error['error']}")
     if len(errors) > _ERRORS:

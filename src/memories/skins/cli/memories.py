@@ -26,7 +26,7 @@ from memories.skins.cli.options import (
     where_option,
 )
 from memories.skins.cli.output import changing, confirm, emit
-from memories.skins.cli.session import read_argument, texts
+from memories.skins.cli.session import compacts, read_argument, texts
 
 if TYPE_CHECKING:
     from memories.models import Forgotten, Memory
@@ -106,7 +106,11 @@ def create(
         )
     except NotFound as exc:  # of the ids that a create is given, there is only this one
         raise NotFound(f"{exc}: --supersedes {supersedes}") from exc
-    emit(shapes.created(created), lambda: texts().created(created))
+    emit(
+        shapes.created(created),
+        lambda: texts().created(created),
+        compact=lambda: compacts().created(memories, created),
+    )
     return 0 if created.memory is not None else NOT_STORED
 
 

@@ -8,7 +8,7 @@ import click
 
 from memories.errors import InvalidInput
 from memories.origin import TRUSTS
-from memories.skins.cli.output import told, unwatch, watch
+from memories.skins.cli.output import FORMATS, told, unwatch, watch
 from memories.skins.cli.session import settings
 from memories.validate import MAX_LIMIT, parse_tag
 
@@ -102,8 +102,8 @@ _NAMED = (
     option("--project", metavar="NAME", section="Filters", help="With --key: the project that the key belongs to."),
 )
 format_option = option(
-    "--format", "output", metavar="json|text", values=("json", "text"), section="Output",
-    help="How to print. [default: text on a terminal, else json]",
+    "--format", "output", metavar="FORMAT", values=FORMATS, section="Output",
+    help="json, text, or compact for a model. [default: text on a terminal, else json]",
 )  # fmt: skip
 namespace_option = option(
     "--namespace", "-n", metavar="NAME", section="Store", help="Namespace to use. [default: shared]"
@@ -130,6 +130,10 @@ dry_run_option = option("--dry-run", is_flag=True, help="Change nothing, only sh
 show_option = option(
     "--show", metavar="N", section="Output", help=f"How many of them to name, 0 to {MAX_LIMIT}. [default: 10]"
 )
+fields_option = option(
+    "--fields", metavar="NAME,…", section="Output",
+    help="Only these fields of the JSON; in text, one line for each result. [default: all]",
+)  # fmt: skip
 SCOPES = ("memories", "history", "all")
 ROLES = ("user", "assistant", "system", "tool")
 _TYPES = ("preference", "fact", "observation", "project", "decision")
@@ -154,14 +158,17 @@ _TAGS = _tag_options(
     f"Kind of memory, such as {', '.join(_TYPES[:-1])} or {_TYPES[-1]}.",
     "Valid in every project.",
 )
-_FILTERS = _tag_options(
-    "Filters",
+_FILTER_HELPS = (
     "Only with this tag; may be repeated, and all must match.",
     "Only from this AI platform, such as claude.",
     "Only from this role or persona.",
     "Only from this project.",
     f"Only of this kind, such as {_TYPES[0]} or {_TYPES[1]}.",
     "Only what is marked as valid in every project.",
+)
+_FILTERS = _tag_options("Filters", *_FILTER_HELPS)
+_SCOPED = _tag_options(
+    "Filters", *_FILTER_HELPS[:3], "Only from this project, or valid in every project.", *_FILTER_HELPS[4:]
 )
 _ORIGINS = (
     option("--written-by", metavar="NAME", section="Filters", help="Only what this client or user wrote."),
@@ -289,8 +296,17 @@ def named_options(command: Decorated) -> Decorated:
 
 
 def filter_options(command: Decorated) -> Decorated:
-    """Give a command the options that filter by tags, and pass it `tags`, a dict of them all."""
-    return _gathering(_FILTERS, command)
+    """Give a command the options that filter by tags, and pass it `tags`, a dict of all of them but `project`.
+
+    What is valid in every project belongs to each, so `project` is more than a tag; `--tag project=NAME` is just one.
+    """
+
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, project: str | None, **given: Any) -> Any:
+        named = project if project and project.strip() else None
+        return command(*arguments, project=named, **given)
+
+    return _gathering(_SCOPED, wrapped, apart=("project",))  # type: ignore[return-value]
 
 
 def time_options(command: Decorated) -> Decorated:
@@ -334,12 +350,13 @@ def share(text: str | None, name: str) -> float | None:
         raise InvalidInput(f"{name} must be a number from 0 to 1") from None
 
 
-def _gathering(options: Sequence[Callable[[Any], Any]], command: Decorated) -> Decorated:
+def _gathering(options: Sequence[Callable[[Any], Any]], command: Decorated, apart: Sequence[str] = ()) -> Decorated:
+    """Give a command options for tags, and pass it `tags`, a dict of them all but for those that are to stay apart."""
     from memories.models import KNOWN_TAGS
 
     @functools.wraps(command)
     def wrapped(*arguments: Any, tag: Sequence[str], **given: Any) -> Any:
-        known = {key: given.pop(key) for key in KNOWN_TAGS}
+        known = {key: given.pop(key) for key in KNOWN_TAGS if key not in apart}
         known["global"] = "true" if known["global"] else None
         # An empty one counts as not given, so that a script may pass a variable that is not set.
         texts = [f"{key}={value}" for key, value in known.items() if value and value.strip()]

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 INTERRUPTED = "Interrupted. Nothing was changed."
 IN_DOUBT = "Interrupted. The change was not confirmed: it may or may not have been saved."
 
-# `json` or `text`, once the options are read; so that an error is printed as the answer would have been.
+FORMATS = ("json", "text", "compact")
+
+# One of these, once the options are read; so that an error is printed as the answer would have been.
 _format: str | None = None
 _watched: "list[Damaged]" = []
 DAMAGED = 4  # the exit code of what was done, but for records that are damaged
@@ -28,7 +30,7 @@ Result = TypeVar("Result")
 
 
 def set_format(chosen: str | None) -> None:
-    """Remember how to print: `json`, `text`, or `auto` for text on a terminal and JSON elsewhere."""
+    """Remember how to print: one of `FORMATS`, or `auto` for text on a terminal and JSON elsewhere."""
     global _format  # noqa: PLW0603 - one command runs in a process
     _format = _format_of(sys.stdout) if chosen == "auto" else chosen
 
@@ -108,19 +110,36 @@ def _left_out() -> "list[Finding]":
     return [finding for damaged in _watched for finding in damaged.since()]
 
 
-def emit(answer: Mapping[str, Any], text: Callable[[], str], *, stream: TextIO | None = None) -> None:
-    """Print an answer: as JSON, or as the text that `text` makes of it; to standard output by default."""
+def emit(
+    answer: Mapping[str, Any],
+    text: Callable[[], str],
+    *,
+    compact: Callable[[], str] | None = None,
+    stream: TextIO | None = None,
+) -> None:
+    """Print an answer: as JSON, or as the text that `text` makes of it; to standard output by default.
+
+    Args:
+        answer: The answer.
+        text: Makes the text for people.
+        compact: Makes the text for a model; by default that is the JSON.
+        stream: Where it is printed.
+    """
     stream = stream or sys.stdout
+    if _format == "compact" and compact is not None:
+        text = compact
     if findings := _left_out():
         from memories.skins import shapes
 
         answer = {**answer, "damaged": shapes.damaged(findings)}
-    say(text() if _format == "text" else _to_json(answer, stream.isatty()), stream)
+    printed = text() if _format == "text" or text is compact else _to_json(answer, stream.isatty())
+    if printed:
+        say(printed, stream)
 
 
 def emit_lines(answers: Sequence[Mapping[str, Any]], text: Callable[[], Sequence[str]]) -> None:
     """Print answers, each on a line of its own: as JSON, or as the texts that `text` makes of them."""
-    say("\n".join(text() if _format == "text" else [_to_json(answer, indented=False) for answer in answers]))
+    say("\n".join(text() if _format != "json" else [_to_json(answer, indented=False) for answer in answers]))
 
 
 def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
@@ -128,7 +147,7 @@ def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
     from memories.redaction.redactor import redact
 
     one_line = " ".join(redact(message).text.split())  # a wrong option may quote what was meant for another
-    if (_format or _format_of(sys.stderr)) == "text":
+    if (_format or _format_of(sys.stderr)) != "json":
         red, plain = ("\033[31m", "\033[0m") if colored(sys.stderr) else ("", "")
         say(f"{red}error:{plain} {safe(one_line)}" + "".join(f"\n  {safe(match)}" for match in matches), sys.stderr)
     else:
@@ -188,7 +207,7 @@ def confirm(question: str, *, otherwise: str = "Nothing was forgotten.", why: st
 
 def _format_of(stream: TextIO) -> str:
     chosen = os.environ.get("MEMORY_FORMAT", "auto")
-    return chosen if chosen in ("json", "text") else ("text" if stream.isatty() else "json")
+    return chosen if chosen in FORMATS else ("text" if stream.isatty() else "json")
 
 
 def _to_json(answer: Mapping[str, Any], indented: bool) -> str:

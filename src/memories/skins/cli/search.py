@@ -1,6 +1,6 @@
 """Commands that only read memories: search, get, history, list, tags."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -11,6 +11,7 @@ from memories.skins.cli.options import (
     SCOPES,
     command,
     dry_run_option,
+    fields_option,
     filter_options,
     in_session,
     limit_option,
@@ -25,8 +26,8 @@ from memories.skins.cli.options import (
     where_option,
     whole_number,
 )
-from memories.skins.cli.output import emit
-from memories.skins.cli.session import read_argument, texts
+from memories.skins.cli.output import emit, note
+from memories.skins.cli.session import compacts, read_argument, texts
 from memories.validate import shown
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from memories.search.search import Scope
     from memories.service import Memories
 
+ORDERS = ("created", "updated", "reinforced", "confidence", "accesses", "version", "key")
 _CHANGES = ("set", "remove", "rename", "merge")  # of tags
 
 
@@ -53,6 +55,7 @@ _CHANGES = ("set", "remove", "rename", "merge")  # of tags
 @said_by_options
 @filter_options
 @origin_options
+@where_option
 @time_options
 @pending_option
 @option("--now", metavar="TIME", section="Time", help='Reference time for words like "yesterday". [default: now]')
@@ -62,6 +65,7 @@ _CHANGES = ("set", "remove", "rename", "merge")  # of tags
 @option("--min-similarity", metavar="0..1", section="Ranking", help="Hide results that are less similar. [default: 0]")
 @option("--explain", is_flag=True, section="Ranking", help="Show every candidate, its scores, and why it was left out.")
 @limit_option
+@fields_option
 @in_session(reads=True)
 def search(
     memories: "Memories",
@@ -75,6 +79,9 @@ def search(
     explain: bool,
     pending: bool,
     said_by: Mapping[str, Any],
+    where: str | None,
+    project: str | None,
+    fields: str | None,
     tags: Mapping[str, str],
     written: Mapping[str, Any],
     times: Mapping[str, Any],
@@ -83,6 +90,7 @@ def search(
 
     QUERY is a question or some words, or - to read it from standard input. Both meaning and words count.
     """
+    chosen = _names(fields)
     found = memories.explain(
         read_argument(query, "query"),
         tags=tags,
@@ -95,15 +103,23 @@ def search(
         **said_by,
         **written,
         pending=pending,
+        where=where,
+        project=project,
         **times,
     )
-    emit(shapes.found(found, explain=explain), lambda: texts().found(found, explain=explain))
+    _emit(
+        shapes.found(found, explain=explain),
+        lambda: str(texts().found(found, explain=explain)),
+        lambda: str(compacts().hits(memories, found.hits, shapes.note_on(found))),
+        chosen,
+    )
 
 
 @command(epilog="memory get 01a1fdf1-92cd-72f2\nmemory get --key user/editor\nmemory get --key port --project shop")
 @named_options
+@fields_option
 @in_session(reads=True)
-def get(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None) -> int:
+def get(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None, fields: str | None) -> int:
     """Show one memory, or several.
 
     ID is the memory's id, or its first 8 or more characters if no other id begins with them. Several may be given, or -
@@ -111,24 +127,88 @@ def get(memories: "Memories", ids: Sequence[str], key: str | None, project: str 
     """
     from memories.skins.cli.many import each_of, named
 
-    return each_of(named(memories, ids, key, project), memories.get, shapes.memory, _as_text)
+    names = _names(fields)
+
+    def shape(found: "Memory") -> dict[str, Any]:
+        made = shapes.memory(found)
+        return made if names is None else dict(compacts().chosen(made, names))
+
+    def row(found: "Memory") -> str:
+        return str(compacts().row(shape(found)))
+
+    as_text = row if names else lambda found: str(texts().memory(found))
+    as_compact = row if names else lambda found: str(compacts().one(memories, found))
+    return each_of(named(memories, ids, key, project), memories.get, shape, as_text, compact=as_compact)
 
 
-@command(epilog="memory history 01a1fdf1-92cd-72f2\nmemory history --key user/editor")
+@command(
+    epilog="memory history 01a1fdf1-92cd-72f2\nmemory history --key user/editor --diff --format text",
+)
 @named_options
+@option("--diff", is_flag=True, section="Output", help="Show what each version changed, word by word.")
+@fields_option
 @in_session(reads=True)
-def history(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None) -> None:
+def history(
+    memories: "Memories",
+    ids: Sequence[str],
+    key: str | None,
+    project: str | None,
+    diff: bool,
+    fields: str | None,
+) -> None:
     """Show every version of a memory, oldest first.
 
-    Deleted memories have a history too.
+    Deleted memories have a history too. With --diff, each version has what it took over, removed and added.
     """
     from memories.skins.cli.many import named
 
-    chosen = named(memories, ids, key, project)
+    if diff and fields is not None:
+        raise InvalidInput("--diff and --fields do not go together; leave one of them out")
+    names, chosen = _names(fields), named(memories, ids, key, project)
     if chosen.several:
         raise InvalidInput("the history of one memory is shown at a time; give one ID")
-    versions = memories.history(chosen.ids[0])
-    emit(shapes.history(versions), lambda: texts().history(versions))
+    found = memories.history(chosen.ids[0])
+    answer = shapes.history(found)
+    if diff:
+        from memories.skins import compare
+
+        pieces = compare.steps([version.content for version in found.versions])
+        for version, parts in zip(answer["versions"], pieces, strict=True):
+            version |= {"diff": [part._asdict() for part in parts]}
+        changed = (
+            version._replace(content=compare.as_text(part))
+            for version, part in zip(found.versions, pieces, strict=True)
+        )
+        found = found._replace(versions=tuple(changed))
+    _emit(
+        answer, lambda: str(texts().history(found)), lambda: str(compacts().versions(found.versions)), names, "versions"
+    )
+
+
+def _names(fields: str | None) -> list[str] | None:
+    """Return the fields that are asked for; None for all."""
+    return None if fields is None else list(compacts().fields_of(fields))
+
+
+def _emit(
+    answer: dict[str, Any],
+    text: Callable[[], str],
+    compact: Callable[[], str],
+    names: Sequence[str] | None,
+    results: str = "results",
+) -> None:
+    """Print an answer with several results, or only the fields of them that are asked for."""
+    if names is None:
+        emit(answer, text, compact=compact)
+        return
+    shapes_of = [compacts().chosen(each, names) for each in answer[results]]
+
+    def rows() -> str:
+        if answer.get("next_cursor"):
+            note(f"Next page: --cursor {answer['next_cursor']}")
+        return "\n".join(map(compacts().row, shapes_of))
+
+    emit({**answer, results: shapes_of}, rows, compact=rows)
 
 
 @command(
@@ -141,35 +221,54 @@ def history(memories: "Memories", ids: Sequence[str], key: str | None, project: 
 @option("--deleted", is_flag=True, section="Filters", help="List deleted memories instead.")
 @pending_option
 @time_options
+@option(
+    "--sort", metavar="BY", values=ORDERS, section="Output",
+    help="created, updated, reinforced, confidence, accesses, version or key. [default: created]",
+)  # fmt: skip
+@option("--reverse", is_flag=True, section="Output", help="The other way round: oldest or smallest first.")
 @limit_option
 @option("--cursor", metavar="CURSOR", section="Output", help="Continue after a page; next_cursor of that page.")
+@fields_option
 @in_session(reads=True)
 def list_(
     memories: "Memories",
     deleted: bool,
     pending: bool,
     where: str | None,
+    project: str | None,
+    sort: str | None,
+    reverse: bool,
     limit: str | None,
     cursor: str | None,
+    fields: str | None,
     tags: Mapping[str, str],
     written: Mapping[str, Any],
     times: Mapping[str, Any],
 ) -> None:
     """List memories, newest first.
 
-    The order is that of creation; --since and --until look at the latest version.
+    The order is that of creation, or what --sort says; --since and --until look at the latest version.
     """
+    names = _names(fields)
     page = memories.list(
         tags=tags,
         deleted=deleted,
         pending=pending,
         where=where,
+        project=project,
+        sort=sort,
+        reverse=reverse,
         limit=whole_number(limit),
         cursor=cursor,
         **written,
         **times,
     )
-    emit(shapes.page(page), lambda: texts().page(page))
+    _emit(
+        shapes.page(page),
+        lambda: str(texts().page(page)),
+        lambda: str(compacts().page(memories, page.memories, page.next_cursor)),
+        names,
+    )
 
 
 @command(
@@ -211,10 +310,6 @@ def tags(
     counts = memories.tags(key, **written)
     emit(shapes.tags(key, counts), lambda: texts().tags(key, counts))
     return 0
-
-
-def _as_text(found: "Memory") -> str:
-    return str(texts().memory(found))
 
 
 COMMANDS = (search, get, history, list_, tags)

@@ -18,6 +18,13 @@ def texts(of: str = "text") -> ModuleType:
     return import_module(f"memories.skins.cli.{of}")
 
 
+def compacts() -> ModuleType:
+    """Return the module that renders answers for models, with few characters beside the texts."""
+    from memories.skins import compact
+
+    return compact
+
+
 def settings(output: str | None, namespace: str | None, store: str | None) -> "Config":
     """Return the settings of this run, and remember how to print."""
     from memories.config import load_config  # 4 ms that `--help` does without
