@@ -212,7 +212,7 @@ class Memories:
 
         return Review(self._writer(), self._origin())
 
-    def update(
+    def update(  # noqa: PLR0913 - what a version may say, and when
         self,
         memory_id: str,
         content: str | None = None,
@@ -221,6 +221,7 @@ class Memories:
         remove_tags: Sequence[str] = (),
         redact: bool = True,
         not_corrects: str | None = None,
+        if_version: int | None = None,
     ) -> Memory:
         """Append a new version to a memory.
 
@@ -231,6 +232,7 @@ class Memories:
             remove_tags: Keys of tags to remove; keys that it does not have are ignored.
             redact: Take out secrets of what is given; see `create`.
             not_corrects: The id of a memory that it was taken to correct: both hold. This adds no version.
+            if_version: Only if this is still its latest version.
 
         Returns:
             The memory. If nothing changes, no version is added.
@@ -238,11 +240,12 @@ class Memories:
         Raises:
             NotFound: There is no such memory, or it was deleted.
             RequestError: Another memory has replaced it.
+            Conflict: It has another version than `if_version`.
             InvalidInput: A value is not acceptable, or no change was given.
         """
         from memories.write import change
 
-        given = change.Update(content, tags or {}, remove_tags, self._redactor(redact), not_corrects)
+        given = change.Update(content, tags or {}, remove_tags, self._redactor(redact), not_corrects, if_version)
         return self._memory(change.update(self._lookup, self._embedder, memory_id, given, self._now()))
 
     def reinforce(self, memory_id: str) -> Memory:
@@ -619,6 +622,19 @@ class Memories:
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return for each id of a memory the shortest beginning, of 8 or more characters, that names it alone."""
         return self._lookup.short(ids, self._now())
+
+    def ids(self, prefix: str, *, limit: int | None = None) -> "list[str]":
+        """Return ids of memories that begin so, whatever became of them, in the order of creation.
+
+        Args:
+            prefix: The beginning, of 8 or more characters.
+            limit: How many at most, up to 1,000; by default the setting `default_limit`.
+
+        Raises:
+            InvalidInput: No id begins so.
+        """
+        where = self._lookup.where(state="any", group=parse_id(prefix), prefix=True)
+        return sorted({group for _, group in self._store.groups(where, limit=self._limit(limit))})
 
     def namespaces(self) -> "tuple[NamespaceCounts, ...]":
         """Return the namespaces of the whole store, in order, with how much is in each; never what it says."""

@@ -31,6 +31,7 @@ class Update(NamedTuple):
     remove_tags: Sequence[str]
     redactor: "Redactor | None"
     not_corrects: str | None = None
+    if_version: int | None = None
 
 
 def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: Update, now: datetime) -> Record:
@@ -51,6 +52,8 @@ def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: U
     vectors = _embed(embedder, expected)  # before the transaction, so that no other writer waits for the model
     with lookup.store.transaction():
         latest = lookup.find_current(memory_id)
+        if given.if_version not in (None, latest.ref.position):
+            raise Conflict(f"Memory has version {latest.ref.position} now, which somebody else wrote meanwhile")
         before = tags_of(latest.labels)
         tags = {key: value for key, value in (before | added).items() if key not in removed}
         content = text or latest.text

@@ -12,6 +12,7 @@ COMMANDS = {
     "history": ("search", "Recall", "Show every version of a memory, oldest first."),
     "tags": ("search", "Recall", "List tags and how many memories have each."),
     "update": ("memories", "Change", "Add a new version of a memory: new text, new tags."),
+    "edit": ("edit", "Change", "Edit a memory in your editor: what you save is its new version."),
     "reinforce": ("memories", "Change", "Restart the decay of a reinforceable memory."),
     "delete": ("memories", "Change", "Delete a memory; restore brings it back."),
     "restore": ("memories", "Change", "Bring back a deleted memory, or a whole store from a backup."),
@@ -23,6 +24,7 @@ COMMANDS = {
     "chat": ("serve", "Agents", "Talk to an agent that remembers you."),
     "mcp": ("serve", "Agents", "Serve an agent over MCP, on standard input and output."),
     "status": ("status", "Store and settings", "Check that the store works, and show what it holds."),
+    "namespaces": ("status", "Store and settings", "List the namespaces and how much is in each."),
     "config": ("status", "Store and settings", "Show every setting and where it came from."),
     "trust": ("status", "Store and settings", "Let the .env of a folder choose every setting."),
     "backup": ("backup", "Store and settings", "Copy the whole store into a file, and verify the copy."),
@@ -65,6 +67,6 @@ def help_page() -> str:
     """Return the page that `memory --help` shows: the commands by purpose, and what holds for all of them."""
     groups: dict[str, list[str]] = {}
     for name, (_, group, help_line) in COMMANDS.items():
-        groups.setdefault(group, []).append(f"  {name:<9}  {help_line}")
+        groups.setdefault(group, []).append(f"  {name:<10}  {help_line}")
     blocks = ["\n".join([f"{group}:", *lines]) for group, lines in groups.items()]
     return "\n\n".join([_HEAD, *blocks, _TAIL]).rstrip()

@@ -42,6 +42,11 @@ def run(arguments: Sequence[str]) -> object:
         InvalidInput: Click can't make sense of the arguments; the message says why, and where to read on.
     """
     if "_MEMORY_COMPLETE" in os.environ:
+        from click.shell_completion import add_completion_class
+
+        from memories.skins.cli.complete import Bash
+
+        add_completion_class(Bash)
         try:
             return app.main(list(arguments), prog_name="memory", standalone_mode=False)
         except SystemExit as exc:  # how click ends when it has told a shell what fits

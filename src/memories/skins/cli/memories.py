@@ -54,10 +54,10 @@ _POLICIES = ("stable", "contextual", "reinforceable")
     help="How confidence ages: stable, contextual or reinforceable. [default: stable]",
 )  # fmt: skip
 @option(
-    "--key", metavar="KEY",
+    "--key", metavar="KEY", kind="keys",
     help="Stable key, such as user/editor. Creating with a key that exists adds a version.",
 )  # fmt: skip
-@option("--supersedes", metavar="ID", help="Memory that this one replaces.")
+@option("--supersedes", metavar="ID", kind="ids", help="Memory that this one replaces.")
 @option("--confidence", metavar="0..1", help="How sure you are. [default: 1]")
 @option("--source", metavar="CONVERSATION[#INDEX]", help="Conversation, or turn of one, that it was made from.")
 @option("--force", is_flag=True, help="Store it without comparing it with what is there.")

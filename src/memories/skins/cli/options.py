@@ -23,16 +23,30 @@ TIME = (
 )
 
 
+def completing(kind: str) -> Callable[..., Any]:
+    """Return what completes a value to names in the store; see `complete.completion`."""
+
+    def complete(*given: Any) -> Any:
+        from memories.skins.cli.complete import completion  # which only a shell asks for
+
+        return completion(kind)(*given)
+
+    return complete
+
+
 class Option(click.Option):
     """An option that stands in a section of the help; one that takes a single value can be given only once."""
 
-    def __init__(self, *arguments: Any, section: str = "Options", values: Sequence[str] = (), **more: Any) -> None:
+    def __init__(
+        self, *arguments: Any, section: str = "Options", values: Sequence[str] = (), kind: str = "", **more: Any
+    ) -> None:
         """Define it.
 
         Args:
             *arguments: See `click.Option`.
             section: The heading that it stands under.
             values: What a shell completes its value to; other values are not refused here.
+            kind: What it completes it to otherwise, such as `namespaces`; see `completing`.
             **more: See `click.Option`.
         """
         self.section = section
@@ -40,6 +54,8 @@ class Option(click.Option):
             more["shell_complete"] = lambda _context, _option, begun: [
                 word for word in values if word.startswith(begun)
             ]
+        if kind:
+            more["shell_complete"] = completing(kind)
         if not more.get("is_flag") and not more.get("multiple"):
             more |= {"multiple": True, "callback": _once}  # click itself would take the last one without a word
         super().__init__(*arguments, **more)
@@ -95,18 +111,24 @@ class Group(_Page, click.Group):
 command = functools.partial(click.command, cls=Command)
 option = functools.partial(click.option, cls=Option)
 
-memory_id = click.argument("memory_id", metavar="ID")
+memory_id = click.argument("memory_id", metavar="ID", shell_complete=completing("ids"))
 _NAMED = (
-    click.argument("ids", nargs=-1, metavar="[ID]..."),
-    option("--key", metavar="KEY", section="Filters", help="The memory with this key, instead of an ID."),
-    option("--project", metavar="NAME", section="Filters", help="With --key: the project that the key belongs to."),
+    click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=completing("ids")),
+    option("--key", metavar="KEY", kind="keys", section="Filters", help="The memory with this key, instead of an ID."),
+    option(
+        "--project",
+        metavar="NAME",
+        kind="project",
+        section="Filters",
+        help="With --key: the project that the key belongs to.",
+    ),
 )
 format_option = option(
     "--format", "output", metavar="FORMAT", values=FORMATS, section="Output",
     help="json, text, or compact for a model. [default: text on a terminal, else json]",
 )  # fmt: skip
 namespace_option = option(
-    "--namespace", "-n", metavar="NAME", section="Store", help="Namespace to use. [default: shared]"
+    "--namespace", "-n", metavar="NAME", kind="namespaces", section="Store", help="Namespace to use. [default: shared]"
 )
 no_shared_option = option("--no-shared", is_flag=True, section="Store", help="Do not read the shared namespace.")
 store_option = option(
@@ -142,7 +164,14 @@ _TYPES = ("preference", "fact", "observation", "project", "decision")
 def _tag_options(section: str, *helps: str) -> tuple[Callable[[Any], Any], ...]:
     names: tuple[tuple[str, ...], ...] = (("--tag", "-t"), ("--agent",), ("--personality",), ("--project",))
     tag, *texts = (
-        option(*name, metavar="KEY=VALUE" if at == 0 else "NAME", multiple=at == 0, section=section, help=helps[at])
+        option(
+            *name,
+            metavar="KEY=VALUE" if at == 0 else "NAME",
+            multiple=at == 0,
+            section=section,
+            help=helps[at],
+            kind="tags" if at == 0 else name[0][2:],
+        )
         for at, name in enumerate(names)
     )
     kind = option("--type", metavar="NAME", values=_TYPES, section=section, help=helps[4])

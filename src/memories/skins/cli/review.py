@@ -1,6 +1,5 @@
 """Commands that decide about memories that wait for review: review list, accept, edit, reject."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +7,7 @@ import click
 
 from memories.errors import InvalidInput
 from memories.skins import shapes
+from memories.skins.cli.edit import edited
 from memories.skins.cli.many import ids_from_input
 from memories.skins.cli.memories import NOT_STORED
 from memories.skins.cli.options import Group, in_session, limit_option, memory_id, option, rule_options, whole_number
@@ -112,15 +112,22 @@ def edit(memories: "Memories", memory_id: str, content: str | None, force: bool,
     CONTENT is the new text, or - to read it from standard input. Without it, the editor is opened on a terminal. The
     text is a version by you; what was captured stays in the history.
     """
-    text = _edited(memories.get(memory_id).content) if content is None else read_argument(content, "content")
-    if text is None:
+    code = 0
+
+    def accept_as(text: str) -> None:
+        nonlocal code
+
+        def run() -> "list[Reviewed]":
+            return memories.review.accept([memory_id], content=text, force=force, dry_run=dry_run)
+
+        code = _answer(run() if dry_run else changing(run, _accepted), dry_run=dry_run)
+
+    if content is not None:
+        accept_as(read_argument(content, "content"))
+    elif not edited(memories.get(memory_id).content, accept_as, instead=f"memory review edit {memory_id} CONTENT"):
         note("Nothing was accepted.")
         return 1
-
-    def run() -> "list[Reviewed]":
-        return memories.review.accept([memory_id], content=text, force=force, dry_run=dry_run)
-
-    return _answer(run() if dry_run else changing(run, _accepted), dry_run=dry_run)
+    return code
 
 
 @review.command(epilog="memory review reject 01a1fdf1-92cd-72f2\nmemory review reject --all --suspicious")
@@ -177,18 +184,6 @@ def _accepted(done: "Sequence[Reviewed]") -> str:
 def _answer(done: "Sequence[Reviewed]", *, dry_run: bool) -> int:
     emit(shapes.accepted(done, dry_run=dry_run), lambda: texts().accepted(done, dry_run=dry_run))
     return NOT_STORED if any(each.duplicates for each in done) else 0
-
-
-def _edited(text: str) -> str | None:
-    """Return a text as a person has edited it; None if it was not saved.
-
-    Raises:
-        InvalidInput: There is nobody who could.
-    """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise InvalidInput("give the new content as an argument, or - to read it from standard input")
-    saved = click.edit(text, extension=".txt")
-    return None if saved is None else saved.rstrip("\r\n")
 
 
 COMMANDS = (review,)

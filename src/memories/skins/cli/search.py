@@ -10,6 +10,7 @@ from memories.skins import shapes
 from memories.skins.cli.options import (
     SCOPES,
     command,
+    completing,
     dry_run_option,
     fields_option,
     filter_options,
@@ -49,7 +50,7 @@ _CHANGES = ("set", "remove", "rename", "merge")  # of tags
     help="What to search: memories, history (conversations) or all. [default: memories]",
 )  # fmt: skip
 @option(
-    "--conversation", metavar="NAME", section="Filters",
+    "--conversation", metavar="NAME", kind="conversations", section="Filters",
     help="Only turns of this conversation; needs --in history.",
 )  # fmt: skip
 @said_by_options
@@ -276,7 +277,7 @@ def list_(
     "memory tags merge type=pref type=likes type=preference --dry-run\n"
     "memory tags set project=shop --where 'content ~ checkout'"
 )
-@click.argument("words", nargs=-1, metavar="[KEY]")
+@click.argument("words", nargs=-1, metavar="[KEY]", shell_complete=completing("tag keys"))
 @origin_options
 @where_option
 @dry_run_option
