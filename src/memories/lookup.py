@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from memories import validate
 from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
 from memories.ids import ID_LENGTH, MIN_PREFIX, id_prefix, parse_id, storable
-from memories.models import PENDING
+from memories.models import PENDING, NamespaceCounts
 from memories.origin import HELD, TRUSTS, labels_for
 from memories.stores.damage import refusal
 from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
 from memories.times import mixes_zones, to_millis, to_moment
-from memories.versions import scoped_key
+from memories.versions import plain_key, scoped_key
 
 _PAGE = 500  # that are read at once for an expression that few may meet
 _USUAL_PREFIX = 18  # of an id: the time and 12 random bits
@@ -279,6 +279,18 @@ class Lookup(NamedTuple):
                 neighbours[minute] = sorted({group for _, group in found})
         return {name: _shortened(name, neighbours.get(name[:MIN_PREFIX])) for name in ids}
 
+    def counts(self, namespace: str) -> NamespaceCounts:
+        """Return how much is in a namespace, whoever reads it."""
+        where = Filter(Collection.MEMORY, (namespace,))
+        return NamespaceCounts(
+            namespace,
+            memory_count=self.store.count(where),
+            pending_count=self.store.count(waiting(where)),
+            deleted_count=self.store.count(where._replace(state="ended", ended_by="delete")),
+            turn_count=self.store.count(where._replace(collection=Collection.HISTORY)),
+            read=namespace in self.readable,
+        )
+
     def _own(self, record: Record) -> Record:
         if record.ref.namespace != self.namespace:
             raise self._not_own(record.ref.namespace)
@@ -339,6 +351,34 @@ class Order(NamedTuple):
         """Return what is compared of a record."""
         assert self.value is not None
         return (self.value(record), *_place(record))
+
+
+def order_by(sort: str, confidence: Callable[[Record], float], *, reverse: bool, as_of: bool) -> Order:
+    """Return the order that a listing is asked for; see `Memories.list`.
+
+    Args:
+        sort: Its name.
+        confidence: Judges a record.
+        reverse: The other way round.
+        as_of: What was current at a time is listed.
+
+    Raises:
+        InvalidInput: There is no such order, or none of what was current at a time.
+    """
+    values: dict[str, Callable[[Record], Any] | None] = {
+        "created": None,
+        "updated": lambda record: to_millis(record.created_at),
+        "reinforced": lambda record: record.fields.get("reinforced_at", 0),
+        "confidence": confidence,
+        "accesses": lambda record: record.accesses,
+        "version": lambda record: record.ref.position,
+        "key": lambda record: plain_key(record.key) or "",
+    }
+    if sort not in values:
+        raise InvalidInput(f'"{validate.shown(str(sort))}" is no order; use {", ".join(values)}')
+    if as_of and sort in ("reinforced", "confidence", "accesses"):
+        raise InvalidInput(f"what was current at a time is not kept in the order of {sort}; leave sort or as_of out")
+    return Order(values[sort], descending=(sort != "key") is not reverse)
 
 
 def _place(record: Record) -> tuple[str, int]:

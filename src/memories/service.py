@@ -7,19 +7,19 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from memories import validate, versions
 from memories.config import Config, load_config
 from memories.errors import InvalidInput, NotFound
 from memories.ids import parse_id
-from memories.lookup import Lookup, Order, known_at, narrowed, waiting, with_global, written
+from memories.lookup import Lookup, known_at, narrowed, order_by, waiting, with_global, written
 from memories.models import SHARED, Draft, Forgotten, History, LogCheck, LogEntry, Memory, Moment, Page, Status
 from memories.origin import is_reserved, origin
 from memories.stores import Store, open_store
 from memories.stores.damage import Damaged
 from memories.stores.logged import logged
-from memories.stores.records import Collection, Filter, Record
+from memories.stores.records import Collection, Record
 from memories.times import from_millis, to_millis
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from memories.write.create import Created, Writer
     from memories.write.many import Affected
     from memories.write.queue import RetryQueue
+    from memories.write.repeats import Repetition
     from memories.write.review import Review
 
 
@@ -222,6 +223,8 @@ class Memories:
         redact: bool = True,
         not_corrects: str | None = None,
         if_version: int | None = None,
+        decay: str | None = None,
+        confidence: float | None = None,
     ) -> Memory:
         """Append a new version to a memory.
 
@@ -233,6 +236,8 @@ class Memories:
             redact: Take out secrets of what is given; see `create`.
             not_corrects: The id of a memory that it was taken to correct: both hold. This adds no version.
             if_version: Only if this is still its latest version.
+            decay: Another decay policy.
+            confidence: Another confidence of its writer, 0 to 1.
 
         Returns:
             The memory. If nothing changes, no version is added.
@@ -245,7 +250,8 @@ class Memories:
         """
         from memories.write import change
 
-        given = change.Update(content, tags or {}, remove_tags, self._redactor(redact), not_corrects, if_version)
+        taken_out = self._redactor(redact)
+        given = change.Update(content, tags or {}, remove_tags, taken_out, not_corrects, if_version, decay, confidence)
         return self._memory(change.update(self._lookup, self._embedder, memory_id, given, self._now()))
 
     def reinforce(self, memory_id: str) -> Memory:
@@ -270,15 +276,22 @@ class Memories:
 
         return self._memory(change.delete(self._lookup, memory_id, self._now()))
 
-    def restore(self, memory_id: str) -> Memory:
+    def restore(self, memory_id: str, *, version: int | None = None) -> Memory:
         """Bring a deleted or superseded memory back, as a new version that says the same.
 
+        Args:
+            memory_id: Its id, or an unambiguous prefix of 8 or more characters.
+            version: Of a current memory, the version whose text, tags, decay and confidence it is to have again.
+
         Raises:
-            NotFound: There is no such memory.
+            NotFound: There is no such memory, or version.
             RequestError: It is neither deleted nor superseded, or another memory has its key now.
         """
         from memories.write import change
 
+        if version is not None:
+            restored = change.restore_version(self._lookup, self._embedder, memory_id, version, self._now())
+            return self._memory(restored)
         return self._memory(change.restore(self._lookup, self._embedder, memory_id, self._now()))
 
     def forget(self, memory_id: str) -> Forgotten:
@@ -638,23 +651,8 @@ class Memories:
 
     def namespaces(self) -> "tuple[NamespaceCounts, ...]":
         """Return the namespaces of the whole store, in order, with how much is in each; never what it says."""
-        from memories.models import NamespaceCounts
-
         names = {*self._store.namespaces(Collection.MEMORY), *self._store.namespaces(Collection.HISTORY)}
-
-        def counts(name: str) -> NamespaceCounts:
-            where = Filter(Collection.MEMORY, (name,))
-            pending, deleted = waiting(where), where._replace(state="ended", ended_by="delete")
-            return NamespaceCounts(
-                name,
-                memory_count=self._store.count(where),
-                pending_count=self._store.count(pending),
-                deleted_count=self._store.count(deleted),
-                turn_count=self._store.count(where._replace(collection=Collection.HISTORY)),
-                read=name in self._lookup.readable,
-            )
-
-        return tuple(map(counts, sorted(names)))
+        return tuple(map(self._lookup.counts, sorted(names)))
 
     def history(self, memory_id: str) -> History:
         """Return every version of a memory, oldest first; also of a deleted one.
@@ -716,7 +714,8 @@ class Memories:
             among = among._replace(state="ended", ended_by="delete")
         if pending:
             among = waiting(among)
-        order = self._order(sort or "created", now, reverse=reverse, as_of=among.as_of is not None)
+        judged = functools.partial(versions.confidence, now=now, half_life_hours=self.config.decay_half_life_hours)
+        order = order_by(sort or "created", judged, reverse=reverse, as_of=among.as_of is not None)
         if where is None:
             records, more = self._lookup.page(with_global(among, project), limit, cursor, order=order)
         else:
@@ -745,6 +744,19 @@ class Memories:
     def explain(self, query: str, **filters: "Unpack[SearchFilters]") -> "Explanation":
         """Search, and also return every candidate with its numbers and why it was dropped; see `search`."""
         return self._search(query, filters).explanation()
+
+    def duplicates(self, *, where: str | None = None, limit: int | None = None) -> "Iterator[Repetition]":
+        """Yield memories of your own namespace that say the same as older ones: what `create` would have refused.
+
+        Every memory is compared, which takes some milliseconds each. Nothing is changed.
+
+        Args:
+            where: Only memories that meet this expression; they are compared with all.
+            limit: How many at most, up to 1,000; by default the setting `default_limit`.
+        """
+        from memories.write.repeats import find
+
+        return find(self._writer(force=False), self._selector(where), self._limit(limit))
 
     def log(self, memory_id: str | None = None, **filters: "Unpack[LogFilters]") -> "tuple[LogEntry, ...]":
         """Return entries of the audit log, newest first: who changed what and when; never any content.
@@ -869,30 +881,6 @@ class Memories:
 
     def _redactor(self, redact: bool) -> "Redactor | None":
         return self.config.redactor() if redact else None
-
-    def _order(self, sort: str, now: datetime, *, reverse: bool, as_of: bool) -> Order:
-        """Return the order that a listing is asked for.
-
-        Raises:
-            InvalidInput: There is no such order.
-        """
-        half_life = self.config.decay_half_life_hours
-        values: dict[str, Callable[[Record], Any] | None] = {
-            "created": None,
-            "updated": lambda record: to_millis(record.created_at),
-            "reinforced": lambda record: record.fields.get("reinforced_at", 0),
-            "confidence": lambda record: versions.confidence(record, now, half_life),
-            "accesses": lambda record: record.accesses,
-            "version": lambda record: record.ref.position,
-            "key": lambda record: versions.plain_key(record.key) or "",
-        }
-        if sort not in values:
-            raise InvalidInput(f'"{validate.shown(str(sort))}" is no order; use {", ".join(values)}')
-        if as_of and sort in ("reinforced", "confidence", "accesses"):
-            raise InvalidInput(
-                f"what was current at a time is not kept in the order of {sort}; leave sort or as_of out"
-            )
-        return Order(values[sort], descending=(sort != "key") is not reverse)
 
     def _limit(self, given: int | None) -> int:
         return self.config.default_limit if given is None else validate.limit(given)

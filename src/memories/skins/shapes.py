@@ -132,6 +132,11 @@ def left_of(result: "Created") -> list[str]:
     return [f"tag {key}" for key in result.not_merged.get("tags", ())] + names
 
 
+def similar(found: "Sequence[Similar]") -> list[dict[str, Any]]:
+    """Return memories that say nearly the same as another one."""
+    return [_similar(each) for each in found]
+
+
 def _similar(found: "Similar") -> dict[str, Any]:
     optional = {
         "agent": found.agent or None,

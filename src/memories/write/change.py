@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories import validate, versions
 from memories.embedders.protocol import embed_to_store
-from memories.errors import Conflict, InvalidInput, NotReinforceable, RequestError
+from memories.errors import Conflict, InvalidInput, NotFound, NotReinforceable, RequestError
 from memories.lookup import Lookup, refuse_waiting
-from memories.models import PENDING, DecayPolicy
+from memories.models import PENDING, DecayPolicy, Draft
 from memories.origin import tags_of
 from memories.stores.chain import reinforced
 from memories.stores.logged import as_added
@@ -32,13 +32,28 @@ class Update(NamedTuple):
     redactor: "Redactor | None"
     not_corrects: str | None = None
     if_version: int | None = None
+    decay: str | None = None
+    confidence: float | None = None
+
+    def declared(self) -> dict[str, Any]:
+        """Return the fields for the policy and the confidence that it declares.
+
+        Raises:
+            InvalidInput: One is not acceptable.
+        """
+        if self.decay is not None and self.decay not in tuple(DecayPolicy):
+            raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{validate.shown(str(self.decay))}"')
+        if self.confidence is not None:
+            validate.unit(self.confidence, "confidence")
+        return versions.declared(Draft("", decay=self.decay, confidence=self.confidence))
 
 
 def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: Update, now: datetime) -> Record:
     """Append a new version to a memory, if anything changes; return its latest version."""
-    plain = given.content is None and not given.tags and not given.remove_tags
+    declared = given.declared()
+    plain = given.content is None and not given.tags and not given.remove_tags and not declared
     if plain and given.not_corrects is None:
-        raise InvalidInput("nothing to update was given; give new content or a tag")
+        raise InvalidInput("nothing to update was given; give new content, a tag, decay or confidence")
     if given.not_corrects is not None:
         released = _release(lookup, memory_id, given.not_corrects)
         if plain:
@@ -57,11 +72,13 @@ def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: U
         before = tags_of(latest.labels)
         tags = {key: value for key, value in (before | added).items() if key not in removed}
         content = text or latest.text
-        if content == latest.text and tags == before:
+        known = all(latest.fields.get(name) == value for name, value in declared.items())
+        if content == latest.text and tags == before and known:
             return latest
         fresh = content != latest.text
         named = (*(() if fresh else latest.names("redacted")), *kinds)
-        changes = {"text": content, "labels": validate.tags(tags), "fields": {"redacted": " ".join(named) or None}}
+        fields = {"redacted": " ".join(named) or None, **declared}
+        changes = {"text": content, "labels": validate.tags(tags), "fields": fields}
         new = versions.next_version(latest, "update", now, fresh=fresh, **changes)
         _refuse_taken_key(lookup, latest, new)
         if fresh or new.labels.get("project") != latest.labels.get("project"):
@@ -178,6 +195,27 @@ def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: da
         new = unlinked(versions.next_version(latest, "restore", now, fresh=False))
         vectors = vectors if latest.text == known.text else _embed(embedder, latest.text)
         return relink(lookup.store, _append(lookup.store, latest, new, vectors), latest.fields)
+
+
+def restore_version(lookup: Lookup, embedder: "Embedder | None", memory_id: str, number: int, now: datetime) -> Record:
+    """Append a version that says what an earlier one said, with its tags, decay and confidence; return it."""
+    known = lookup.versions(memory_id)
+    old = next((each for each in known if each.ref.position == number), None)
+    if old is None:
+        raise NotFound(f"Memory has no version {number}; it has {known[0].ref.position} to {known[-1].ref.position}")
+    vectors = _embed(embedder, old.text)
+    with lookup.store.transaction():
+        latest = lookup.find_current(old.ref.group)
+        names = ("decay", "confidence", "redacted")
+        fields = {name: old.fields.get(name) for name in names}
+        tags = tags_of(old.labels)
+        same = all(latest.fields.get(name) == value for name, value in fields.items())
+        if same and old.text == latest.text and tags == tags_of(latest.labels):
+            return latest
+        fresh = old.text != latest.text
+        new = versions.next_version(latest, "restore", now, fresh=fresh, text=old.text, labels=tags, fields=fields)
+        _refuse_taken_key(lookup, latest, new)
+        return _append(lookup.store, latest, recheck(lookup.store, new), vectors)
 
 
 def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:

@@ -39,7 +39,13 @@ def test_each_line_is_a_memory(memory: Command, folder: Path) -> None:
 
 def test_an_object_says_what_its_memory_is(memory: Command) -> None:
     objects = [
-        {"content": "Deploys happen on Tuesdays", "project": "shop", "type": "fact", "global": True, "tags": {"a": "b"}},
+        {
+            "content": "Deploys happen on Tuesdays",
+            "project": "shop",
+            "type": "fact",
+            "global": True,
+            "tags": {"a": "b"},
+        },
         {"text": "The user prefers tabs", "decay_policy": "contextual", "confidence": 0.5, "ts": "2024-05-31T10:00Z"},
         {"content": "The editor is Vim", "key": "user/editor", "source": "standup#3"},
         "Ann leads the web team",

@@ -147,7 +147,7 @@ def test_no_line_is_cut_or_too_wide(memory: Command, name: str) -> None:
 def test_every_option_says_what_it_is_for() -> None:
     for name, option in options():
         assert option.help, (name, option.name)
-        assert option.help[0].isupper() or option.name == "role", (name, option.name)
+        assert option.help[0].isupper() or option.name in ("role", "sort", "output"), (name, option.name)
         assert option.help.endswith((".", "]")), (name, option.name)
 
 
@@ -159,7 +159,7 @@ def test_every_option_with_a_default_says_it() -> None:
         "tag", "agent", "personality", "project", "type", "conversation", "since", "until", "as_of", "cursor", "key",
         "supersedes", "remove_tag", "speaker", "message_id", "target", "salvage", "action", "against", "partitions",
         "import_id", "match", "written_by", "trust",
-            "not_corrects", "where", "to", "source",
+            "not_corrects", "where", "to", "source", "jsonl", "lines",
     }  # fmt: skip
     for name, option in options():
         if not option.is_flag:
@@ -204,7 +204,7 @@ def test_version(memory: Command) -> None:
         (("create", "--a flag of the compiler"), "if it is text, put -- before it"),
         (("list", "--limt", "3"), "Did you mean '--limit'?; see memory list --help"),
         (("serch", "x"), "No such command 'serch'. Did you mean 'search'?; see memory --help"),
-        (("get",), "Missing argument 'ID'; see memory get --help"),
+        (("get",), "Missing argument 'ID', or --key; see memory get --help"),
         (("migrate",), "Missing option '--to'; see memory migrate --help"),
         (("--flag",), "No such option '--flag'"),
     ],
@@ -265,7 +265,7 @@ def completed(line: str) -> list[str]:
         ("memory create x --decay ", ["stable", "contextual", "reinforceable"]),
         ("memory create x --type p", ["preference", "project"]),
         ("memory search x --in h", ["history"]),
-        ("memory status --format ", ["json", "text"]),
+        ("memory status --format ", ["json", "text", "compact"]),
         ("memory turns add c t --role a", ["assistant"]),
     ],
 )

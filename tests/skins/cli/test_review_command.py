@@ -131,7 +131,7 @@ def test_ids_come_from_standard_input(memory: Command, captured: list[str]) -> N
         (["reject"], "name the memories by their ids, or choose them by --all or a filter, such as --import ID"),
         (["accept", "ID", "--all"], "name memories, or choose them by --all and filters, not both"),
         (["reject", "ID", "--tag", "a=b"], "name memories, or choose them by --all and filters, not both"),
-        (["edit", "ID"], "give the new content as an argument, or - to read it from standard input"),
+        (["edit", "ID"], "there is no terminal to edit on; give the new text: memory review edit "),
         (["edit", "ID", ""], "content is empty"),
         (["accept", "nothing"], "id"),
         (["--limit", "0"], "limit must be a whole number from 1 to 1000"),

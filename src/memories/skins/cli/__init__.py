@@ -11,6 +11,7 @@ COMMANDS = {
     "list": ("search", "Recall", "List memories, newest first."),
     "history": ("search", "Recall", "Show every version of a memory, oldest first."),
     "tags": ("search", "Recall", "List tags and how many memories have each."),
+    "duplicates": ("search", "Recall", "Find memories that say the same as older ones."),
     "update": ("memories", "Change", "Add a new version of a memory: new text, new tags."),
     "edit": ("edit", "Change", "Edit a memory in your editor: what you save is its new version."),
     "reinforce": ("memories", "Change", "Restart the decay of a reinforceable memory."),

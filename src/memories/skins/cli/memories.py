@@ -24,6 +24,7 @@ from memories.skins.cli.options import (
     show_option,
     tag_options,
     where_option,
+    whole_number,
 )
 from memories.skins.cli.output import changing, confirm, emit
 from memories.skins.cli.session import compacts, read_argument, texts
@@ -117,14 +118,16 @@ def create(
 @command(
     epilog='memory update 01a1fdf1-92cd-72f2 "Deploys happen on Thursdays"\n'
     "memory update 01a1fdf1-92cd-72f2 --project shop --remove-tag draft\n"
-    "memory list --where 'content ~ checkout' --fields id --format text | memory update - --project shop\n"
+    "memory list --fields id --format text | memory update - --project shop\n"
     "memory update 01a1fdf1-92cd-72f2 --not-corrects 01a1fdf0-11aa-7c3d"
 )
 @memory_id
 @click.argument("content", required=False)
 @tag_options
 @option("--remove-tag", metavar="KEY", multiple=True, section="Tags", help="A tag to remove; may be repeated.")
-@option("--not-corrects", metavar="ID", help="Memory that this one does not correct after all: both hold.")
+@option("--decay", metavar="POLICY", values=_POLICIES, help="Another policy: stable, contextual or reinforceable.")
+@option("--confidence", metavar="0..1", help="How sure you are now.")
+@option("--not-corrects", metavar="ID", kind="ids", help="Memory that this one does not correct after all: both hold.")
 @no_redact_option
 @in_session(reads=True)
 def update(
@@ -134,6 +137,8 @@ def update(
     tags: Mapping[str, str],
     remove_tag: Sequence[str],
     not_corrects: str | None,
+    decay: str | None,
+    confidence: str | None,
     no_redact: bool,
 ) -> int:
     """Add a new version of a memory: new text, new tags.
@@ -146,10 +151,18 @@ def update(
     if memory_id == "-" and (content is not None or not_corrects is not None):
         raise InvalidInput("ids from standard input take tags only; update the content of one memory at a time")
     text = None if content is None else read_argument(content, "content")
+    sure = share(confidence, "confidence")
 
     def run(name: str) -> "Memory":
         return memories.update(
-            name, text, tags=tags, remove_tags=remove_tag, redact=not no_redact, not_corrects=not_corrects
+            name,
+            text,
+            tags=tags,
+            remove_tags=remove_tag,
+            redact=not no_redact,
+            not_corrects=not_corrects,
+            decay=decay,
+            confidence=sure,
         )
 
     return each_of(named(memories, [memory_id]), run, shapes.memory, _as_text, "updated")
@@ -171,7 +184,7 @@ def reinforce(memories: "Memories", ids: Sequence[str], key: str | None, project
 
 @command(
     epilog="memory delete 01a1fdf1-92cd-72f2\nmemory delete --where 'by = claude-code and since 2h' --dry-run\n"
-    "memory list --where 'content ~ draft' --format compact | cut -d ' ' -f 1 | memory delete -"
+    "memory list --type draft --fields id --format text | memory delete -"
 )
 @named_options
 @where_option
@@ -206,11 +219,15 @@ def delete(
     )
 
 
-@command(epilog="memory restore 01a1fdf1-92cd-72f2\nmemory restore backups/memories-20260102T100000Z.db --replace")
+@command(
+    epilog="memory restore 01a1fdf1-92cd-72f2\nmemory restore backups/memories-20260102T100000Z.db --replace\n"
+    "memory restore 01a1fdf1-92cd-72f2 --version 1"
+)
 @click.argument("wanted", nargs=-1, required=True, metavar="ID|FILE")
+@option("--version", metavar="N", help="Of a current memory: the version that it is to be like again.")
 @option("--replace", is_flag=True, help="FILE: put the store that is there aside, under a name that is told.")
 @in_session(reads=True)
-def restore(memories: "Memories", wanted: Sequence[str], replace: bool) -> int:
+def restore(memories: "Memories", wanted: Sequence[str], version: str | None, replace: bool) -> int:
     """Bring back a deleted memory, or a whole store from a backup.
 
     ID is a deleted or superseded memory; several may be given, or - to read ids from standard input. FILE is what
@@ -220,13 +237,18 @@ def restore(memories: "Memories", wanted: Sequence[str], replace: bool) -> int:
     if replace or any(each != "-" and _is_file(each) for each in wanted):
         from memories.skins.cli.backup import restore_store
 
-        if len(wanted) > 1:
+        if len(wanted) > 1 or version is not None:
             raise InvalidInput("a store is restored from one FILE; give it alone")
         restore_store(memories.config, wanted[0], replace=replace)
         return 0
     from memories.skins.cli.many import each_of, named
 
-    return each_of(named(memories, wanted), memories.restore, shapes.memory, _as_text, "restored")
+    number = whole_number(version, "version must be a whole number from 1")
+
+    def run(name: str) -> "Memory":
+        return memories.restore(name, version=number)
+
+    return each_of(named(memories, wanted), run, shapes.memory, _as_text, "restored")
 
 
 def _is_file(wanted: str) -> bool:

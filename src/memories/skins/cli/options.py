@@ -153,8 +153,8 @@ show_option = option(
     "--show", metavar="N", section="Output", help=f"How many of them to name, 0 to {MAX_LIMIT}. [default: 10]"
 )
 fields_option = option(
-    "--fields", metavar="NAME,…", section="Output",
-    help="Only these fields of the JSON; in text, one line for each result. [default: all]",
+    "--fields", metavar="NAMES", section="Output",
+    help="Only these, such as id,content; as text, a line for each. [default: all]",
 )  # fmt: skip
 SCOPES = ("memories", "history", "all")
 ROLES = ("user", "assistant", "system", "tool")

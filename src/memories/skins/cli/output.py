@@ -126,13 +126,12 @@ def emit(
         stream: Where it is printed.
     """
     stream = stream or sys.stdout
-    if _format == "compact" and compact is not None:
-        text = compact
+    render = {"text": text, "compact": compact}.get(_format or "")
     if findings := _left_out():
         from memories.skins import shapes
 
         answer = {**answer, "damaged": shapes.damaged(findings)}
-    printed = text() if _format == "text" or text is compact else _to_json(answer, stream.isatty())
+    printed = _to_json(answer, stream.isatty()) if render is None else render()
     if printed:
         say(printed, stream)
 

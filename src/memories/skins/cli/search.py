@@ -27,7 +27,7 @@ from memories.skins.cli.options import (
     where_option,
     whole_number,
 )
-from memories.skins.cli.output import emit, note
+from memories.skins.cli.output import emit, note, safe
 from memories.skins.cli.session import compacts, read_argument, texts
 from memories.validate import shown
 
@@ -313,4 +313,27 @@ def tags(
     return 0
 
 
-COMMANDS = (search, get, history, list_, tags)
+@command(epilog="memory duplicates\nmemory duplicates --where 'since last week' --format compact")
+@where_option
+@limit_option
+@in_session(reads=False)
+def duplicates(memories: "Memories", where: str | None, limit: str | None) -> None:
+    """Find memories that say the same as older ones.
+
+    What create would have refused, among those of your own namespace: each with the older ones that say the same. Every
+    memory is compared, some hundred in a second. Nothing is changed; memory delete removes one.
+    """
+    found = list(memories.duplicates(where=where, limit=whole_number(limit)))
+    results = [shapes.memory(each.memory) | {"duplicates": shapes.similar(each.of)} for each in found]
+
+    def lines() -> str:
+        rows = []
+        for each in found:
+            rows.append(compacts().page(memories, [each.memory]))
+            rows += [f" says the same as {older.id}: {safe(older.content[:200])}" for older in each.of]
+        return "\n".join(rows) or "No memory says the same as another one."
+
+    emit({"results": results, "count": len(results)}, lines, compact=lines)
+
+
+COMMANDS = (search, get, history, list_, tags, duplicates)
