@@ -10,10 +10,18 @@ from memories.validate import shown
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _DATE_ONLY = re.compile(r"\d{4}-?\d{2}-?\d{2}|\d{4}-?W\d{2}(-?\d)?")
-_AGO = re.compile(r"(\d{1,6})\s*(m|min|h|d|w)")
+_AGO = re.compile(r"(\d{1,6})\s*(m|min|h|d|w|mo|y)(?:\s+ago)?")
 _IN_WORDS = re.compile(r"(\d{1,6}|an?)\s+(minute|hour|day|week|month|year)s?\s+ago", re.IGNORECASE)
 _WORD_DAYS = {"month": 30, "year": 365}
-_AGO_UNITS = {"m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGO_UNITS = {
+    "m": timedelta(minutes=1),
+    "min": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+    "mo": timedelta(days=_WORD_DAYS["month"]),
+    "y": timedelta(days=_WORD_DAYS["year"]),
+}
 _AGES = (
     (31_557_600, "year"),
     (2_629_800, "month"),
@@ -58,7 +66,7 @@ def kept(moment: object, name: str) -> datetime:
 
 
 def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetime:
-    """Read a time: `2024-05-31`, ISO 8601, or how long ago (`30m`, `12h`, `7d`, `2w`).
+    """Read a time: `2024-05-31`, ISO 8601, or how long ago (`30m`, `12h`, `7d`, `2w`, `3mo`, `1y`).
 
     Args:
         text: What was written. Without a time zone it is local time.
@@ -75,7 +83,7 @@ def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetim
     ago = _AGO.fullmatch(text)
     try:
         if ago:
-            return now - timedelta(**{_AGO_UNITS[ago[2]]: int(ago[1])})
+            return now - int(ago[1]) * _AGO_UNITS[ago[2]]
         moment = datetime.fromisoformat(text)
         if _DATE_ONLY.fullmatch(text) and end_of_day:
             moment += timedelta(days=1, milliseconds=-1)

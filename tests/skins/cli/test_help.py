@@ -147,7 +147,7 @@ def test_no_line_is_cut_or_too_wide(memory: Command, name: str) -> None:
 def test_every_option_says_what_it_is_for() -> None:
     for name, option in options():
         assert option.help, (name, option.name)
-        assert option.help[0].isupper() or option.name in ("role", "sort", "output"), (name, option.name)
+        assert option.help[0].isupper() or option.name in ("role", "sort", "output", "decay"), (name, option.name)
         assert option.help.endswith((".", "]")), (name, option.name)
 
 
@@ -159,7 +159,7 @@ def test_every_option_with_a_default_says_it() -> None:
         "tag", "agent", "personality", "project", "type", "conversation", "since", "until", "as_of", "cursor", "key",
         "supersedes", "remove_tag", "speaker", "message_id", "target", "salvage", "action", "against", "partitions",
         "import_id", "match", "written_by", "trust",
-            "not_corrects", "where", "to", "source", "jsonl", "lines",
+            "not_corrects", "where", "to", "source", "jsonl", "lines", "version",
     }  # fmt: skip
     for name, option in options():
         if not option.is_flag:
@@ -253,7 +253,7 @@ def completed(line: str) -> list[str]:
         env=environment, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    return [row.partition(",")[2] for row in done.stdout.splitlines()]
+    return [row.partition(",")[2] for row in done.stdout.splitlines() if row]
 
 
 @pytest.mark.parametrize(
@@ -271,6 +271,67 @@ def completed(line: str) -> list[str]:
 )
 def test_commands_options_and_choices_are_completed(line: str, words: list[str]) -> None:
     assert completed(line) == words
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("memory get --key us", ["user/editor"]),
+        ("memory list --project ", ["shop", "web"]),
+        ("memory list --project w", ["web"]),
+        ("memory list --agent c", ["claude"]),
+        ("memory list --tag mo", ["mood="]),
+        ("memory list --tag mood = ", ["good", "great"]),
+        ("memory list --tag mood = gr", ["great"]),
+        ("memory tags rename mo", ["mood"]),
+        ("memory list -n ", ["bob", "shared"]),
+        ("memory list -n bob --tag ", []),
+        ("memory get --no-shared -n bob ffff", []),
+    ],
+)
+def test_what_the_store_knows_is_completed(memory: Command, line: str, words: list[str]) -> None:
+    memory("create", "The editor is Vim", "--key", "user/editor", "-t", "mood=good", "--project", "shop")
+    memory("create", "The port is 5433", "-t", "mood=great", "--project", "web", "--agent", "claude")
+    memory("create", "The queue is Redis", "-n", "bob")
+    if line.endswith("-n bob --tag "):
+        line = line.replace("-n bob", "--no-shared -n bob")
+    assert sorted(completed(line)) == words
+
+
+def test_ids_are_completed_newest_first(memory: Command) -> None:
+    ids = [memory("create", f"The {n}. fact", "--force").json["id"] for n in range(3)]
+    assert completed("memory get ") == ids[::-1]
+    assert completed(f"memory delete {ids[0]} {ids[1][:14]}") == [
+        name for name in ids[::-1] if name[:14] == ids[1][:14]
+    ]
+    memory("delete", ids[0])
+    assert completed("memory restore 0") == [ids[0]]
+    assert completed(f"memory history {ids[0]}") == [ids[0]]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"MEMORY_STORE": "nonsense://x"},
+        {"MEMORY_STORE": "postgresql://nobody:x@127.0.0.1:1/x"},
+        {"MEMORY_FORMAT": "bogus"},
+        {"MEMORY_HOME": "/proc/none"},
+        {"MEMORY_NAMESPACE": "No Name"},
+    ],
+)
+def test_completion_is_silent_whatever_is_wrong(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert completed("memory get 01a1fdf1") == []
+    assert completed("memory list --project s") == []
+
+
+def test_completion_makes_no_store_and_counts_no_read(memory: Command, home: Path) -> None:
+    assert completed("memory list --project s") == []
+    assert not home.exists()
+    name = memory("create", "The editor is Vim").json["id"]
+    completed("memory get ")
+    assert memory("list").json["results"][0].get("access_count") is None, name
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

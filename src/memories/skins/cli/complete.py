@@ -53,12 +53,13 @@ def _opened(context: click.Context) -> "Iterator[Memories]":
 
 
 def _ids(memories: "Memories", begun: str) -> Iterable[CompletionItem]:
-    newest = [
-        CompletionItem(found.id, help=" ".join(found.content.split())[:_SHOWN])
-        for found in memories.list(limit=_NEWEST).memories
-        if found.id.startswith(begun)
-    ]
+    newest = [item for item in _listed(memories) if item.value.startswith(begun)]
     return newest or map(CompletionItem, memories.ids(begun))
+
+
+def _listed(memories: "Memories", *, deleted: bool = False) -> Iterable[CompletionItem]:
+    found = memories.list(limit=_NEWEST, deleted=deleted).memories
+    return (CompletionItem(each.id, help=" ".join(each.content.split())[:_SHOWN]) for each in found)
 
 
 def _keys(memories: "Memories", _begun: str) -> Iterable[CompletionItem]:
@@ -75,6 +76,7 @@ def _tags(memories: "Memories", begun: str) -> Iterable[CompletionItem]:
 
 _FINDERS: "dict[str, Callable[[Memories, str], Iterable[CompletionItem]]]" = {
     "ids": _ids,
+    "deleted ids": lambda memories, _: _listed(memories, deleted=True),
     "keys": _keys,
     "tags": _tags,
     "tag keys": lambda memories, _: map(CompletionItem, memories.tags()),

@@ -14,6 +14,7 @@ from memories.skins import shapes
 from memories.skins.cli.options import (
     SCOPES,
     command,
+    completing,
     dry_run_option,
     in_session,
     memory_id,
@@ -125,8 +126,8 @@ def create(
 @click.argument("content", required=False)
 @tag_options
 @option("--remove-tag", metavar="KEY", multiple=True, section="Tags", help="A tag to remove; may be repeated.")
-@option("--decay", metavar="POLICY", values=_POLICIES, help="Another policy: stable, contextual or reinforceable.")
-@option("--confidence", metavar="0..1", help="How sure you are now.")
+@option("--decay", metavar="POLICY", values=_POLICIES, help="stable, contextual or reinforceable. [default: as it is]")
+@option("--confidence", metavar="0..1", help="How sure you are now. [default: as it is]")
 @option("--not-corrects", metavar="ID", kind="ids", help="Memory that this one does not correct after all: both hold.")
 @no_redact_option
 @in_session(reads=True)
@@ -223,7 +224,7 @@ def delete(
     epilog="memory restore 01a1fdf1-92cd-72f2\nmemory restore backups/memories-20260102T100000Z.db --replace\n"
     "memory restore 01a1fdf1-92cd-72f2 --version 1"
 )
-@click.argument("wanted", nargs=-1, required=True, metavar="ID|FILE")
+@click.argument("wanted", nargs=-1, required=True, metavar="ID|FILE", shell_complete=completing("deleted ids"))
 @option("--version", metavar="N", help="Of a current memory: the version that it is to be like again.")
 @option("--replace", is_flag=True, help="FILE: put the store that is there aside, under a name that is told.")
 @in_session(reads=True)

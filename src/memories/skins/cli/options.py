@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 TIME = (
-    "TIME is a date (2024-05-31), an ISO 8601 time (2024-05-31T14:00Z), how long ago (30m, 12h, 7d, 2w), or words "
+    "TIME is a date (2024-05-31), an ISO 8601 time (2024-05-31T14:00Z), how long ago (30m, 12h, 7d, 2w, 3mo), or words "
     '("yesterday", "last week"). Without a time zone it is local time.'
 )
 
