@@ -18,7 +18,8 @@ from memories.versions import plain_key, scoped_key
 
 _PAGE = 500  # that are read at once for an expression that few may meet
 _USUAL_PREFIX = 18  # of an id: the time and 12 random bits
-_STILL_WRITTEN = timedelta(minutes=10)  # ids that are younger may get neighbours; clocks differ
+_MILLISECOND = 13  # of an id: the time, which ids that are still to come do not share
+_STILL_WRITTEN = timedelta(minutes=5)  # ids that are younger may get neighbours in their minute; clocks differ
 _MOST_MINUTES = 100  # that are looked into for neighbours of ids
 _MOST_NEIGHBOURS = 1_000
 _MOST_PROJECTS = 200  # that are asked for a key
@@ -271,13 +272,16 @@ class Lookup(NamedTuple):
         Ids begin with the time, so those of the last minutes get longer ones: memories of the same minute may follow.
         """
         recent = id_prefix(now - _STILL_WRITTEN)
-        minutes = {name[:MIN_PREFIX] for name in ids if len(name) == ID_LENGTH and name < recent}
+        minutes = {name[:MIN_PREFIX] for name in ids if len(name) == ID_LENGTH}
         neighbours: dict[str, list[str]] = {}
         for minute in minutes if len(minutes) <= _MOST_MINUTES else ():
             found = self.store.groups(self.where(state="any", group=minute, prefix=True), limit=_MOST_NEIGHBOURS)
             if len(found) < _MOST_NEIGHBOURS:
                 neighbours[minute] = sorted({group for _, group in found})
-        return {name: _shortened(name, neighbours.get(name[:MIN_PREFIX])) for name in ids}
+        return {
+            name: _shortened(name, neighbours.get(name[:MIN_PREFIX]), MIN_PREFIX if name < recent else _MILLISECOND)
+            for name in ids
+        }
 
     def counts(self, namespace: str) -> NamespaceCounts:
         """Return how much is in a namespace, whoever reads it."""
@@ -321,14 +325,14 @@ class Lookup(NamedTuple):
         raise NotFound("Memory not found")
 
 
-def _shortened(name: str, neighbours: list[str] | None) -> str:
-    """Return the shortest beginning of an id that none of its neighbours has, which are in order."""
+def _shortened(name: str, neighbours: list[str] | None, least: int) -> str:
+    """Return the shortest beginning of an id that none of its neighbours has, which are in order; `least` or more."""
     if neighbours is None or name not in neighbours:
         return name[:_USUAL_PREFIX] if len(name) == ID_LENGTH else name
     at = neighbours.index(name)
     beside = (other for other in neighbours[max(0, at - 1) : at + 2] if other != name)
     same = max((_common(name, other) for other in beside), default=0)
-    return name[: max(MIN_PREFIX, same + 1)]
+    return name[: max(least, same + 1)]
 
 
 def _common(one: str, other: str) -> int:

@@ -1,15 +1,18 @@
 """Answers for models, with few characters beside the texts: a line for each memory or turn, or chosen fields of it.
 
-    01a1fdf1 11-22 claude: Deploys happen on Tuesdays
-    standup#3 2025-06-12 Ann: We ship on Friday
+    11-22 claude:
+    01a1fdf1 Deploys happen on Tuesdays
+    01a1f9c0 The user prefers tabs
+    2025-06-12 Ann [suspicious]:
+    standup#3 We ship on Friday
 
-The first word names it, the second is the day, the third who wrote it; what is unusual stands in brackets after that.
-A text of several lines goes on in lines that begin with a blank, so that none of them passes for a line of ours.
+The first word of a line names the memory or turn. Above it stand its day, who wrote it, and what is unusual; that holds
+until the next such head. A text of several lines goes on in lines that begin with a blank, so none passes for ours.
 """
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +55,7 @@ def page(memories: "Memories", found: "Sequence[Memory | Turn]", cursor: str | N
 
 def one(memories: "Memories", found: Memory) -> str:
     """Return a memory as a whole."""
-    return _line(found, memories.short_ids([found.id]), datetime.now(UTC), most=None)
+    return "\n".join(_lines([found], memories.short_ids([found.id]), most=None))
 
 
 def created(memories: "Memories", result: "Created") -> str:
@@ -72,27 +75,33 @@ def versions(found: "Sequence[Version]") -> str:
     """Return the versions of a memory, oldest first, each with its number in the place of a name."""
     now = datetime.now(UTC)
     return "\n".join(
-        f"{each.version} {_day(each.created_at, now)} {_name(each.origin.by if each.origin else '?')}: "
-        + _content(each.content)
+        f"{_day(each.created_at, now)} {_name(each.origin.by if each.origin else '?')}:\n"
+        f"{each.version} {_content(each.content)}"
         for each in found
     )
 
 
 def _page(memories: "Memories", found: "Sequence[Memory | Turn]", last: Sequence[str]) -> str:
     names = memories.short_ids([each.id for each in found if isinstance(each, Memory)])
-    now = datetime.now(UTC)
-    return "\n".join([*(_line(each, names, now) for each in found), *last]) or NOTHING
+    return "\n".join([*_lines(found, names), *last]) or NOTHING
 
 
-def _line(found: "Memory | Turn", names: Mapping[str, str], now: datetime, most: int | None = MAX_SHOWN) -> str:
-    if isinstance(found, Memory):
-        name, at, by = names[found.id], found.updated_at, found.origin.by if found.origin else "?"
-        marks = list(_marks(found))
-    else:
-        name, at, by = f"{found.conversation_id}#{found.index}", found.created_at, found.speaker or found.role
-        marks = ["suspicious"] if found.suspicious else []
-    told = f" [{', '.join(marks)}]" if marks else ""
-    return f"{_name(name)} {_day(at, now)} {_name(by)}{told}: {_content(found.content, most)}"
+def _lines(found: "Sequence[Memory | Turn]", names: Mapping[str, str], most: int | None = MAX_SHOWN) -> Iterator[str]:
+    """Yield a line for each, and a head where it is another one than that above."""
+    now, above = datetime.now(UTC), ""
+    for each in found:
+        if isinstance(each, Memory):
+            name, at, by = names[each.id], each.updated_at, each.origin.by if each.origin else "?"
+            marks = list(_marks(each))
+        else:
+            name, at, by = f"{each.conversation_id}#{each.index}", each.created_at, each.speaker or each.role
+            marks = ["suspicious"] if each.suspicious else []
+        told = f" [{', '.join(marks)}]" if marks else ""
+        head = f"{_day(at, now)} {_name(by)}{told}:"
+        if head != above:
+            yield head
+        above = head
+        yield f"{_name(name)} {_content(each.content, most)}"
 
 
 def _marks(found: Memory) -> Iterable[str]:

@@ -122,7 +122,7 @@ TASKS: dict[str, tuple[list[str], str, Check]] = {
     ),
     "compact output": (
         ["search", "when do deploys happen?", "--limit", "1", "--format", "compact"], "",
-        lambda answer, _, __: bool(re.fullmatch(r"[0-9a-f-]+ \d\d-\d\d \S+: Deploys happen on Tuesdays\n", answer.out)),
+        lambda answer, _, __: answer.out.endswith(" Deploys happen on Tuesdays\n") and len(answer.out) < 75,
     ),
     "count by a tag": (
         ["tags", "project"], "",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from memories.errors import InvalidInput, RequestError
+from memories.errors import InvalidInput, RequestError, StoreDamaged
 from memories.skins import shapes
 from memories.skins.cli.options import (
     command,
@@ -53,6 +53,7 @@ def named(memories: "Memories", given: Sequence[str], key: str | None = None, pr
         InvalidInput: None is, or some in two ways.
         NotFound: None has the key.
     """
+    project = project if project and project.strip() else None  # a script may pass a variable that is not set
     if key is not None:
         if given:
             raise InvalidInput("ID and --key do not go together; give one of them")
@@ -104,7 +105,7 @@ def each_of(
             so_far(f"{len(results)} of {len(memories_named.ids)} were {done}; running it again does the rest")
         try:
             results.append(run(name))
-        except RequestError as exc:
+        except (RequestError, StoreDamaged) as exc:  # one that is damaged costs no other one its answer either
             errors.append({"id": name, "error": str(exc)})
     if done:
         so_far(f"{len(results)} of {len(memories_named.ids)} were {done}; running it again does the rest")
