@@ -156,7 +156,7 @@ TABLE = [
     Bad("29", ("search", "q", "--projekt", "x"), None, 2, "No such option"),
     Bad("29", ("serch", "q"), None, 2, "No such command"),
     Bad("29", ("search",), None, 2, "Missing argument"),
-    Bad("29", ("get", UNKNOWN, "more"), None, 2, "unexpected extra argument"),
+    Bad("29", ("update", UNKNOWN, "text", "more"), None, 2, "unexpected extra argument"),
     Bad("29", ("list", "--limit"), None, 2, "requires an argument"),
     refused("29", ("create", "c", "--decay", "slow"), lambda found: found.create("c", decay="slow"), "decay must be"),
     library("30", lambda found: found.create(5), "content is of type int; give text"),  # type: ignore[arg-type]
@@ -218,7 +218,7 @@ TABLE = [
         lambda found: found.list(since="2024-02-01", until="2024-01-01"),
         "since is later than until",
     ),
-    Bad("29", ("list", "--format", "xml"), None, 2, "must be auto, json or text"),
+    Bad("29", ("list", "--format", "xml"), None, 2, "must be auto, json, text or compact"),
     refused("update", ("update", UNKNOWN), lambda found: found.update(UNKNOWN), "nothing to update was given"),
     refused(
         "store", ("list", "--store", "mysql://x"), lambda _: Memories("mysql://x"), "is not a store; use sqlite:///path"
@@ -237,7 +237,7 @@ SETTINGS = [
     ("81", {"CHROMADB_PORT": "99999"}, "must be a whole number from 1 to 65535"),
     ("81", {"COLLECTION_NAME": "../x"}, "must be 3 to 100 letters"),
     ("81", {"REINFORCE_ON_RETRIEVAL": "maybe"}, "must be true or false"),
-    ("81", {"MEMORY_FORMAT": "xml"}, "must be auto, json or text"),
+    ("81", {"MEMORY_FORMAT": "xml"}, "must be auto, json, text or compact"),
     ("81", {"MEMORY_NAMESPACE": "../x"}, "MEMORY_NAMESPACE (environment) is not usable"),
     ("81", {"MEMORY_STORE": "ftp://x"}, "is not a store; use sqlite:///path"),
     ("81", {"MEMORY_HOME": "~nobody-of-this-name/x"}, "MEMORY_HOME (environment) must be a folder"),

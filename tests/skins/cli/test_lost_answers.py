@@ -34,9 +34,24 @@ CHANGES: Mapping[str, tuple[list[str], str]] = {
     "migrate": (["migrate", "--to", "sqlite:///copy.db"], "4 records were copied, and the copy was verified"),
     "reembed": (["reembed"], "0 records were embedded with fake/1"),
 }
-READS = ["search", "get", "list", "history", "tags", "log", "status", "config", "context", "mcp"]
+READS = [
+    *(
+        "search",
+        "get",
+        "list",
+        "history",
+        "tags",
+        "duplicates",
+        "log",
+        "status",
+        "namespaces",
+        "config",
+        "context",
+        "mcp",
+    )
+]
 # A backup that is there can be looked at, and a file that is trusted; neither changes what the store holds.
-BESIDE = ["backup", "doctor", "trust"]
+BESIDE = ["backup", "doctor", "trust", "edit"]  # `edit` needs a terminal
 TURN_READS = ["tail", "show", "list"]
 
 

@@ -1,6 +1,6 @@
 """What commands do to several memories: to each that is named, or to all that meet an expression; the undo of that."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -21,7 +21,7 @@ from memories.skins.cli.session import read_argument, texts
 from memories.validate import MAX_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from memories.service import Memories
     from memories.write.many import Affected
@@ -95,7 +95,7 @@ def each_of(
     """
     if not memories_named.several:
         [only] = memories_named.ids
-        result = changing(lambda: run(only), lambda _: f"{only} was {done}") if done else run(only)
+        result = changing(lambda: run(only), lambda found: _was(shape(found), done)) if done else run(only)
         emit(shape(result), lambda: text(result), compact=compact and (lambda: compact(result)))
         return 0
     results: list[Result] = []
@@ -120,6 +120,11 @@ def each_of(
     if len(errors) > _ERRORS:
         note(f"and {len(errors) - _ERRORS} more")
     return 1 if errors else 0
+
+
+def _was(answer: Mapping[str, Any], done: str) -> str:
+    """Return what was done to a memory, as a part of a sentence."""
+    return f"{answer['id']} was {done}" + (f", version {answer['version']}" if done == "updated" else "")
 
 
 def some_or_where(given: Sequence[str], key: str | None, where: str | None, dry_run: bool) -> None:

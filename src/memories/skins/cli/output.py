@@ -138,7 +138,7 @@ def emit(
 
 def emit_lines(answers: Sequence[Mapping[str, Any]], text: Callable[[], Sequence[str]]) -> None:
     """Print answers, each on a line of its own: as JSON, or as the texts that `text` makes of them."""
-    say("\n".join(text() if _format != "json" else [_to_json(answer, indented=False) for answer in answers]))
+    say("\n".join(text() if _format in ("text", "compact") else [_to_json(answer, indented=False) for answer in answers]))
 
 
 def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
@@ -146,7 +146,7 @@ def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
     from memories.redaction.redactor import redact
 
     one_line = " ".join(redact(message).text.split())  # a wrong option may quote what was meant for another
-    if (_format or _format_of(sys.stderr)) != "json":
+    if (_format or _format_of(sys.stderr)) in ("text", "compact"):
         red, plain = ("\033[31m", "\033[0m") if colored(sys.stderr) else ("", "")
         say(f"{red}error:{plain} {safe(one_line)}" + "".join(f"\n  {safe(match)}" for match in matches), sys.stderr)
     else:
