@@ -138,7 +138,8 @@ def emit(
 
 def emit_lines(answers: Sequence[Mapping[str, Any]], text: Callable[[], Sequence[str]]) -> None:
     """Print answers, each on a line of its own: as JSON, or as the texts that `text` makes of them."""
-    say("\n".join(text() if _format in ("text", "compact") else [_to_json(answer, indented=False) for answer in answers]))
+    as_json = _format not in ("text", "compact")
+    say("\n".join([_to_json(answer, indented=False) for answer in answers] if as_json else text()))
 
 
 def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
