@@ -57,7 +57,7 @@ ORDER = {
     "memories.skins.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
     "memories.skins.cli": """output progress < text < session < options < backup many <
         log memories rollback search turns context stores status serve trust < review < app""",
-    "memories.skins.mcp": "answers < server < stdio",
+    "memories.skins.mcp": "answers < tools < server < stdio",
 }
 MAX_FILES_TO_ROWS = 16
 HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp".split()

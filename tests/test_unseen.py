@@ -8,7 +8,6 @@ import pytest
 from memories import unseen, validate
 from memories.agent import fence
 from memories.skins.cli import output
-from memories.skins.mcp import answers
 
 # One of each kind: controls, direction marks, zero width, tags, variation selectors, fillers, separators, private use.
 HIDDEN = (
@@ -34,7 +33,7 @@ def test_it_is_written_out_everywhere(sign: str, capsysbinary: pytest.CaptureFix
         output.safe(text),
         validate.shown(text),
         fence.line({"text": text}),
-        answers.visible(text),
+        fence.plain(text),
     )
     for each in shown:
         assert sign not in each
@@ -43,7 +42,7 @@ def test_it_is_written_out_everywhere(sign: str, capsysbinary: pytest.CaptureFix
 
 def test_what_can_be_seen_is_left_as_it_is() -> None:
     assert not any(unseen.is_unseen(sign) for sign in SEEN)
-    assert output.safe(SEEN) == SEEN == answers.visible(SEEN)
+    assert output.safe(SEEN) == SEEN == fence.plain(SEEN)
     assert unseen.shown(SEEN, lambda _: "?") == SEEN
 
 

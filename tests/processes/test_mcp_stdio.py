@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -78,10 +79,11 @@ class Server:
         assert said["protocolVersion"] == "2025-06-18"
         self.write({"method": "notifications/initialized"})
 
-    def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+    def call(self, tool: str, **arguments: Any) -> str:
         result = self.ask("tools/call", name=tool, arguments=arguments)
         assert result["isError"] is False, result
-        return dict(result["structuredContent"])
+        [content] = result["content"]
+        return str(content["text"])
 
     def leave(self) -> str:
         """Leave; return what the server wrote to standard error."""
@@ -126,9 +128,7 @@ def test_both_eras_over_real_streams(environment: dict[str, str], era: str, vers
             return await client.call_tool("search_memories", {"query": "when do we release?"})
 
     found = asyncio.run(talk())
-    [hit] = found.structured_content["results"]  # it shares no word with the question
-    assert hit["content"] == "Deploys happen on Tuesdays"
-    assert hit["content"] in found.content[0].text
+    assert "mcp: Deploys happen on Tuesdays\n" in found.content[0].text  # it shares no word with the question
 
 
 def test_while_the_model_loads_words_answer_and_writers_wait(
@@ -139,19 +139,22 @@ def test_while_the_model_loads_words_answer_and_writers_wait(
     loads = tmp_path / "loads"
     server = start([sys.executable, "-c", SLOW, str(loads)])
     server.greet()
-    early = server.call("search_memories", query="deploys")
-    assert "by words only" in early["hint"]
-    assert [hit["content"] for hit in early["results"]] == ["Deploys happen on Tuesdays"]
-    assert server.call("search_memories", query="when do we release?")["results"] == []
+    hint, found = server.call("search_memories", query="deploys").split("\n", 1)
+    assert "by words only" in hint
+    assert ": Deploys happen on Tuesdays\n" in found
     create = {"name": "create_memory", "arguments": {"content": "The cat is called Momo"}}
     server.write({"id": "late", "method": "tools/call", "params": create})
-    assert server.call("search_memories", query="deploys")["hint"] == early["hint"]  # is answered before it
+    assert server.call("search_memories", query="deploys").startswith(hint)  # is answered before it
+    search = {"name": "search_memories", "arguments": {"query": "when do we release?"}}
+    server.write({"id": "first", "method": "tools/call", "params": search})  # no word of it is known
     loads.touch()
     assert server.process.stdout
-    assert json.loads(server.process.stdout.readline())["id"] == "late"
+    answers = [json.loads(server.process.stdout.readline()) for _ in range(2)]
+    [first] = [answer["result"] for answer in answers if answer["id"] == "first"]
+    assert ": Deploys happen on Tuesdays\n" in first["content"][0]["text"]
     later = server.call("search_memories", query="what is the name of my pet?")
     assert "hint" not in later
-    assert [hit["content"] for hit in later["results"]] == ["The cat is called Momo"]
+    assert ": The cat is called Momo\n" in later
 
 
 def test_a_request_that_cannot_be_read_is_answered(start: Callable[..., Server]) -> None:
@@ -167,11 +170,43 @@ def test_a_request_that_cannot_be_read_is_answered(start: Callable[..., Server])
         server.process.stdin.flush()
         answer = json.loads(server.process.stdout.readline())
         assert (answer["id"], answer["result"]["isError"]) == (server.asked, True)
-    assert server.call("list_memories")["count"] == 0
+    assert server.call("list_memories") == "Nothing found."
     assert server.leave() == ""
 
 
-def test_a_call_that_waits_does_not_keep_a_server_whose_client_left(
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_what_was_read_is_answered_before_it_ends(environment: dict[str, str], era: str) -> None:
+    """As a script asks: everything is written, and nothing read until standard input is closed."""
+    who = {"name": "script", "version": "1"}
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": who}
+    meta = {f"io.modelcontextprotocol/{name}": value for name, value in {
+        "protocolVersion": "2026-07-28", "clientCapabilities": {}, "clientInfo": who
+    }.items()}  # fmt: skip
+    asked: list[dict[str, Any]] = [
+        {"name": "create_memory", "arguments": {"content": f"Platform {number} leads to town {number}"}}
+        for number in range(20)
+    ]
+    asked += [{"name": "search_memories", "arguments": {"query": "platform"}}, {"name": "no_such_tool"}]
+    calls = [{"method": "tools/call", "params": params} for params in asked]
+    messages: list[dict[str, Any]] = [{"method": "initialize", "params": hello}, *calls]
+    if era == "modern":
+        messages = [{**call, "params": {**call["params"], "_meta": meta}} for call in calls]
+    lines = [json.dumps({"jsonrpc": "2.0", "id": number, **message}) for number, message in enumerate(messages)]
+    if era == "legacy":
+        lines[1:1] = ['{"jsonrpc": "2.0", "method": "notifications/initialized"}']
+    lines += ["no message", '{"jsonrpc": "2.0", "id": "cut off']
+    done = subprocess.run(
+        MEMORY, input="\n".join(lines), capture_output=True, text=True, env=environment, timeout=300, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sorted(answer["id"] for answer in answers if answer["id"] is not None) == list(range(len(messages)))
+    assert [answer["error"]["code"] for answer in answers if answer["id"] is None] == [-32700, -32700]
+    with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db") as memories:
+        assert len(memories.list(limit=100).memories) == 20
+
+
+def test_what_waits_too_long_when_the_client_has_left_is_refused(
     start: Callable[..., Server], environment: Mapping[str, str]
 ) -> None:
     with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db", embedder="fake") as memories:
@@ -182,9 +217,14 @@ def test_a_call_that_waits_does_not_keep_a_server_whose_client_left(
             memories._store.touch([])
             create = {"name": "create_memory", "arguments": {"content": "waits for the lock"}}
             server.write({"id": 99, "method": "tools/call", "params": create})
-            server.call("list_memories")  # so that the other is begun
-            server.process.communicate(timeout=300)
+            server.write({"id": 98, "method": "tools/call", "params": create})
+            server.write({"method": "notifications/cancelled", "params": {"requestId": 98}})
+            server.call("list_memories")  # so that the others are begun
+            out, _ = server.process.communicate(timeout=300)
             assert server.process.returncode == 0
+    [answer] = [json.loads(line) for line in out.splitlines()]
+    assert (answer["id"], answer["error"]["code"]) == (99, -32603)
+    assert "the client has left" in answer["error"]["message"]
 
 
 NO_MESSAGES: dict[str, tuple[bytes, int, int | str | None]] = {
@@ -230,7 +270,7 @@ def test_a_line_that_is_no_message_is_answered_as_the_protocol_says(
         assert len(answer["error"]["message"]) < 200
     if not greeted:
         server.greet()
-    assert server.call("list_memories") == {"count": 0, "results": []}
+    assert server.call("list_memories") == "Nothing found."
     assert server.leave() == ""
 
 
@@ -239,7 +279,7 @@ def test_what_is_no_answer_to_anything_is_not_answered(start: Callable[..., Serv
     server.greet()
     server.write({"id": 1234, "result": {}})
     server.write({"method": "notifications/unheard_of"})
-    assert server.call("list_memories")["count"] == 0
+    assert server.call("list_memories") == "Nothing found."
 
 
 def test_requests_that_are_wrong_are_answered_and_the_server_stays(start: Callable[..., Server]) -> None:
@@ -266,7 +306,7 @@ def test_requests_that_are_wrong_are_answered_and_the_server_stays(start: Callab
         assert "error" in answer or answer["result"]["isError"]
         assert part in json.dumps(answer, ensure_ascii=False).replace('\\"', '"')
         assert "Traceback" not in json.dumps(answer)
-    assert server.call("list_memories") == {"count": 0, "results": []}
+    assert server.call("list_memories") == "Nothing found."
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -315,12 +355,11 @@ def test_what_one_server_acknowledged_another_finds(start: Callable[..., Server]
     """Though the first is killed right after it, and the second was running before."""
     one, other = start(MEMORY, EMBEDDER="fake"), start(MEMORY, EMBEDDER="fake")
     other.greet()
-    assert other.call("list_memories")["count"] == 0
+    assert other.call("list_memories") == "Nothing found."
     one.greet()
     one.call("create_memory", content="Deploys happen on Tuesdays")
     one.process.kill()
-    [found] = other.call("search_memories", query="deploys")["results"]
-    assert (found["content"], found["by"]) == ("Deploys happen on Tuesdays", "codex-mcp-client")
+    assert " codex-mcp-client: Deploys happen on Tuesdays\n" in other.call("search_memories", query="deploys")
 
 
 def test_the_options_of_the_command(start: Callable[..., Server], tmp_path: Path) -> None:
@@ -335,7 +374,7 @@ def test_the_options_of_the_command(start: Callable[..., Server], tmp_path: Path
     reader, own = [start([*MEMORY, *options, option], EMBEDDER="fake") for option in ("--read-only", "--no-shared")]
 
     def contents(server: Server) -> list[str]:
-        return sorted(hit["content"] for hit in server.call("search_memories", query="apples")["results"])
+        return sorted(re.findall(r": (apples .*)", server.call("search_memories", query="apples")))
 
     def offers(server: Server) -> set[str]:
         server.greet()
@@ -403,11 +442,11 @@ def test_the_inspector_of_the_protocol(environment: dict[str, str]) -> None:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    assert len(inspect("--method", "tools/list")["tools"]) == 9
+    assert len(inspect("--method", "tools/list")["tools"]) == 10
     made = inspect(
         *("--method", "tools/call", "--tool-name", "create_memory"),
         *("--tool-arg", "content=Deploys happen on Tuesdays", "--tool-arg", 'tags={"project": "shop"}'),
     )
-    assert made["structuredContent"]["stored"] is True
+    assert json.loads(made["content"][0]["text"])["stored"] is True
     [content] = inspect("--method", "resources/read", "--uri", "memory://recent")["contents"]
     assert "Deploys happen on Tuesdays" in content["text"]

@@ -293,8 +293,9 @@ def test_mcp_keeps_no_secret_and_has_no_way_around(home: Path) -> None:
                     "create_memory", {"content": f"token {planted}", "key": planted, "tags": {"a": planted}}
                 )
                 said.append(str(made))
-                assert made.structured_content["redacted"] == ["github_token"] * 3
-                changed = {"id": made.structured_content["id"], "content": f"now {planted}", "tags": {planted: "b"}}
+                told = json.loads(made.content[0].text.split("\n")[0])
+                assert told["redacted"] == ["github_token"] * 3
+                changed = {"id": told["id"], "content": f"now {planted}", "tags": {planted: "b"}}
                 said += [str(await client.call_tool("update_memory", changed))]
                 refused = await client.call_tool("create_memory", {"content": planted, "redact": False})
                 said += [str(refused)]

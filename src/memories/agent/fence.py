@@ -45,9 +45,22 @@ def line(item: Mapping[str, Any]) -> str:
     text = shown.get("text", "")
     if len(text) > MAX_SHOWN:
         shown |= {"text": text[:MAX_SHOWN], "cut": len(text) - MAX_SHOWN}
-    written = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
-    written = _MARKUP.sub(lambda found: _escape(found[0]), written)
-    return unseen.shown(written, _escape)
+    return escaped(json.dumps(shown, ensure_ascii=False, separators=(",", ":")))
+
+
+def quoted(text: str) -> str:
+    """Return a text as a JSON string, which is one line and holds no markup."""
+    return escaped(json.dumps(text, ensure_ascii=False))
+
+
+def plain(text: str) -> str:
+    """Return a text as the rest of a line: as in a JSON string, but without quotes, and with its own as they are."""
+    return escaped(json.dumps(text, ensure_ascii=False)[1:-1].replace('\\"', '"'))
+
+
+def escaped(written: str) -> str:
+    """Return JSON, or a line of our own, in which nothing is markup or can't be seen."""
+    return unseen.shown(_MARKUP.sub(lambda found: _escape(found[0]), written), _escape)
 
 
 def block(title: str, lines: Sequence[str], boundary: str) -> str:

@@ -63,6 +63,21 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
         {"query": "q", "since": "2024-02-01", "until": "2024-01-01"},
         "since is later than until",
     ),
+    ("24", "delete_memory", {"id": "2026-11-22/0000"}, "is not a memory id"),
+    ("22", "delete_memory", {"id": "20261122-000000000000"}, "Memory not found"),
+    ("30", "add_turns", {"conversation": "trip", "turns": "hello"}, "turns: "),
+    ("30", "add_turns", {"conversation": "trip", "turns": ["hello"]}, "turns.0: "),
+    ("30", "add_turns", {"conversation": "trip", "turns": [{"content": ["a"]}]}, "turns.0.content: "),
+    ("83", "add_turns", {"conversation": "trip", "turns": [{"content": "a"}, {}]}, "add_turns needs turns.1.content"),
+    ("29", "add_turns", {"conversation": "trip", "turns": [{"content": "a", "k" * 5_000: 1}]}, "has no argument"),
+    ("30", "add_turns", {"conversation": "trip", "turns": [{"content": "a", "role": "boss"}]}, "turns.0.role: "),
+    ("1", "add_turns", {"conversation": "trip", "turns": [{"content": "a"}, {"content": ""}]}, "turn 2: content is"),
+    ("57", "add_turns", {"conversation": "trip", "turns": [{"content": "a", "at": "soon"}]}, "not a date or time"),
+    ("1", "add_turns", {"conversation": " ", "turns": [{"content": "a"}]}, "conversation id"),
+    ("31", "add_turns", {"conversation": "trip", "turns": [{"content": "a"}] * 1_001}, "at most 1000"),
+    ("27", "list_conversations", {"cursor": "9" * 5_000}, "the cursor is not one that a listing returned"),
+    ("26", "list_conversations", {"limit": 0}, "limit must be"),
+    ("28", "update_memory", {"id": UNKNOWN, "confirm": "perhaps"}, "confirm: "),
     ("83", "create_memory", {}, "create_memory needs content"),
     ("83", "search_memories", {"query": "q", "scope": "everything"}, "scope: "),
     ("83", "get_context", {"query": "q", "max_tokens": "many"}, "max_tokens: "),
@@ -107,12 +122,13 @@ def test_a_bad_call_is_told_changes_nothing_and_stops_nothing(memories: Memories
         assert part in text, (row, tool, text)
         assert told_well(text), (row, tool, text)
     assert memories.list() == before
+    assert memories.conversations() == []
 
 
 value = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=50)
 anything = st.recursive(value, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner))
 argument = st.sampled_from(
-    ["query", "content", "id", "tags", "limit", "since", "until", "as_of", "cursor", "scope", "key", "confidence", "x"]
+    "query content id tags limit since until as_of cursor scope key confidence x turns conversation confirm".split()
 )
 
 

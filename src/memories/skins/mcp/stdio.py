@@ -9,13 +9,21 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 from mcp.server import MCPServer
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
-from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
 
 from memories.config import Config
 from memories.embedders import Embedder, open_embedder
@@ -28,8 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 PATIENCE = 0.5  # seconds that a question waits for the model, which mostly needs less, before words answer it
+LONGER = 10.0  # that it waits when words find nothing
 AGAIN_SECONDS = 60.0  # after which a model that could not be loaded is tried again
-LEAVING_SECONDS = 10.0  # that calls still have when the client says no more
+LEAVING_SECONDS = 60.0  # that calls still have when the client says no more; none waits longer for a store
+LAST_SECONDS = 2.0  # after which what can't even be refused is given up
 STILL_LOADING = "found by words only, the model is loading; ask again in a second to search by meaning too"
 NOT_LOADED = "found by words only: {}"
 
@@ -37,6 +47,7 @@ _LONE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\)\\u
 _PARTS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]')  # texts, the last of which may not end, and brackets
 _ID = re.compile(r'"id"\s*:\s*("(?:[^"\\]|\\["\\/bfnrt]){0,200}"|-?\d{1,18})\s*[,}]')
 _ONE = "send one JSON-RPC message a line"
+_ENDLESS = ("subscriptions/listen",)  # is answered when it is cancelled
 _DEEP = 100  # brackets in a line, from which it is looked at whether the SDK can read it
 _logger = logging.getLogger(__name__)
 
@@ -65,6 +76,75 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
         raise failure  # an answer could not be written: one sentence, as for any command
 
 
+class Waiting:
+    """The requests that were read and are not answered yet.
+
+    Attributes:
+        is_over: Every request has its answer, if only a refusal: one that comes later is not sent.
+    """
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._requests: dict[str, tuple[int | str, int]] = {}
+        self._none = anyio.Event()
+        self._none.set()
+
+    def read(self, line: str) -> None:
+        """Note a message of the client: a request waits for its answer, and a cancelled one has none."""
+        message = json.loads(line)
+        if message.get("method") == "notifications/cancelled":
+            cancelled = (message.get("params") or {}).get("requestId")
+            self._forget(str(cancelled), every=True)
+        elif "method" in message and "id" in message and message["method"] not in _ENDLESS:
+            known = self._requests.get(str(message["id"]), (message["id"], 0))
+            self._requests[str(message["id"])] = (message["id"], known[1] + 1)
+            self._none = anyio.Event() if self._none.is_set() else self._none
+
+    def written(self, message: Any) -> None:
+        """Note a message of ours: an answer is waited for no longer."""
+        if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
+            self._forget(str(message.id))
+
+    def _forget(self, name: str, *, every: bool = False) -> None:
+        request, count = self._requests.get(name, (name, 0))
+        if count > 1 and not every:
+            self._requests[name] = (request, count - 1)
+        else:
+            self._requests.pop(name, None)
+        if not self._requests:
+            self._none.set()
+
+    async def end(self) -> list[int | str]:
+        """Return what is not answered when all is, or after `LEAVING_SECONDS`."""
+        with anyio.move_on_after(LEAVING_SECONDS):
+            await self._none.wait()
+        return [request for request, count in self._requests.values() for _ in range(count)]
+
+
+class Answers:
+    """The stream that answers are written to, which tells what was answered."""
+
+    def __init__(self, stream: Any, waiting: Waiting) -> None:
+        self._stream, self._waiting = stream, waiting
+
+    async def send(self, item: SessionMessage) -> None:
+        """Write a message, unless all is answered."""
+        if self._waiting.is_over:
+            return
+        await self._stream.send(item)
+        self._waiting.written(item.message)
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
 class Loading:
     """A model that loads in the background."""
 
@@ -82,9 +162,9 @@ class Loading:
         self._again_at = 0.0
         self._begin()
 
-    def ready(self) -> tuple[Memories, str]:
-        """Return what can search now, and what a model should know of that."""
-        if not self._done.wait(PATIENCE):
+    def ready(self, longer: bool) -> tuple[Memories, str]:
+        """Return what can search now, and what a model should know of that; `longer` waits `LONGER` for the model."""
+        if not self._done.wait(LONGER if longer else PATIENCE):
             return self._words, STILL_LOADING
         if not self._failure:
             return self._memories, ""
@@ -110,32 +190,41 @@ class Loading:
 
 async def _run(built: MCPServer) -> None:
     given = anyio.wrap_file(TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace"))
+    waiting = Waiting()
 
     async def refuse(error: JSONRPCError) -> None:
-        await write.send(SessionMessage(error))
+        await answers.send(SessionMessage(error))
 
-    async with stdio_server(stdin=lines(given, refuse)) as (read, write):  # type: ignore[arg-type]
+    async with stdio_server(stdin=lines(given, refuse, waiting)) as (read, write):  # type: ignore[arg-type]
+        answers = Answers(write, waiting)
         inner = built._lowlevel_server  # as `MCPServer.run` does
-        await inner.run(read, write, inner.create_initialization_options())
+        await inner.run(read, answers, inner.create_initialization_options())
 
 
-async def lines(given: "AsyncIterator[str]", refuse: Callable[[JSONRPCError], Awaitable[None]]) -> "AsyncIterator[str]":
+async def lines(
+    given: "AsyncIterator[str]", refuse: Callable[[JSONRPCError], Awaitable[None]], waiting: Waiting
+) -> "AsyncIterator[str]":
     """Yield the lines that a client writes, without those that are no message: these are refused.
 
     The SDK drops what it can't read, JSON that holds half a character or is nested deep among it, and the client waits.
+    It also drops the answers to what is in flight when the lines end: so they end when all is answered.
     """
     async for line in given:
         if not line.strip():
             continue
         answer = answerable(line)
         if isinstance(answer, str):
+            waiting.read(answer)
             yield answer
         else:
             await refuse(answer)
-    # The process ends soon even if a call still waits, for a lock say: nobody waits for its answer any more.
-    timer = threading.Timer(LEAVING_SECONDS, os._exit, (0,))
+    # The process ends even if a call still waits, for a lock say: nobody waits that long for its answer.
+    timer = threading.Timer(LEAVING_SECONDS + LAST_SECONDS, os._exit, (0,))
     timer.daemon = True
     timer.start()
+    for request in await waiting.end():
+        await refuse(_error(INTERNAL_ERROR, "the client has left; whether this was done is not known", request))
+    waiting.is_over = True
 
 
 def answerable(line: str) -> str | JSONRPCError:
