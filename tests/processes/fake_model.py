@@ -1,6 +1,7 @@
-"""The APIs of three vendors' models on the loopback: a model that calls one tool, then says "done"."""
+"""The APIs of models of four kinds on the loopback: a model that calls one tool, then says "done"."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -92,6 +93,21 @@ class FakeModel:
             chunk | {"choices": [{"index": 0, "delta": {}, "finish_reason": stop}]},
         ]
 
+    def streamGenerateContent(self, asked: Json) -> list[Json]:  # noqa: N802 - as its API calls it
+        """Answer as Google's API, as a stream."""
+        tools = [each for tool in asked.get("tools", []) for each in tool.get("functionDeclarations", [])]
+        name = self.chosen([tool["name"] for tool in tools])
+        part: Json = {"text": "done"}
+        if name and '"functionResponse"' not in json.dumps(asked["contents"]):
+            part = {"functionCall": {"name": name, "args": json.loads(self.arguments)}}
+        content = {"role": "model", "parts": [part]}
+        usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
+        return [{"candidates": [{"content": content, "finishReason": "STOP", "index": 0}], "usageMetadata": usage}]
+
+    def generateContent(self, asked: Json) -> list[Json]:  # noqa: N802
+        """Answer as Google's API, at once."""
+        return self.streamGenerateContent(asked)
+
 
 CACHE = ("cache_creation_input_tokens", "cache_read_input_tokens")
 
@@ -122,14 +138,18 @@ def serving(model: FakeModel) -> Iterator[str]:
 
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["content-length"])) or b"{}")
-            api = getattr(model, self.path.partition("?")[0].rpartition("/")[2], None)
+            called = re.split("[/:]", self.path.partition("?")[0])[-1]
+            api = getattr(model, called, None)
             if api is None:
                 self.answer('{"input_tokens": 1}', "application/json")
                 return
             model.requests.append(asked)
+            if called == "generateContent":
+                self.answer(json.dumps(api(asked)[0]), "application/json")
+                return
             named = [(f"event: {event['type']}\n" if "type" in event else "", event) for event in api(asked)]
             lines = "".join(f"{name}data: {json.dumps(event)}\n\n" for name, event in named)
-            self.answer(lines + ("" if named[0][0] else "data: [DONE]\n\n"), "text/event-stream")
+            self.answer(lines + ("data: [DONE]\n\n" if called == "completions" else ""), "text/event-stream")
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
