@@ -33,7 +33,7 @@ HINT_REPLACED = "stored as the next version of what had this key; get_history sh
 HINT_UNCHANGED = "nothing was changed: it says this already"
 HINT_DUPLICATE = "nothing was stored, it is known; reword it with update_memory, or store it anyway with force=true"
 HINT_SIMILAR = "stored; if it corrects one of similar_to, call delete_memory with that id"
-HINT_CORRECTS = "stored; it corrects {}: a search shows that one after it, marked corrected_by"
+HINT_CORRECTS = "stored; it corrects {}: a search shows that one after it, marked as corrected"
 CREATED = ("id", "stored", "merged", "not_merged", "reinforced")  # what every answer to a create begins with
 ALIKE = {"duplicates": HINT_DUPLICATE, "similar_to": HINT_SIMILAR}
 HINT_DELETED = "restore_memory brings it back"
