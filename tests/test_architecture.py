@@ -28,8 +28,8 @@ MODULES = [
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
     "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay
-        trust < times config < ids http_client < stores < embedders versions turns < lookup < conversations where < write search <
-        transfer < service < agent < skins < __main__ langgraph""",
+        trust < times config < ids http_client < stores < embedders versions turns < lookup < conversations where <
+        write search < transfer < service < agent < skins < __main__ langgraph""",
     "memories.stores": """records < damage words copies sql chain sound < protocol columns < logged <
         sqlite postgres documents < chroma qdrant files""",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
@@ -47,16 +47,16 @@ ORDER = {
     "memories.redaction": "values < rules < contexts < scan own < redactor",
     "memories.where": "language < selector",
     "memories.write": """vocabulary queue orders parts < reading suspicion < duplicates < corrections < links <
-        change turns forget waiting < repetitions < create < many review < rollback""",
+        change turns forget waiting < repetitions < create < many review repeats < rollback""",
     "memories.search": "speakers surroundings calibration ranking < candidates noise < results < search",
     "memories.transfer": "lines pages proof < audit export importing migrate reembed secrets < backup < doctor",
     "memories.agent": """fence policy tokens deadline < payloads < admission backend rendering recalling < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
-    "memories.skins": "shapes < cli mcp langgraph chat anthropic_tool",
+    "memories.skins": "added shapes compact compare < cli mcp langgraph chat anthropic_tool",
     "memories.skins.langgraph": "values < store tools",
     "memories.skins.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
-    "memories.skins.cli": """output progress < text < session < options < backup many <
-        log memories rollback search turns context stores status serve trust < review < app""",
+    "memories.skins.cli": """output < text < said < session < complete < options < backup many bulk < edit <
+        log memories search turns context stores status serve < review < app""",
     "memories.skins.mcp": "answers < tools < server < stdio",
 }
 MAX_FILES_TO_ROWS = 16

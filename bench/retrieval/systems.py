@@ -13,7 +13,7 @@ import numpy as np
 
 from bench import corpus, peers, report
 from bench.retrieval import progress
-from bench.retrieval.datasets import Pool, Question, Turn
+from bench.retrieval.datasets import Conversation, Pool, Question, Turn
 from bench.retrieval.metrics import DEPTH
 from bench.retrieval.vectors import KeptVectors
 from memories import Memories, TurnDraft, load_config

@@ -77,10 +77,10 @@ __all__ = [
     "Considered", "ContextBuildError", "ContextBuilder", "ContextPackage", "Conversation", "ConversationFilters",
     "ConversationPage", "Created", "DecayPolicy", "Draft", "Embedder", "EmbedderError", "EmbedderMismatch",
     "Explanation", "Forgotten", "History", "HistoryTurn", "Hit", "InvalidInput", "LogCheck", "LogEntry", "LogFilters",
-    "MCPError", "Memories", "MemoriesError", "Memory", "MemoryGateway", "MemoryItem", "MemoryPolicy", "NamespaceCounts", "NotFound",
-    "NotReinforceable", "Origin", "Page", "RequestError", "SchemaTooNew", "SearchFilters", "Similar", "Space", "Status",
-    "Step", "Store", "StoreBusy", "StoreDamaged", "StoreError", "StoreUnreachable", "SystemFault", "Turn", "TurnDraft",
-    "TurnFilters", "Version", "__version__", "load_config",
+    "MCPError", "Memories", "MemoriesError", "Memory", "MemoryGateway", "MemoryItem", "MemoryPolicy", "NamespaceCounts",
+    "NotFound", "NotReinforceable", "Origin", "Page", "RequestError", "SchemaTooNew", "SearchFilters", "Similar",
+    "Space", "Status", "Step", "Store", "StoreBusy", "StoreDamaged", "StoreError", "StoreUnreachable", "SystemFault",
+    "Turn", "TurnDraft", "TurnFilters", "Version", "__version__", "load_config",
 ]
 # fmt: on
 

@@ -19,7 +19,7 @@ from memories.origin import is_reserved, origin
 from memories.stores import Store, open_store
 from memories.stores.damage import Damaged
 from memories.stores.logged import logged
-from memories.stores.records import Collection, Record
+from memories.stores.records import Collection, Filter, Record
 from memories.times import from_millis, to_millis
 
 if TYPE_CHECKING:

@@ -140,21 +140,10 @@ def parse(
         if name not in SearchFilters.__annotations__:
             raise InvalidInput(f'there is no filter "{name}"; use {", ".join(SearchFilters.__annotations__)}')
     text = validate.query(text)
-    where = narrowed(lookup.where(), given, now)
-    collections = collections_of(given.get("scope", "memories"))
-    if given.get("pending"):
-        if where.as_of is not None or collections != COLLECTIONS["memories"]:
-            raise InvalidInput("pending finds memories that wait now; leave out as_of, history and all")
-        where = waiting(where)
-    for name in ("conversation", "role", "speaker"):
-        if given.get(name) is not None and collections != (Collection.HISTORY,):
-            raise InvalidInput(f"{name} narrows a search of the history; add scope history")
-    if (conversation := given.get("conversation")) is not None:
-        found = in_conversation(lookup.store, where.namespaces, conversation)
-        where = where._replace(namespaces=found.namespaces, group=found.group)
+    where = _narrowed(lookup, given, now)
     fits: dict[Collection, Callable[[Record], bool]] = {}
     filters: list[Filter] = []
-    for collection in collections:
+    for collection in collections_of(given.get("scope", "memories")):
         narrower = where._replace(collection=collection)
         if (expression := given.get("where")) is not None:
             narrower, fits[collection] = _meeting(expression, narrower, where.as_of or now, config)
@@ -180,6 +169,23 @@ def parse(
         include_corrected=given.get("include_corrected", True),
         fits=fits,
     )
+
+
+def _narrowed(lookup: Lookup, given: SearchFilters, now: datetime) -> Filter:
+    """Return what is searched, of whatever kind."""
+    where = narrowed(lookup.where(), given, now)
+    collections = collections_of(given.get("scope", "memories"))
+    if given.get("pending"):
+        if where.as_of is not None or collections != COLLECTIONS["memories"]:
+            raise InvalidInput("pending finds memories that wait now; leave out as_of, history and all")
+        where = waiting(where)
+    for name in ("conversation", "role", "speaker"):
+        if given.get(name) is not None and collections != (Collection.HISTORY,):
+            raise InvalidInput(f"{name} narrows a search of the history; add scope history")
+    if (conversation := given.get("conversation")) is None:
+        return where
+    found = in_conversation(lookup.store, where.namespaces, conversation)
+    return where._replace(namespaces=found.namespaces, group=found.group)
 
 
 def _meeting(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from anthropic.lib.tools import BetaAbstractMemoryTool, ToolError
 
-from memories import Draft, Memories, MemoriesError, Memory, NotFound
+from memories import Draft, Memories, MemoriesError, Memory
 
 if TYPE_CHECKING:
     from anthropic.types.beta import (
@@ -186,14 +186,12 @@ class MemoriesTool(BetaAbstractMemoryTool):
 
     def _file(self, given: str) -> tuple[str, str]:
         """Return the path and the text of a file."""
-        path = _checked(given)
-        try:
-            memory = self._memories.get_by_key(path)
-        except NotFound:
-            if _inside(self._files(), path):
-                raise ToolError(f"The path {given} is not a file.") from None
-            raise ToolError(f"The path {given} does not exist. Please provide a valid path.") from None
-        return path, _text(memory)
+        path, known = _checked(given), self._files()
+        if path in known:
+            return path, _text(known[path])
+        if _inside(known, path):
+            raise ToolError(f"The path {given} is not a file.")
+        raise ToolError(f"The path {given} does not exist. Please provide a valid path.")
 
     def _write(self, path: str, text: str) -> None:
         content = text if any(map(str.isalnum, text)) else path

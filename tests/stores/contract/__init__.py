@@ -84,7 +84,18 @@ __all__ = [
 
 
 class StoreContract(
-    Durability, Isolation, Order, Search, Moving, Health, Log, Origins, Repetitions, Review, Undo, Conversations,
-    AsTheModelSays
+    Durability,
+    Isolation,
+    Order,
+    Search,
+    Moving,
+    Health,
+    Log,
+    Origins,
+    Repetitions,
+    Review,
+    Undo,
+    Conversations,
+    AsTheModelSays,
 ):
     """What holds for every store."""

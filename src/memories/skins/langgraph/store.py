@@ -149,7 +149,7 @@ class MemoriesStore(BaseStore):
 
     def _memory(self, op: GetOp | PutOp) -> Memory | None:
         try:
-            return self._memories.get_by_key(_key(op))
+            return self._memories.get(self._memories.id_of_key(_key(op)))
         except NotFound:
             return None
 
