@@ -29,7 +29,7 @@ MODULES = [
 ORDER = {
     "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay
         trust < times config < ids http_client < stores < embedders versions turns < lookup < conversations where <
-        write search < transfer < service < agent < skins < __main__ langgraph""",
+        write search < transfer < service_turns < service < agent < skins < __main__ langgraph""",
     "memories.stores": """records < damage words copies sql chain sound < protocol columns < logged <
         sqlite postgres documents < chroma qdrant files""",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
@@ -52,7 +52,7 @@ ORDER = {
     "memories.transfer": "lines pages proof < audit export importing migrate reembed secrets < backup < doctor",
     "memories.agent": """fence policy tokens deadline < payloads < admission backend rendering recalling < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
-    "memories.skins": "added shapes compact compare < cli mcp langgraph chat anthropic_tool",
+    "memories.skins": "added shapes compact compare < transfers < cli mcp langgraph chat anthropic_tool",
     "memories.skins.langgraph": "values < store tools",
     "memories.skins.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
     "memories.skins.cli": """output < text < said < session < complete < options < backup many bulk < edit <

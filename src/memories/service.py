@@ -16,25 +16,21 @@ from memories.ids import parse_id
 from memories.lookup import Lookup, known_at, narrowed, order_by, waiting, with_global, written
 from memories.models import SHARED, Draft, Forgotten, History, LogCheck, LogEntry, Memory, Moment, Page, Status
 from memories.origin import is_reserved, origin
+from memories.service_turns import ConversationVerbs
 from memories.stores import Store, open_store
 from memories.stores.damage import Damaged
 from memories.stores.logged import logged
-from memories.stores.records import Collection, Filter, Record
-from memories.times import from_millis, to_millis
+from memories.stores.records import Collection, Record
 
 if TYPE_CHECKING:
-    from memories.conversations import Conversation, ConversationFilters, ConversationPage, TurnFilters
     from memories.embedders import Embedder
     from memories.models import NamespaceCounts
-    from memories.redaction.redactor import Redactor
     from memories.search.results import Explanation, Found, Hit
     from memories.search.search import SearchFilters
     from memories.transfer.audit import LogFilters
-    from memories.turns import Turn, TurnDraft
     from memories.where.selector import Selector
     from memories.write.create import Created, Writer
     from memories.write.many import Affected
-    from memories.write.queue import RetryQueue
     from memories.write.repeats import Repetition
     from memories.write.review import Review
 
@@ -43,7 +39,7 @@ def _clock() -> datetime:
     return datetime.now(UTC)
 
 
-class Memories:
+class Memories(ConversationVerbs):
     """Stores statements, finds them again by meaning and by word, keeps every version, and loses none.
 
     Many threads may share one object, and many processes one store. It is a context manager. The store is opened and
@@ -315,91 +311,6 @@ class Memories:
             return finished
         return forget.memory(self._store, self._lookup.where(state="any", group=group))
 
-    def add_turns(
-        self, conversation_id: str, turns: "Iterable[TurnDraft | str]", *, redact: bool = True
-    ) -> "list[Turn]":
-        """Append turns to a conversation in one transaction; stored turns never change.
-
-        Args:
-            conversation_id: The conversation, at most 256 characters.
-            turns: Drafts, or texts said by the user, in order.
-            redact: Take out secrets; see `create`.
-
-        Returns:
-            The turns, each with its `status`. If the conversation has a `message_id` already, that stored turn is
-            returned: it is `known` if it says the same; else the new message is `refused`, its `reason` says why, and
-            the others are stored.
-
-        Raises:
-            InvalidInput: A value is not acceptable; nothing was stored.
-            RequestError: The conversation is in a namespace that is only read; nothing was stored.
-        """
-        from memories.turns import TurnDraft
-        from memories.write.turns import append
-
-        if isinstance(turns, str):
-            raise InvalidInput("add_turns takes a list of turns or texts; put a single one in a list")
-        drafts = [turn if isinstance(turn, TurnDraft) else TurnDraft(turn) for turn in turns]
-        place = (self._lookup.readable, conversation_id)
-        return append(self._store, self._embedder, place, drafts, self._now(), self._redactor(redact))
-
-    def update_conversation(
-        self,
-        conversation_id: str,
-        *,
-        title: str | None = None,
-        user: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        remove_tags: Sequence[str] = (),
-        redact: bool = True,
-    ) -> "Conversation":
-        """Say what a conversation is called, whom it is held with, and how it is tagged.
-
-        Args:
-            conversation_id: A conversation in your own namespace.
-            title: Its title, one line of at most 256 characters; empty to remove it, None to leave it.
-            user: Whom it is held with, one line; empty to remove it, None to leave it.
-            tags: Tags to add or change.
-            remove_tags: Keys of tags to remove; keys that it does not have are ignored.
-            redact: Take out secrets; see `create`.
-
-        Raises:
-            NotFound: There is no such conversation.
-            RequestError: It is in a namespace that is only read.
-            InvalidInput: A value is not acceptable, or no change was given.
-        """
-        from memories.write.turns import Naming
-
-        naming = Naming(title, user, tags or {}, remove_tags).checked(self._redactor(redact))
-        return naming.apply(self._store, self._lookup.readable, conversation_id)
-
-    def forget_turns(
-        self, conversation_id: str, *, index: int | None = None, with_memories: bool = False, dry_run: bool = False
-    ) -> Forgotten:
-        """Erase a conversation, or one of its turns: no byte of it stays in the store.
-
-        Turns that are still queued for the conversation are erased with it; see `MemoryGateway`.
-
-        Args:
-            conversation_id: A conversation in your own namespace.
-            index: The only turn to erase; the others keep their indexes.
-            with_memories: Also erase your memories of which a version was made from what is erased; see `create`.
-            dry_run: Erase nothing, only return how much there is.
-
-        Raises:
-            NotFound: There is no such conversation or turn.
-            StoreBusy: Another process is reading the store, so bytes are still in its files. The turns are gone all
-                the same; forgetting anything finishes the erasure.
-        """
-        from memories.write import forget
-
-        turns = forget.Turns(self._store, self.namespace, conversation_id, index)
-        if not with_memories:
-            return turns.forget(self._queue(), dry_run=dry_run)
-        from memories.write.many import forget_with_turns
-
-        return forget_with_turns(self._lookup, turns, self._queue(), dry_run=dry_run)
-
     def transaction(self) -> AbstractContextManager[None]:
         """Run what is written inside as one step: all of it is stored, or nothing.
 
@@ -499,112 +410,6 @@ class Memories:
         return Rollback.of(lookup, to, now, selector).run(self._embedder, dry_run=dry_run)
 
     # --- reading ---------------------------------------------------------------------------------------------------
-
-    def tail_turns(
-        self, conversation_id: str, *, limit: int | None = None, **filters: "Unpack[TurnFilters]"
-    ) -> "list[Turn]":
-        """Return the last turns of a conversation, oldest first; empty if there is no such conversation.
-
-        Turns that wait to be stored come last and have `waiting` set; see `waiting_turns`.
-
-        Args:
-            conversation_id: The conversation; if your namespace and `shared` both have it, yours.
-            limit: How many at most, up to 1,000; by default the setting `default_limit`.
-            **filters: See `TurnFilters`.
-
-        Raises:
-            InvalidInput: A value is not acceptable.
-        """
-        from memories.turns import tail
-
-        where, most = self._turns_of(conversation_id, filters), self._limit(limit)
-        found = tail(self._store, where, most)
-        return [*found, *self._behind(where, conversation_id)][-most:]
-
-    def turns(
-        self, conversation_id: str, *, start: int = 0, limit: int | None = None, **filters: "Unpack[TurnFilters]"
-    ) -> "list[Turn]":
-        """Return the turns of a conversation from an index on, oldest first.
-
-        Args:
-            conversation_id: The conversation; see `tail_turns`.
-            start: The index of the first turn.
-            limit: How many at most, up to 1,000; by default the setting `default_limit`.
-            **filters: See `TurnFilters`.
-
-        Raises:
-            InvalidInput: A value is not acceptable.
-        """
-        from memories.turns import page
-
-        where, first, most = self._turns_of(conversation_id, filters), validate.index(start), self._limit(limit)
-        found = page(self._store, where, first, most)
-        if len(found) == most:
-            return found
-        return [*found, *(turn for turn in self._behind(where, conversation_id) if turn.index >= first)][:most]
-
-    def waiting_turns(self, conversation_id: str | None = None) -> "list[Turn]":
-        """Return the turns that wait to be stored, oldest first: what an agent said while the store did not answer.
-
-        It looks only at the queue on disk (see `MemoryGateway`), so it works while the store is down.
-
-        Args:
-            conversation_id: Only those of this conversation.
-        """
-        from memories.turns import conversation_id as checked
-        from memories.write.waiting import waiting_turns
-
-        name = None if conversation_id is None else checked(conversation_id)
-        return waiting_turns(self._queue(), self.namespace, name)
-
-    def conversations(
-        self, *, limit: int | None = None, cursor: str | None = None, **filters: "Unpack[ConversationFilters]"
-    ) -> "list[Conversation]":
-        """Return the conversations of a page of `list_conversations`, newest first.
-
-        Args:
-            limit: How many at most, up to 1,000; by default the setting `default_limit`.
-            cursor: `next_cursor` of the previous page.
-            **filters: See `ConversationFilters`.
-        """
-        return list(self.list_conversations(limit=limit, cursor=cursor, **filters).conversations)
-
-    def list_conversations(
-        self, *, limit: int | None = None, cursor: str | None = None, **filters: "Unpack[ConversationFilters]"
-    ) -> "ConversationPage":
-        """Return a page of conversations with their titles, turn counts and dates, those with the newest turn first.
-
-        Args:
-            limit: How many at most, up to 1,000; by default the setting `default_limit`.
-            cursor: `next_cursor` of the previous page.
-            **filters: See `ConversationFilters`.
-
-        Raises:
-            InvalidInput: A value is not acceptable.
-        """
-        from memories.conversations import page
-
-        found = page(self._store, self._lookup.readable, filters, self._now(), self._limit(limit), cursor)
-        waiting = self.waiting_turns()
-        if not waiting:
-            return found
-        from memories.write.waiting import not_stored, with_waiting
-
-        return with_waiting(found, not_stored(self._store, waiting), first=cursor is None and not filters)
-
-    def conversation(self, conversation_id: str) -> "Conversation":
-        """Return a conversation as a listing shows it.
-
-        Args:
-            conversation_id: The conversation; see `tail_turns`.
-
-        Raises:
-            NotFound: There is no such conversation.
-        """
-        from memories.conversations import find
-        from memories.turns import conversation_id as checked
-
-        return find(self._store, self._lookup.readable, checked(conversation_id))
 
     def get(self, memory_id: str) -> Memory:
         """Return a memory.
@@ -858,33 +663,6 @@ class Memories:
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _turns_of(self, conversation_id: str, filters: "TurnFilters") -> Filter:
-        """Return the filter of the turns of a conversation that are wanted."""
-        from memories.conversations import wanted_turns
-        from memories.turns import in_conversation
-
-        return wanted_turns(in_conversation(self._store, self._lookup.readable, conversation_id), filters, self._now())
-
-    def _behind(self, where: Filter, conversation_id: str) -> "Sequence[Turn]":
-        """Return the turns that wait to be stored behind those of a conversation, and are wanted."""
-        waiting = self.waiting_turns(conversation_id)
-        if not waiting:
-            return []
-        from memories.write.waiting import not_stored, numbered
-
-        own = Filter(Collection.HISTORY, (self.namespace,), group=waiting[0].conversation_id)
-        last = self._store.scan(own, limit=1, newest_first=True)
-        return numbered(not_stored(self._store, waiting), where, last[0].ref.position if last else -1)
-
-    def _now(self) -> datetime:
-        return from_millis(to_millis(self._clock()))
-
-    def _redactor(self, redact: bool) -> "Redactor | None":
-        return self.config.redactor() if redact else None
-
-    def _limit(self, given: int | None) -> int:
-        return self.config.default_limit if given is None else validate.limit(given)
-
     def _selector(
         self,
         where: str | None,
@@ -899,11 +677,6 @@ class Memories:
         if where is None:
             return selector.everything(collection, moment)
         return selector.read(where, collection, moment, any_state=any_state)
-
-    def _queue(self) -> "RetryQueue":
-        from memories.write.queue import RetryQueue, files_of
-
-        return RetryQueue.of_turns(*files_of(self.config, self.namespace))
 
     def _memory(self, record: Record, now: datetime | None = None) -> Memory:
         return versions.to_memory(record, now or self._now(), self.config.decay_half_life_hours)

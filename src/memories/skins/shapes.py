@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from memories.origin import Origin
     from memories.search.results import Explanation, Hit
     from memories.stores.records import Finding, Ref
-    from memories.transfer.backup import BackedUp, Restored
-    from memories.transfer.doctor import Examined, Fixed, Salvaged
-    from memories.transfer.importing import Imported
-    from memories.transfer.migrate import Migrated
-    from memories.transfer.reembed import Reembedded
     from memories.turns import Turn
     from memories.write.create import Created, Similar
     from memories.write.many import Affected
@@ -38,7 +33,7 @@ HINT_CORRECTS = (
     "memory update {id} --not-corrects {corrects}"
 )
 HINT_SIMILAR = "stored; if it corrects a memory in similar_to, delete that one with: memory delete ID"
-_MAX_SHOWN = 1_000  # lost records that are named; all are counted
+MAX_SHOWN = 1_000  # lost records that are named; all are counted
 HINT_UNCHECKED = "this export is of an older program, without a last line; nothing tells whether it is complete"
 HINT_LEFT = (
     "left waiting: a very similar memory is there; to store this one too add --force, else: memory review reject {id}"
@@ -58,24 +53,24 @@ def memory(found: "Memory") -> dict[str, Any]:
     optional = {
         "key": found.key,
         "base_confidence": None if found.base_confidence == 1.0 else found.base_confidence,
-        **_fields(found, "last_reinforced_at", "supersedes", "superseded_by", "corrects", "corrected_by", "source"),
+        **fields(found, "last_reinforced_at", "supersedes", "superseded_by", "corrects", "corrected_by", "source"),
         "deleted": found.deleted or None,
         "access_count": found.access_count or None,
         "origin": origin(found.origin, found.namespace),
         "pending": found.pending or None,
-        **_fields(found, "accepted_at", "accepted_by"),
+        **fields(found, "accepted_at", "accepted_by"),
         "redacted": list(found.redacted) or None,
         "suspicious": list(found.suspicious) or None,
     }
     return {
-        **_fields(found, "id", "content"),
+        **fields(found, "id", "content"),
         **_known_tags(found.tags),
         "tags": dict(sorted(found.tags.items())),
         "namespace": found.namespace,
         "decay_policy": str(found.decay_policy),
-        **_fields(found, "confidence", "created_at", "updated_at", "version"),
+        **fields(found, "confidence", "created_at", "updated_at", "version"),
         "version_count": found.version,
-        **_present(optional),
+        **present(optional),
     }
 
 
@@ -145,7 +140,7 @@ def _similar(found: "Similar") -> dict[str, Any]:
         "suspicious": list(found.suspicious) or None,
         "corrected_by": found.corrected_by,
     }
-    return _fields(found, "id", "content", "similarity", "created_at") | _present(optional)
+    return fields(found, "id", "content", "similarity", "created_at") | present(optional)
 
 
 def deleted(found: "Memory") -> dict[str, Any]:
@@ -155,7 +150,7 @@ def deleted(found: "Memory") -> dict[str, Any]:
 
 def reinforced(found: "Memory") -> dict[str, Any]:
     """Return what a reinforcement changed."""
-    shape = _fields(found, "id", "confidence", "last_reinforced_at")
+    shape = fields(found, "id", "confidence", "last_reinforced_at")
     return shape if found.last_reinforced_at else shape | {"last_reinforced_at": ""}
 
 
@@ -174,7 +169,7 @@ def forgotten_turns(result: "Forgotten", memories: int | None = None, *, dry_run
 def affected(result: "Affected", undo: str | None, shown: int) -> dict[str, Any]:
     """Return what was done to many, or would be: how many, the first ones, and the command that undoes it."""
     names = ("id", "action", "content")
-    steps = [_fields(step, *names) | _present({"reason": step.reason or None}) for step in result.steps[:shown]]
+    steps = [fields(step, *names) | present({"reason": step.reason or None}) for step in result.steps[:shown]]
     left = result.counts.get("left", 0)
     return {
         "count": sum(result.counts.values()) - left,
@@ -182,7 +177,7 @@ def affected(result: "Affected", undo: str | None, shown: int) -> dict[str, Any]
         **({"left": left} if left else {}),
         "counts": dict(result.counts),
         "steps": steps,
-        **_present({"undo": undo, "also_in": list(result.also_in) or None}),
+        **present({"undo": undo, "also_in": list(result.also_in) or None}),
     }
 
 
@@ -195,16 +190,16 @@ def summary(result: "Affected") -> str:
 def turn(said: "Turn") -> dict[str, Any]:
     """Return a turn of a conversation."""
     return {
-        **_fields(said, "id", "content", "conversation_id"),
+        **fields(said, "id", "content", "conversation_id"),
         "turn_index": said.index,
-        **_fields(said, "role", "speaker"),
+        **fields(said, "role", "speaker"),
         "tags": dict(sorted(said.tags.items())),
         "namespace": said.namespace,
         "created_at": to_iso(said.created_at, keep_zone=True),
-        **_present({"message_id": said.message_id, "origin": origin(said.origin, said.namespace)}),
-        **_present({"redacted": list(said.redacted) or None, "suspicious": list(said.suspicious) or None}),
-        **_present({"part": said.part, "parts": None if said.parts == 1 else said.parts}),
-        **_present({"status": said.status, "reason": said.reason, "waiting": said.waiting or None}),
+        **present({"message_id": said.message_id, "origin": origin(said.origin, said.namespace)}),
+        **present({"redacted": list(said.redacted) or None, "suspicious": list(said.suspicious) or None}),
+        **present({"part": said.part, "parts": None if said.parts == 1 else said.parts}),
+        **present({"status": said.status, "reason": said.reason, "waiting": said.waiting or None}),
     }
 
 
@@ -217,11 +212,11 @@ def conversation(each: "Conversation") -> dict[str, Any]:
     """Return a conversation as a listing shows it."""
     return {
         "conversation_id": each.id,
-        **_fields(each, "namespace", "turn_count"),
+        **fields(each, "namespace", "turn_count"),
         "first_at": to_iso(each.first_at, keep_zone=True),
         "last_at": to_iso(each.last_at, keep_zone=True),
-        **_present({"waiting_count": each.waiting_count or None}),
-        **_present({"title": each.title, "user": each.user, "tags": dict(sorted(each.tags.items())) or None}),
+        **present({"waiting_count": each.waiting_count or None}),
+        **present({"title": each.title, "user": each.user, "tags": dict(sorted(each.tags.items())) or None}),
     }
 
 
@@ -239,14 +234,14 @@ def hit(each: "Hit") -> dict[str, Any]:
         shape = memory(each.found) | {"kind": "memory"}
     else:
         shape = turn(each.found) | _known_tags(each.found.tags) | {"confidence": 1.0, "kind": "turn"}
-    shape |= _fields(each, "speaker", "conversation_id", "similarity", "calibrated", "score")
+    shape |= fields(each, "speaker", "conversation_id", "similarity", "calibrated", "score")
     return shape | {"date": to_iso(each.date, keep_zone=True)}
 
 
 def found(result: "Explanation", *, explain: bool) -> dict[str, Any]:
     """Return the hits of a search; with `explain`, also everything that was considered."""
     results = [hit(each) for each in result.hits]
-    shape: dict[str, Any] = {"results": results, "count": len(results)} | _present({"note": note_on(result) or None})
+    shape: dict[str, Any] = {"results": results, "count": len(results)} | present({"note": note_on(result) or None})
     if explain:
         considered = [
             {"id": item.id, "content": item.content, "score": item.score, **item.features, "dropped": item.dropped}
@@ -272,13 +267,13 @@ def history(result: "History") -> dict[str, Any]:
     """Return every version of a memory."""
     names = ("version", "content", "tags", "operation", "created_at", "ended_at", "ended_by")
     versions = [
-        _fields(version, *names)
-        | _present(_fields(version, "accepted_at", "accepted_by"))
-        | _present({"origin": origin(version.origin, result.namespace), "suspicious": list(version.suspicious) or None})
+        fields(version, *names)
+        | present(fields(version, "accepted_at", "accepted_by"))
+        | present({"origin": origin(version.origin, result.namespace), "suspicious": list(version.suspicious) or None})
         for version in result.versions
     ]
-    chain = _present(
-        _fields(result, "supersedes", "superseded_by", "corrects", "corrected_by") | {"pending": result.pending or None}
+    chain = present(
+        fields(result, "supersedes", "superseded_by", "corrects", "corrected_by") | {"pending": result.pending or None}
     )
     return {"id": result.id, "versions": versions, "count": len(versions), **chain}
 
@@ -293,7 +288,7 @@ def accepted(done: "Sequence[Reviewed]", *, dry_run: bool) -> dict[str, Any]:
                 shape[name] = [_similar(other) for other in found]
         shape |= {"not_merged": dict(each.not_merged)} if each.not_merged else {}
         hint = HINT_SIMILAR if each.similar_to else None if each.done else _why_left(each)
-        results.append(shape | _present({"hint": hint}))
+        results.append(shape | present({"hint": hint}))
     count = sum(each.done for each in done)
     return {"accepted": count, "left": len(done) - count, "results": results, "dry_run": dry_run}
 
@@ -333,96 +328,9 @@ def context(built: Mapping[str, Any], prompt: str) -> dict[str, Any]:
 
 
 def _recalled(item: "HistoryTurn | MemoryItem") -> dict[str, Any]:
-    shape = vars(item) | {"origin": item.origin and _present(item.origin._asdict())}
+    shape = vars(item) | {"origin": item.origin and present(item.origin._asdict())}
     shape |= {"suspicious": list(item.suspicious) or None}
-    return {name: value for name, value in _present(shape).items() if value is not False}
-
-
-def imported(done: "Imported", import_id: str | None, *, dry_run: bool) -> dict[str, Any]:
-    """Return what became of an import; it has an id if nothing proved that the file is the user's own."""
-    conflicts = [{"line": line, **ref._asdict(), "reason": reason} for line, ref, reason in done.conflicts]
-    counts = _fields(done, "imported", "known", "conflict_count")
-    note = {"note": HINT_UNCHECKED} if done.unchecked else {}
-    shape = {**counts, "conflicts": conflicts, "without_vector": done.without_vector, "dry_run": dry_run, **note}
-    shape |= _present({"redacted": dict(sorted(done.redacted.items())) or None})
-    shape |= {"trusted": import_id is None, "pending": sum(done.pending.values())}
-    if import_id is None or dry_run:
-        return shape
-    runs = [f"memory review -n {name} --import {import_id}" for name in sorted(done.pending)]
-    hint = {"hint": f"what was imported waits for review; to decide run: {'; '.join(runs)}"} if runs else {}
-    return shape | {"import": import_id} | hint
-
-
-def backed_up(done: "BackedUp", store: str, queued: int) -> dict[str, Any]:
-    """Return what a backup of the store at a URL did, and how many turns wait to be stored."""
-    from memories.config import without_password
-
-    return {
-        "backup": str(done.file),
-        "verified": True,
-        **_fields(done, "kind", "records", "size_bytes", "sha256"),
-        "store": without_password(store),
-        "removed": [str(file) for file in done.removed],
-        "queued": queued,
-    }
-
-
-def restored(done: "Restored", file: str, store: str) -> dict[str, Any]:
-    """Return what a restore from a file into the store at a URL did."""
-    from memories.config import without_password
-
-    shape = {
-        "restored": file,
-        "verified": True,
-        "store": without_password(store),
-        **_fields(done, "records", "made_at", "without_vector"),
-        "kept": None if done.kept is None else str(done.kept),
-    }
-    return shape | ({"note": HINT_UNCHECKED} if done.unchecked else {})
-
-
-def examined(found: "Examined", fixed: "Fixed | None") -> dict[str, Any]:
-    """Return what an examination found, and what was repaired before it if that was asked for."""
-    findings = [
-        {"what": finding.what, "remedy": finding.remedy, "derived": finding.derived}
-        | ({} if finding.ref is None else finding.ref._asdict())
-        for finding in found.findings
-    ]
-    shape: dict[str, Any] = {"status": "unhealthy" if findings else "healthy", "findings": findings, **found.facts}
-    if fixed is not None:
-        shape |= {"repaired": fixed.repaired, "backup": None if fixed.backup is None else str(fixed.backup)}
-    return shape
-
-
-def salvaged(done: "Salvaged", file: str) -> dict[str, Any]:
-    """Return what could be saved into a file, and what not."""
-    lost = [{"what": what} | ({} if ref is None else ref._asdict()) for what, ref in done.lost]
-    return {"salvaged": file, "saved": done.saved, "lost_count": len(lost), "lost": lost[:_MAX_SHOWN]}
-
-
-def migrated(done: "Migrated", source: str, target: str) -> dict[str, Any]:
-    """Return what a migration from one store's URL to another's did."""
-    from memories.config import without_password
-    from memories.stores.records import SEARCHED
-
-    records: dict[str, int] = {}
-    for place, contents in done.contents.items():
-        if place.collection not in SEARCHED:
-            continue
-        records[str(place.collection)] = records.get(str(place.collection), 0) + contents.records
-    return {
-        "verified": True,
-        "records": records,
-        "namespaces": sorted({place.namespace for place, contents in done.contents.items() if contents.records}),
-        **_fields(done, "copied", "changed", "removed", "without_vector"),
-        "from": without_password(source),
-        "to": without_password(target),
-    }
-
-
-def reembedded(done: "Reembedded", embedder: str) -> dict[str, Any]:
-    """Return what a change to an embedder did."""
-    return {"embedded": done.embedded, "model": done.model, "model_before": done.before, "embedder": embedder}
+    return {name: value for name, value in present(shape).items() if value is not False}
 
 
 def status(found: "Status", problem: str | None = None) -> dict[str, Any]:
@@ -435,10 +343,10 @@ def status(found: "Status", problem: str | None = None) -> dict[str, Any]:
     problem = trouble(found) if problem is None else problem
     shape = {
         "status": "unhealthy" if problem else "healthy",
-        **_fields(found, "store", "collection"),
-        **_fields(found, "memory_count", "turn_count", "deleted_count", "without_vector_count"),
-        **_fields(found, "namespace", "namespaces_read"),
-        **_fields(found, "embedder", "store_model", "schema_version", "size_bytes"),
+        **fields(found, "store", "collection"),
+        **fields(found, "memory_count", "turn_count", "deleted_count", "without_vector_count"),
+        **fields(found, "namespace", "namespaces_read"),
+        **fields(found, "embedder", "store_model", "schema_version", "size_bytes"),
     }
     optional = {
         "unfinished_erasure": found.erasing or None,
@@ -543,7 +451,7 @@ _DONE = {
 }
 
 
-def _fields(found: object, *names: str) -> dict[str, Any]:
+def fields(found: object, *names: str) -> dict[str, Any]:
     """Return attributes under their own names, in the form that JSON has for them."""
     return {name: _plain(getattr(found, name)) for name in names}
 
@@ -562,5 +470,6 @@ def _known_tags(tags: Mapping[str, str]) -> dict[str, Any]:
     return {**texts, "global": tags.get("global", "").lower() == "true"}
 
 
-def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
+def present(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a shape without what is None."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memories.errors import InvalidInput
-from memories.skins import shapes
+from memories.skins import shapes, transfers
 from memories.skins.cli.options import (
     command,
     format_option,
@@ -52,7 +52,7 @@ def backup(config: "Config", target: str | None, keep: str | None) -> None:
     with Bar() as bar:
         done = back_up(config, target, keep=kept, now=datetime.now(UTC), progress=bar)
     queued = waiting(config)
-    answer = shapes.backed_up(done, config.store, queued)
+    answer = transfers.backed_up(done, config.store, queued)
     emit(answer, lambda: texts().backed_up(answer))
     if queued:
         note(
@@ -68,7 +68,7 @@ def restore_store(config: "Config", file: str, *, replace: bool) -> None:
     embedder = open_embedder(config.embedder, config)
     with Bar() as bar:
         done = restore(config, Path(file), embedder, replace=replace, now=datetime.now(UTC), progress=bar)
-    answer = shapes.restored(done, file, config.store)
+    answer = transfers.restored(done, file, config.store)
     emit(answer, lambda: texts().restored(answer))
     if done.unchecked:
         note(f"Note: {shapes.HINT_UNCHECKED}.")
@@ -99,7 +99,7 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
     with Bar() as bar:
         if salvage is not None:
             saved = save(config, Path(salvage), progress=bar)
-            emit(shapes.salvaged(saved, salvage), lambda: texts().salvaged(saved, salvage))
+            emit(transfers.salvaged(saved, salvage), lambda: texts().salvaged(saved, salvage))
             return 1 if saved.lost else 0
         found = examine(config, deep=deep)
         look_around(config, found)
@@ -113,7 +113,7 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
             from memories.write.queue import lines_of
 
             found.findings.extend(find(config, lines_of(config), bar))
-    answer = shapes.examined(found, fixed)
+    answer = transfers.examined(found, fixed)
     emit(answer, lambda: texts().examined(answer))
     return 1 if found.findings else 0
 

@@ -16,7 +16,7 @@ import click
 from memories.disk import replacing
 from memories.errors import InvalidInput, MemoriesError, SystemFault
 from memories.models import SHARED
-from memories.skins import shapes
+from memories.skins import shapes, transfers
 from memories.skins.cli.options import (
     SCOPES,
     command,
@@ -168,7 +168,7 @@ def import_(
         done = read() if dry_run else changing(read, _stored)
     if done.unchecked:
         note(f"Note: {shapes.HINT_UNCHECKED}.")
-    answer = shapes.imported(done, import_id, dry_run=dry_run)
+    answer = transfers.imported(done, import_id, dry_run=dry_run)
     emit(answer, lambda: texts().imported(done, answer))
     return 1 if done.conflict_count else 0
 
@@ -244,7 +244,7 @@ def _copy(config: "Config", target: str) -> None:
     done = changing(copied, lambda done: f"{done.copied} records were copied, and the copy was verified")
     switch = _setting(target, "set MEMORY_STORE to the URL that you gave")
     go_back = _setting(config.store, "set MEMORY_STORE back to the URL that you had")
-    answer = shapes.migrated(done, config.store, target) | {"switch": switch, "go_back": go_back}
+    answer = transfers.migrated(done, config.store, target) | {"switch": switch, "go_back": go_back}
     emit(answer, lambda: texts().migrated(answer))
 
 
@@ -270,7 +270,7 @@ def reembed(config: "Config", model: str | None) -> None:
             return run(opened, embedder, progress=bar)
 
     done = changing(embedded, lambda done: f"{done.embedded} records were embedded with {done.model}")
-    answer = shapes.reembedded(done, name)
+    answer = transfers.reembedded(done, name)
     if name != config.embedder:
         answer |= {"switch": f"export EMBEDDER={name}"}
         note(f"The store now uses {done.model}; set EMBEDDER={name}.")
