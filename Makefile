@@ -6,7 +6,7 @@ TOGETHER := -n logical --maxprocesses 4 --dist worksteal
 
 INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check
 COMPILE := $(BIN)/python -m uv pip compile -q --universal --generate-hashes --no-header --no-annotate \
-	--no-emit-index-url --no-emit-find-links --no-emit-package memories --python-version 3.11 \
+	--no-emit-index-url --no-emit-find-links --no-emit-package memories --no-emit-package memories-e5 --python-version 3.11 \
 	pyproject.toml tools/build.txt
 
 SIZE ?= 1
