@@ -207,3 +207,22 @@ with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
     )
     assert sorted(version for versions in written for version in versions) == list(range(2, 62))
     assert look(run_python, path) == ("ok", 61, 61, 61)
+
+
+def test_what_repetitions_add_at_once_is_all_kept(
+    path: Path, together: Callable[..., list[Any]], run_python: RunPython
+) -> None:
+    script = """
+made = memories.create("Deploys happen on Tuesdays", tags={f"by-{number}": "yes"})
+show([made.stored, made.memory.id])
+"""
+    answers = together(script, 8)
+    assert sorted(stored for stored, _ in answers) == [False] * 7 + [True]
+    read = """
+import json, sys
+from memories import Memories
+with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
+    print(json.dumps(sorted(memories.get(sys.argv[2]).tags)))
+"""
+    (memory_id,) = {memory_id for _, memory_id in answers}
+    assert json.loads(run_python(read, path, memory_id).stdout) == [f"by-{number}" for number in range(8)]
