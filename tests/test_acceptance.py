@@ -184,6 +184,7 @@ class Failing:
 
     def __init__(self, folder: Path, error: Exception) -> None:
         self.folder_name, self.error = (folder, "failing"), error
+        self.timeout_seconds, self.most_characters = None, 1_000
 
     def __getattr__(self, name: str) -> Any:
         def fail(*_: object) -> None:
@@ -200,7 +201,8 @@ def test_ac_qual_005_every_error_is_logged(tmp_path: Path, caplog: pytest.LogCap
     calls: dict[str, Callable[[], object]] = {
         "failed: collections are there": lambda: memory.ensure_collections(["history"]),
         "failed: turn stored": lambda: memory.append_history("c", "user", "one", 0, "2026-05-31T10:00:00Z"),
-        "failed: history read": lambda: memory.tail_history("c", 3),
+        "only queued turns could be read": lambda: memory.tail_history("c", 3),
+        "failed: history read": lambda: memory.tail_history("another", 3),
         "failed: memory stored": lambda: memory.write_memory("one", "fact", *said),
         "failed: memories recalled": lambda: memory.recall_memory("one", 3, 0.7),
         "context degraded": lambda: builder.build_context("c", "one"),

@@ -46,6 +46,7 @@ HOSTILE = {
     "CONTEXT_TOOL_TURNS": "true",
     "MCP_ENDPOINT": "./evil.db",
     "REDACT": "off",
+    "MEMORY_COMPACT": "true",
 }
 HARMLESS = {
     "MEMORY_FORMAT": "text",
@@ -54,6 +55,9 @@ HARMLESS = {
     "MEMORY_TOP_K": "2",
     "CONTEXT_TOKEN_BUDGET": "900",
     "CONTEXT_MEMORY_CHARACTERS": "4000",
+    "CONTEXT_RECALL_N": "7",
+    "CONTEXT_SHARES": "30,40,30",
+    "MEMORY_TIMEOUT_SECONDS": "20",
     "LOG_LEVEL": "ERROR",
 }
 

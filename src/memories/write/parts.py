@@ -8,15 +8,12 @@ from memories.models import MAX_TURN_CHARACTERS
 
 PART_CHARACTERS = 4_000  # as much as a model is shown of it at once; a part that ends with its paragraph has less
 _LEAST = PART_CHARACTERS // 2
-_BORDERS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"\n\s*\n",
-        r"\n",
-        r"[.!?…]+[\"')\]»”’]*\s|[。！？．｡]+[」』”’）]*|[।۔؟]\s?",
-        r"[;:,、，；]\s?|[)\]}]\s",
-        r"\s",
-    )
+_BORDERS = (
+    re.compile(r"\n\s*\n"),
+    re.compile(r"\n"),
+    re.compile(r"[.!?…]+[\"')\]»”’]*\s|[。！？．｡]+[」』”’）]*|[।۔؟]\s?"),
+    re.compile(r"[;:,、，；]\s?|[)\]}]\s"),
+    re.compile(r"\s"),
 )
 _JOINED = "\u200d\ufe0e\ufe0f\ufeff"  # what belongs to the character before it, and what no text begins with
 

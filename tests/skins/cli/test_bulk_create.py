@@ -173,6 +173,7 @@ def test_text_of_two_bytes_a_letter_is_told_once(memory: Command) -> None:
     assert answer.error == "the input looks like UTF-16; save it as UTF-8"
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_what_was_told_is_stored_when_it_is_interrupted(folder: Path) -> None:
     command = [sys.executable, "-m", "memories", "create", "--lines", "-"]
     running = subprocess.Popen(

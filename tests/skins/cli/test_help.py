@@ -159,11 +159,13 @@ def test_every_option_with_a_default_says_it() -> None:
         "tag", "agent", "personality", "project", "type", "conversation", "since", "until", "as_of", "cursor", "key",
         "supersedes", "remove_tag", "speaker", "message_id", "target", "salvage", "action", "against", "partitions",
         "import_id", "match", "written_by", "trust",
-            "not_corrects", "where", "to", "source", "jsonl", "lines", "version",
+        "not_corrects", "where", "to", "source", "jsonl", "lines", "version", "title", "user", "env_file",
     }  # fmt: skip
     for name, option in options():
         if not option.is_flag:
-            assert ((name, option.name) in told) is (option.name not in without), (name, option.name)
+            has_none = option.name in without and (name, option.name) != ("context", "conversation")
+            has_none = has_none or (option.name == "role" and name != "turns add")
+            assert ((name, option.name) in told) is not has_none, (name, option.name)
     assert {value for (_, option), value in told.items() if option == "namespace"} == {DEFAULTS["namespace"]}
     assert {value for (_, option), value in told.items() if option == "limit"} == {str(DEFAULTS["default_limit"])}
     assert told["search", "min_confidence"] == str(DEFAULTS["min_confidence"])
@@ -186,7 +188,7 @@ def test_a_page_with_a_time_says_how_to_write_one(memory: Command) -> None:
 
 def test_turns_are_listed_in_the_order_in_which_they_are_used(memory: Command) -> None:
     listed = re.findall(r"^  (\w+)  ", memory("turns", "--help").out.partition("Commands:")[2], re.M)
-    assert listed[:5] == ["add", "tail", "show", "list", "forget"]
+    assert listed[:6] == ["add", "tail", "show", "list", "update", "forget"]
 
 
 def test_version(memory: Command) -> None:
@@ -260,7 +262,7 @@ def completed(line: str) -> list[str]:
     ("line", "words"),
     [
         ("memory re", ["reinforce", "restore", "review", "reembed"]),
-        ("memory turns ", ["add", "tail", "show", "list", "forget"]),
+        ("memory turns ", ["add", "tail", "show", "list", "update", "forget"]),
         ("memory create x --dec", ["--decay"]),
         ("memory create x --decay ", ["stable", "contextual", "reinforceable"]),
         ("memory create x --type p", ["preference", "project"]),

@@ -68,11 +68,8 @@ def test_every_json_tells_who_wrote(memory: Command) -> None:
         "channel": "cli",
         "by": user(),
     }
-    lines = [json.loads(line) for line in context["prompt"].splitlines() if line.startswith("{")]
-    assert [(line["by"], line.get("agent"), line.get("speaker")) for line in lines] == [
-        (user(), "boss", None),
-        (user(), None, "boss"),
-    ]
+    assert f" by {user()}, " in context["prompt"]
+    assert "boss: Deploys happen on Fridays" in context["prompt"]
 
 
 def test_who_resembles_a_new_memory_is_named_with_its_writer(memory: Command) -> None:
@@ -101,8 +98,10 @@ def test_shared_memories_are_told_from_ones_own(memory: Command) -> None:
         "Deploys happen on Tuesdays": True,
         "Deploys happen after lunch on Tuesdays": False,
     }
-    assert context["prompt"].count('"shared":true') == 1
-    assert '"shared"' not in memory("context", "deploys", "--conversation", "c").json["prompt"]
+    assert [line.partition(", shared: ")[2] for line in context["prompt"].splitlines() if ", shared: " in line] == [
+        "Deploys happen on Tuesdays"
+    ]
+    assert ", shared" not in memory("context", "deploys", "--conversation", "c").json["prompt"]
 
 
 def test_filters_by_who_wrote(memory: Command) -> None:

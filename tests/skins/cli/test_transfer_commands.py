@@ -24,8 +24,8 @@ def filled(memory: Command, stored: Store) -> None:
     memory("delete", stored("Deploys happen on Tuesdays"))
     stored("Ann likes tea", "--namespace", "ann")
     stored("Bob has a secret", "--namespace", "bob", "--tag", "secret=yes")
-    memory("turns", "add", "standup", "We ship on Friday", "--speaker", "Ann")
     memory("turns", "add", "standup", "Bob said a secret", "--namespace", "bob")
+    memory("turns", "add", "standup", "We ship on Friday", "--speaker", "Ann")
 
 
 def lines(text: str) -> list[Any]:

@@ -78,7 +78,7 @@ def test_a_message_id_is_stored_once_and_that_is_told(memory: Command) -> None:
     assert json.loads(told[2].err)["error"] == f"1 of 1 messages not stored: {shapes[2]['reason']}"
     assert contents(memory("turns", "tail", "trip")) == ["first"]
     known = memory(*add, "first", "--message-id", "a", "--format", "text")
-    assert (known.code, known.out.splitlines()[-1]) == (0, "Known already.")
+    assert (known.code, known.out.splitlines()[-1]) == (0, "Known already: not stored again.")
     refused = memory(*add, "second", "--message-id", "a", "--format", "text")
     assert refused.code == 1
     assert refused.out.splitlines()[-1] == "Nothing was stored: its message id is that of this turn."

@@ -111,9 +111,9 @@ def _as_text(answer: Mapping[str, Any]) -> str:
     why = answer.get("error", "")
     if answer.get("duplicates"):
         what, why = "duplicate", f"of {answer['duplicates'][0]['id']}"
-    elif "corrects" in answer:
+    elif answer.get("corrects"):
         why = f"corrects {answer['corrects']}"
-    return safe(f"{answer['line']:>7}  {what:<9}  {answer.get('id', '')}  {why}".rstrip())
+    return safe(f"{answer['line']:>7}  {what:<9}  {answer.get('id') or ''}  {why}".rstrip())
 
 
 def _stored(memories: "Memories", drafts: Sequence[Draft], plan: Plan) -> "list[Created | RequestError]":
