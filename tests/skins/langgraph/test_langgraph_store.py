@@ -3,6 +3,8 @@
 import asyncio
 import json
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -370,3 +372,27 @@ def test_data_is_a_json_object(tmp_path: Path, data: str) -> None:
         with pytest.raises(InvalidInput, match="data"):
             memories.create_many([Draft("Ann climbs", data=data)])
         assert memories.list().memories == ()
+
+
+def test_sixteen_processes_lose_nothing(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    url = f"sqlite:///{tmp_path}/store"
+    script = """
+import sys
+from langgraph.store.base import PutOp
+from memories.langgraph import MemoriesStore
+with MemoriesStore(sys.argv[1], embedder="fake") as store:
+    for turn in range(10):
+        store.put(("users", sys.argv[2]), f"k{turn}", {"n": turn})
+        store.put(("users", "all"), "last", {"by": sys.argv[2], "n": turn})
+"""
+    running = [
+        subprocess.Popen([sys.executable, "-c", script, url, str(number)], env=clean_environment)
+        for number in range(16)
+    ]
+    assert [process.wait(timeout=900) for process in running] == [0] * 16
+    with MemoriesStore(url, embedder="fake") as store:
+        assert len(store.search(("users",), limit=1_000)) == 16 * 10 + 1
+        (last,) = store.search(("users", "all"))
+        assert last.value["n"] == 9
+        memory_id = store._memories.id_of_key("users.all/last")
+        assert len(store._memories.history(memory_id).versions) == 160
