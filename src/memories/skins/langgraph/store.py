@@ -156,12 +156,12 @@ class MemoriesStore(BaseStore):
     def _search(self, op: SearchOp) -> list[SearchItem]:
         end = op.offset + op.limit
         found: list[SearchItem] = []
-        for memory, score in self._candidates(op, end):
-            if len(found) >= end:
-                break
+        for memory, score in self._candidates(op, end) if op.limit > 0 else ():
             item = SearchItem(**_parts(memory), score=score)
             if op.filter is None or values.fits(item.value, op.filter):
                 found.append(item)
+            if len(found) >= end:  # before the next one is asked for, which may take another search
+                break
         return found[op.offset : end]
 
     def _candidates(self, op: SearchOp, wanted: int) -> Iterator[tuple[Memory, float | None]]:
