@@ -97,7 +97,7 @@ class FakeKimi:
         self.key, self.delay = key, delay
         self.requests: list[dict[str, Any]] = []
         self.stopped = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
@@ -109,6 +109,11 @@ class FakeKimi:
         self.stopped.set()
         self._server.shutdown()
         self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that leave."""
 
 
 def _handler(kimi: FakeKimi) -> type[BaseHTTPRequestHandler]:
