@@ -11,7 +11,7 @@ _LEAST = PART_CHARACTERS // 2
 _BORDERS = (
     re.compile(r"\n\s*\n"),
     re.compile(r"\n"),
-    re.compile(r"[.!?…]+[\"')\]»”’]*\s|[。！？．｡]+[」』”’）]*|[।۔؟]\s?"),
+    re.compile(r"[.!?…]{1,8}[\"')\]»”’]{0,8}\s|[。！？．｡]{1,8}[」』”’）]{0,8}|[।۔؟]\s?"),
     re.compile(r"[;:,、，；]\s?|[)\]}]\s"),
     re.compile(r"\s"),
 )
