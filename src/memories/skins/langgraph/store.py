@@ -10,6 +10,7 @@ labels are never compared as strings.
 import asyncio
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 from langgraph.store.base import (
@@ -106,10 +107,11 @@ class MemoriesStore(BaseStore):
                 writes[op.namespace, op.key] = op
         drafts = [self._draft(op) for op in writes.values() if op.value is not None]
         results = [None if isinstance(op, PutOp) else self._read(op) for op in given]
-        if writes:
-            with self._memories.transaction():
-                self._delete([op for op in writes.values() if op.value is None])
-                self._memories.create_many(drafts, force=True)
+        gone = [op for op in writes.values() if op.value is None]
+        # A single put is a transaction by itself; inside of another one it would keep writers waiting for the model.
+        with self._memories.transaction() if gone or len(drafts) > 1 else nullcontext():
+            self._delete(gone)
+            self._memories.create_many(drafts, force=True)
         return results
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
