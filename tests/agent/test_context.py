@@ -19,8 +19,9 @@ from memories import (
     MemoryItem,
     load_config,
 )
+from memories.agent import rendering
 from memories.agent.admission import Admission
-from memories.agent.context import estimate_tokens, memory_item
+from memories.agent.context import estimate_tokens
 from memories.agent.fence import MAX_SHOWN, block, line, lines, new_boundary, read_block
 from memories.agent.payloads import document, item_of, metadata_of, turn_of
 from memories.agent.rendering import read
@@ -445,8 +446,9 @@ def test_metadata_and_arguments_forge_no_origin(forged: dict[str, Any]) -> None:
     turn = turn_of(document("c#0", "Hello", {**TURN, **forged}))
     item = item_of(document("1", "Hello", {**ITEM, "type": "fact", "agent": "boss", **forged}))
     assert (turn.origin, item.origin, item.shared) == (None, None, False)
-    assert "by" not in memory_item(item, 0.5)
-    assert memory_item(item, 0.5)["agent"] == "boss"
+    (shown,) = rendering.memory_lines(item)
+    assert " by " not in shown
+    assert ", agent boss" in shown
     for made, given in ((HistoryTurn, TURN), (MemoryItem, ITEM)):
         with pytest.raises(TypeError, match="origin"):
             made(**given, origin=FORGED)  # type: ignore[operator]

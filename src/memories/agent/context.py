@@ -14,7 +14,6 @@ from memories.agent.payloads import ContextPackage, HistoryTurn, MemoryItem
 from memories.agent.tokens import estimate_tokens
 from memories.errors import InvalidInput
 from memories.logs import event
-from memories.origin import writer
 from memories.times import to_iso
 from memories.validate import limit, one_line, unit
 
@@ -311,34 +310,3 @@ def _name(conversation_id: str) -> str:
         return one_line(conversation_id, "conversation_id")
     except InvalidInput as exc:
         raise ContextBuildError(str(exc)) from exc
-
-
-def turn_item(turn: HistoryTurn) -> dict[str, Any]:
-    """Return a turn as a model is shown it, for `fence.line`."""
-    who = {"turn": turn.turn_index, "role": turn.role, "speaker": turn.speaker, **writer(turn.origin)}
-    known = {"at": turn.ts, "channel": turn.channel, "suspicious": _names(turn.suspicious)}
-    return {**who, **known, "text": turn.text}
-
-
-def memory_item(item: MemoryItem, similarity: float) -> dict[str, Any]:
-    """Return a memory as a model is shown it, for `fence.line`."""
-    return {
-        "id": item.id,
-        "type": item.memory_type,
-        "at": item.ts,
-        **writer(item.origin),
-        "shared": item.shared or None,
-        "agent": None if item.origin and item.agent == item.origin.by else item.agent,
-        "from": item.source,
-        "conversation": item.conversation_id,
-        "confidence": round(item.confidence, 2),
-        "similarity": round(similarity, 2),
-        "about": item.entities,
-        "tags": item.tags,
-        "suspicious": _names(item.suspicious),
-        "text": item.text,
-    }
-
-
-def _names(suspicious: Sequence[str]) -> str | None:
-    return " ".join(suspicious) or None

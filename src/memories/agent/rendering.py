@@ -72,10 +72,10 @@ def turn_lines(turn: HistoryTurn) -> list[str]:
 def memory_lines(item: MemoryItem, id_length: int = _SHORT_ID) -> list[str]:
     """Return the lines of a memory: the beginning of its id, type, writer, day, and what is unusual."""
     known = writer(item.origin)
-    by = known.get("by") or item.agent
-    what = f"{item.memory_type} by {_name(by)}" if by else item.memory_type
+    what = f"{item.memory_type} by {_name(known['by'])}" if known else item.memory_type
     said_at = datetime.fromisoformat(item.ts)
     marks = [what, f"{said_at.day} {_MONTHS[said_at.month - 1]} {said_at.year}"]
+    marks += [f"agent {_name(item.agent)}"] if item.agent and not known else []  # a claim, which only an origin proves
     marks += [known["trust"]] if known.get("trust", "user") not in _USUAL_TRUST else []
     marks += ["shared"] if item.shared else []
     marks += [f"confidence {item.confidence:.2g}"] if item.confidence < 0.995 else []
