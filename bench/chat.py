@@ -13,7 +13,7 @@ from pathlib import Path
 sys.modules["sqlite3"] = importlib.import_module("pysqlite3")  # as in the command
 
 from bench.report import environment, note, p50_p95, table  # noqa: E402
-from memories.config import Secret  # noqa: E402
+from memories.settings import Secret  # noqa: E402
 from memories.skins.chat.agent import Agent  # noqa: E402
 from memories.skins.chat.fake_kimi import FakeKimi  # noqa: E402
 from memories.skins.chat.longterm import LongTerm  # noqa: E402

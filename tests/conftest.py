@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from memories.config import SETTINGS
+from memories.settings import SETTINGS
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -25,7 +25,7 @@ from memories import (
 )
 from memories.agent import backend, context, engine, gateway, payloads, policy
 from memories.agent import memory as agent_memory
-from memories.config import SETTINGS
+from memories.settings import SETTINGS
 
 ROOT = Path(__file__).parent.parent
 APP = ROOT / "agent-app" / "src" / "app.py"

@@ -28,8 +28,8 @@ MODULES = [
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
     "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay
-        trust < times config < ids http_client < stores < embedders versions turns < lookup < conversations where <
-        write search < transfer < service_turns < service < agent < skins < __main__ langgraph""",
+        trust < times settings < config < ids http_client < stores < embedders versions turns < lookup <
+        conversations where < write search < transfer < service_turns < service < agent < skins < __main__ langgraph""",
     "memories.stores": """records < damage words copies sql chain sound < protocol columns < logged <
         sqlite postgres documents < chroma qdrant files""",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <

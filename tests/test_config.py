@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from memories import trust
-from memories.config import SETTINGS, cache_folder, load_config, registers, without_password
+from memories.config import cache_folder, load_config, registers, without_password
 from memories.errors import ConfigError
+from memories.settings import SETTINGS
 from memories.skins import shapes
 from memories.skins.cli import text as texts
 

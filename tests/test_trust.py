@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from memories import trust
-from memories.config import SETTINGS, Config, load_config, registers
+from memories.config import load_config, registers
 from memories.errors import ConfigError
+from memories.settings import SETTINGS, Config
 
 OTHER_USER = 12_345
 # For each setting a value that differs from its default; what a hostile folder would like to choose, and more.

@@ -1,6 +1,6 @@
 """Writes `.env.example` from the table of settings: `python tools/env_example.py >.env.example`."""
 
-from memories.config import SETTINGS
+from memories.settings import SETTINGS
 
 HEAD = """\
 # Settings of Memories. Copy this file to .env in the folder where you run `memory`; only the .env of that folder is

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from memories.agent.memory import AgentMemory
     from memories.agent.payloads import ContextPackage, HistoryTurn, MemoryItem
     from memories.agent.policy import MemoryPolicy
-    from memories.config import Config, load_config
+    from memories.config import load_config
     from memories.conversations import Conversation, ConversationFilters, ConversationPage, TurnFilters
     from memories.embedders import Embedder, Space
     from memories.errors import (
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from memories.search.results import Considered, Explanation, Hit
     from memories.search.search import SearchFilters
     from memories.service import Memories
+    from memories.settings import Config
     from memories.stores import Store
     from memories.transfer.audit import LogFilters
     from memories.turns import Turn, TurnDraft

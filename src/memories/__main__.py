@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memories.config import Config
+    from memories.settings import Config
 
 MCP_SDK = "mcp>=2.2,<3"  # the extra `server`
 

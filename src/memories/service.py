@@ -10,13 +10,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
 from memories import validate, versions
-from memories.config import Config, load_config
+from memories.config import load_config
 from memories.errors import InvalidInput, NotFound
 from memories.ids import parse_id
 from memories.lookup import Lookup, known_at, narrowed, order_by, waiting, with_global, written
 from memories.models import SHARED, Draft, Forgotten, History, LogCheck, LogEntry, Memory, Moment, Page, Status
 from memories.origin import is_reserved, origin
 from memories.service_turns import ConversationVerbs
+from memories.settings import Config
 from memories.stores import Store, open_store
 from memories.stores.damage import Damaged
 from memories.stores.logged import logged

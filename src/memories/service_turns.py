@@ -5,10 +5,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Unpack
 
 from memories import validate
-from memories.config import Config
 from memories.errors import InvalidInput
 from memories.lookup import Lookup
 from memories.models import Forgotten
+from memories.settings import Config
 from memories.stores import Store
 from memories.stores.records import Collection, Filter
 from memories.times import from_millis, to_millis

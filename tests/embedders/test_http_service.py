@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from memories import Memories, trust
-from memories.config import Config, load_config, registers
+from memories.config import load_config, registers
 from memories.embedders import (
     EmbedderUnavailable,
     RemoteEmbedder,
@@ -40,6 +40,7 @@ from memories.embedders.service.models import MODELS, known
 from memories.embedders.service.windows import windows
 from memories.errors import ConfigError, EmbedderError, EmbedderMismatch
 from memories.http_client import FIRST_PAUSE_SECONDS, Retry
+from memories.settings import Config
 
 KEY = "sk-very-secret-0123456789"
 FAKE = FakeEmbedder()

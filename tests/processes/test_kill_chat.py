@@ -21,7 +21,7 @@ from torture import forks
 from torture.forks import fork
 from pathlib import Path
 import memories.skins.chat.agent, memories.skins.chat.recall
-from memories.config import Secret
+from memories.settings import Secret
 from memories.redaction.redactor import Redactor
 from memories.skins.chat.loop import Chat
 from memories.skins.chat.settings import Settings

@@ -19,7 +19,7 @@ from memories.validate import limit, one_line, unit
 
 if TYPE_CHECKING:
     from memories.agent.gateway import MemoryGateway
-    from memories.config import Config
+    from memories.settings import Config
 
 __all__ = ["ContextBuildError", "ContextBuilder", "ContextPackage", "HistoryTurn", "MemoryItem", "estimate_tokens"]
 

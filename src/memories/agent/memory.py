@@ -12,7 +12,8 @@ from memories.agent.backend import MCPError, UnsupportedEndpoint
 from memories.agent.context import ContextBuilder
 from memories.agent.gateway import MemoryGateway, new_message_id
 from memories.agent.policy import MemoryPolicy, window_key
-from memories.config import Config, load_config
+from memories.config import load_config
+from memories.settings import Config
 from memories.times import to_iso
 
 ATTEMPTS = 5

@@ -15,7 +15,7 @@ from memories.errors import ConfigError
 from memories.stores.records import Space
 
 if TYPE_CHECKING:
-    from memories.config import Config
+    from memories.settings import Config
 
 __all__ = [
     "Embedded",

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
 from memories import validate
-from memories.config import Config
 from memories.embedders.protocol import EmbedderUnavailable
 from memories.errors import InvalidInput
 from memories.lookup import Lookup, narrowed, waiting, with_global
@@ -19,6 +18,7 @@ from memories.search.calibration import uncalibrated
 from memories.search.candidates import Gathered, Query, standalone, with_surroundings
 from memories.search.ranking import Features, Rules, rank
 from memories.search.results import Found
+from memories.settings import Config
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter, Record, Ref
 from memories.text import other_terms, query_terms

@@ -8,11 +8,11 @@ from memories.times import to_iso
 
 if TYPE_CHECKING:
     from memories.agent.payloads import HistoryTurn, MemoryItem
-    from memories.config import Config
     from memories.conversations import Conversation, ConversationPage
     from memories.models import Forgotten, History, Memory, Page, Status
     from memories.origin import Origin
     from memories.search.results import Explanation, Hit
+    from memories.settings import Config
     from memories.stores.records import Finding, Ref
     from memories.turns import Turn
     from memories.write.create import Created, Similar
@@ -422,7 +422,8 @@ def _address(ref: "Ref") -> dict[str, Any]:
 
 def config(found: "Config") -> dict[str, Any]:
     """Return every setting with its source."""
-    from memories.config import SETTINGS, without_password
+    from memories.config import without_password
+    from memories.settings import SETTINGS
 
     rows = []
     for setting in SETTINGS:

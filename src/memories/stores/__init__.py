@@ -7,8 +7,9 @@ import importlib
 from pathlib import Path
 from typing import cast
 
-from memories.config import Config, without_password
+from memories.config import without_password
 from memories.errors import ConfigError
+from memories.settings import Config
 from memories.stores.protocol import Store
 from memories.stores.records import Space
 

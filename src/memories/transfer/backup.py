@@ -13,11 +13,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.config import Config, without_password
+from memories.config import without_password
 from memories.disk import make_folder, open_file, put_in_place, tried
 from memories.embedders.protocol import Embedder
 from memories.errors import InvalidInput, RequestError, StoreDamaged, StoreError
 from memories.ids import digest
+from memories.settings import Config
 from memories.stores import local_path, open_store
 from memories.times import to_iso
 from memories.transfer.export import export

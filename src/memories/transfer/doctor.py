@@ -12,9 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memories.config import Config, without_password
+from memories.config import without_password
 from memories.disk import put_in_place
 from memories.errors import InvalidInput, MemoriesError, StoreDamaged
+from memories.settings import Config
 from memories.stores import local_path, open_store
 from memories.stores.records import Finding, Ref
 from memories.transfer.backup import back_up, not_written, scratch_beside, sqlite_file

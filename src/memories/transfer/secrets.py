@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from memories import versions
-from memories.config import Config
 from memories.redaction.redactor import Redactor
+from memories.settings import Config
 from memories.stores import open_store
 from memories.stores.records import Collection, Finding, Record
 from memories.transfer.pages import Progress, pages, places

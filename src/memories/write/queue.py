@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
-from memories.config import Config
 from memories.disk import CREATING, flush_folder, locked, read_file, replacing, tried, write_all
 from memories.errors import SystemFault
+from memories.settings import Config
 from memories.stores import local_path
 
 MAX_BYTES = 256 * 1_048_576

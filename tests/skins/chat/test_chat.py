@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from memories.config import Secret
 from memories.errors import ConfigError, StoreDamaged
 from memories.redaction.redactor import Redactor
+from memories.settings import Secret
 from memories.skins.chat import settings as reading
 from memories.skins.chat import shortterm
 from memories.skins.chat.agent import Agent, TurnFailed

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from memories import __version__
-from memories.config import SETTINGS
+from memories.settings import SETTINGS
 from memories.skins.cli import COMMANDS, help_page
 from memories.skins.cli.app import app
 from memories.skins.cli.options import TIME

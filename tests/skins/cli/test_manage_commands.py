@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memories.config import SETTINGS
+from memories.settings import SETTINGS
 from memories.stores.sqlite.schema import MIGRATIONS
 
 Command = Callable[..., Any]

@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memories.batches import by_weight
-from memories.config import Config, cache_folder
+from memories.config import cache_folder
 from memories.embedders.protocol import EmbedderUnavailable
 from memories.embedders.service import providers
 from memories.embedders.service.cache import VectorCache
 from memories.embedders.service.providers import Chosen, Patience
 from memories.embedders.service.windows import windows
 from memories.errors import EmbedderError
+from memories.settings import Config
 from memories.stores.records import Space
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from memories.config import Config, Secret, is_loopback
+from memories.config import is_loopback
 from memories.embedders.service.models import UNKNOWN_TOKENS, Known, known
 from memories.errors import ConfigError, EmbedderError
+from memories.settings import Config, Secret
 from memories.stores.records import Space
 from memories.validate import shown
 

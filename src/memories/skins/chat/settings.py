@@ -8,8 +8,9 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from memories import trust
-from memories.config import Secret, is_loopback, registers
+from memories.config import is_loopback, registers
 from memories.errors import ConfigError
+from memories.settings import Secret
 from memories.validate import shown
 
 DEFAULT_MODEL = "kimi-k3"

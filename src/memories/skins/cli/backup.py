@@ -23,7 +23,7 @@ from memories.skins.cli.session import Bar, texts
 from memories.stores.records import Finding
 
 if TYPE_CHECKING:
-    from memories.config import Config
+    from memories.settings import Config
     from memories.transfer.doctor import Examined
 
 _KEEP = "--keep must be a whole number from 1 to 10000"
@@ -120,7 +120,7 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
 
 def look_around(config: "Config", found: "Examined") -> None:
     """Look at what is not the store's: the queue, the model, the settings, and which program runs."""
-    from memories.config import SETTINGS
+    from memories.settings import SETTINGS
     from memories.write.queue import refused, waiting
 
     found.facts["queued"] = waiting(config)

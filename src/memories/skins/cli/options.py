@@ -13,7 +13,7 @@ from memories.skins.cli.session import settings
 from memories.validate import MAX_LIMIT, parse_tag
 
 if TYPE_CHECKING:
-    from memories.config import Config
+    from memories.settings import Config
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from memories.config import Config
 from memories.errors import InvalidInput
+from memories.settings import Config
 from memories.skins.cli.options import command, namespace_option, no_shared_option, option, store_option, with_settings
 
 

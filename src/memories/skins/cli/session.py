@@ -10,7 +10,7 @@ from memories.skins.cli.output import note, set_format
 from memories.validate import MAX_CONTENT_BYTES
 
 if TYPE_CHECKING:
-    from memories.config import Config
+    from memories.settings import Config
 
 
 def texts(of: str = "text") -> ModuleType:

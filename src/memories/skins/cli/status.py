@@ -22,8 +22,8 @@ from memories.skins.cli.output import confirm, emit, set_format, unwatch
 from memories.skins.cli.session import texts
 
 if TYPE_CHECKING:
-    from memories.config import Config
     from memories.service import Memories
+    from memories.settings import Config
 
 
 @command(epilog="memory status\nmemory status --format text")

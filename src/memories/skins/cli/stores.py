@@ -36,8 +36,8 @@ from memories.validate import shown
 if TYPE_CHECKING:
     import tempfile
 
-    from memories.config import Config
     from memories.embedders import Embedder
+    from memories.settings import Config
     from memories.stores import Store
     from memories.stores.records import Collection, Record
     from memories.transfer.importing import Imported

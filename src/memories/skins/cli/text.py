@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from memories.config import SETTINGS, Config, without_password
+from memories.config import without_password
 from memories.ids import ID_LENGTH
 from memories.models import PENDING, SHARED, History, Memory, Page, Status
 from memories.origin import AGENT, Origin
+from memories.settings import SETTINGS, Config
 from memories.skins.cli.output import colored, safe
 from memories.skins.shapes import (
     HINT_CORRECTS,

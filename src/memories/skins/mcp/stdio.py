@@ -25,10 +25,10 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 
-from memories.config import Config
 from memories.embedders import Embedder, open_embedder
 from memories.errors import EmbedderError, InvalidInput
 from memories.service import Memories
+from memories.settings import Config
 from memories.skins.mcp.server import UNREADABLE, server
 from memories.validate import read_json
 

@@ -17,8 +17,9 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from memories.batches import by_count
-from memories.config import Config, without_password
+from memories.config import without_password
 from memories.errors import ConfigError, MemoriesError, StoreDamaged, StoreError
+from memories.settings import Config
 from memories.stores.copies import immutable, mutable
 from memories.stores.files.connection import Folder
 from memories.stores.files.schema import file_name, namespace_of, stem

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from memories.config import Config
 from memories.errors import MemoriesError, StoreError
+from memories.settings import Config
 from memories.stores.damage import Damaged
 from memories.stores.files import joined
 from memories.stores.files.connection import Folder

@@ -1,0 +1,286 @@
+"""Every setting: its name, its variable, its default, what it accepts and what it is for."""
+
+import unicodedata
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memories import validate
+from memories.errors import InvalidInput
+from memories.models import SHARED
+
+if TYPE_CHECKING:
+    from memories.redaction.redactor import Redactor
+    from memories.redaction.rules import Rule
+
+
+class Setting(NamedTuple):
+    """One setting: its name in `Config` and `config.toml`, its variable, its default, and what it is for.
+
+    Attributes:
+        secret: It is never shown. Other programs use the same variables, so an empty one counts as not set.
+        harmless: Also the `.env` of a folder that came from anywhere may set it. Every other setting would let the
+            folder choose where texts go, what is read and written, or what is kept.
+    """
+
+    name: str
+    variable: str
+    default: Any
+    parse: Callable[[str], Any]
+    purpose: str
+    secret: bool = False
+    harmless: bool = False
+
+
+class Secret:
+    """A key or a password; only `reveal` shows it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """Return what is kept secret."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "***"
+
+
+class Config(NamedTuple):
+    """Every setting, and where each came from.
+
+    Attributes:
+        sources: For each setting: `flag`, `environment`, `.env`, the path of `config.toml`, or `default`.
+        redact_rules: The user's own rules for `redact`, from `[[redact]]` in `config.toml`.
+        identity: The namespace that is set otherwise than by a flag: who this is, whatever it writes to; None if unset.
+    """
+
+    home: Path
+    store: str
+    namespace: str
+    format: str
+    embedder: str
+    embedder_url: str | None
+    embedder_api_key: Secret | None
+    openai_api_key: Secret | None
+    voyage_api_key: Secret | None
+    cohere_api_key: Secret | None
+    embedder_dimensions: int | None
+    embedder_timeout: float
+    embedder_fallback: str
+    embedder_plain_http: bool
+    embedder_cache_mb: int
+    embedder_calibration: str | None
+    default_limit: int
+    min_confidence: float
+    decay_half_life_hours: float
+    reinforce_on_retrieval: bool
+    count_accesses: bool
+    chromadb_host: str
+    chromadb_port: int
+    collection_name: str
+    file_migrate_at: int
+    file_migrate_to: str | None
+    compact: bool
+    history_tail_n: int
+    memory_top_k: int
+    memory_confidence_min: float
+    memory_max_per_window: int
+    context_token_budget: int | None
+    context_max_per_writer: int | None
+    context_memory_characters: int
+    context_tool_turns: bool
+    memory_timeout_seconds: int | None
+    context_recall_n: int
+    context_shares: str
+    log_level: str
+    mcp_endpoint: str
+    redact: str
+    sources: Mapping[str, str]
+    identity: str | None = None
+    redact_rules: "tuple[Rule, ...]" = ()
+
+    def redactor(self) -> "Redactor":
+        """Return what takes secrets out of what is written, as these settings want it."""
+        from memories.redaction.redactor import Redactor  # reading does without it
+
+        return Redactor(self.redact, self.redact_rules)
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+            raise ValueError(f"must be a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def _unit(text: str) -> float:
+    try:
+        return validate.unit(float(text), "it")
+    except ValueError:
+        raise ValueError("must be a number from 0 to 1") from None
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = -1.0
+    if not 0 < hours < 1e9:
+        raise ValueError("must be a number of hours greater than 0")
+    return hours
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.1 <= seconds <= 600:
+        raise ValueError("must be a number of seconds from 0.1 to 600")
+    return seconds
+
+
+def _yes_or_no(text: str) -> bool:
+    known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if text.lower() not in known:
+        raise ValueError("must be true or false")
+    return known[text.lower()]
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"must be {', '.join(words[:-1])} or {words[-1]}")
+        return text.lower()
+
+    return parse
+
+
+def _budget(text: str) -> int | None:
+    return None if text.lower() in ("none", "null") else _whole(1, 100_000_000)(text)
+
+
+def _per_writer(text: str) -> int | None:
+    return None if text.lower() in ("none", "null") else _whole(1, validate.MAX_LIMIT)(text)
+
+
+def _shares(text: str) -> str:
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) <= 3 for part in parts):
+        raise ValueError("must be three whole numbers, such as 20,55,25")
+    if not any(map(int, parts)):
+        raise ValueError("must not be 0 three times")
+    return ",".join(str(int(part)) for part in parts)
+
+
+def _log_level(text: str) -> str:
+    """Return the nearest level that we have: other programs use this variable too, with other names."""
+    word = text.upper()
+    nearest = {"WARNING": "WARN", "CRITICAL": "ERROR", "FATAL": "ERROR", "TRACE": "DEBUG"}
+    return word if word in ("DEBUG", "INFO", "WARN", "ERROR") else nearest.get(word, "INFO")
+
+
+def namespace(text: str) -> str:
+    """Return a namespace in its one form; raise ValueError with what is wrong with it."""
+    try:
+        return validate.namespace(text)
+    except InvalidInput as exc:
+        raise ValueError(f"is not usable: {exc}") from None
+
+
+def _collection(text: str) -> str:
+    if not (3 <= len(text) <= 100 and text[0].isalnum() and text.replace("-", "").replace("_", "").isalnum()):
+        raise ValueError("must be 3 to 100 letters, digits, - and _")
+    return text
+
+
+def _name(text: str) -> str:
+    """Return a name that only another system can judge, such as that of a host."""
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
+        raise ValueError("must be Unicode text without control characters")
+    return text
+
+
+def _folder(text: str) -> Path:
+    try:
+        return Path(_name(text)).expanduser().absolute()
+    except (OSError, RuntimeError) as exc:
+        raise ValueError(f"must be a folder ({exc})") from None
+
+
+# fmt: off
+SETTINGS = (
+    Setting("home", "MEMORY_HOME", None, _folder, "folder of the default store; also of config.toml, if set"),
+    Setting("store", "MEMORY_STORE", None, _name, "where memories are kept, a URL such as sqlite:///path"),
+    Setting("namespace", "MEMORY_NAMESPACE", SHARED, namespace, "namespace to write to and to read from"),
+    Setting("format", "MEMORY_FORMAT", "auto", _one_of("auto", "json", "text", "compact"),
+            "json, text, compact, or auto: text on a terminal, else JSON", harmless=True),
+    Setting("embedder", "EMBEDDER", "minilm", str, "minilm, e5, none (words only), or a service such as openai:MODEL"),
+    Setting("embedder_url", "EMBEDDER_URL", None, _name, "URL of the embedding service, if not its maker's"),
+    Setting("embedder_api_key", "EMBEDDER_API_KEY", None, Secret, "key for EMBEDDER_URL", secret=True),
+    Setting("openai_api_key", "OPENAI_API_KEY", None, Secret, "key for openai", secret=True),
+    Setting("voyage_api_key", "VOYAGE_API_KEY", None, Secret, "key for voyage", secret=True),
+    Setting("cohere_api_key", "COHERE_API_KEY", None, Secret, "key for cohere", secret=True),
+    Setting("embedder_dimensions", "EMBEDDER_DIMENSIONS", None, _whole(1, 65_536),
+            "number of dimensions of the service's vectors"),
+    Setting("embedder_timeout", "EMBEDDER_TIMEOUT", 10.0, _seconds, "seconds to wait for one embedding request"),
+    Setting("embedder_fallback", "EMBEDDER_FALLBACK", "none", _one_of("none", "local"),
+            "local: while the service fails, use words only"),
+    Setting("embedder_plain_http", "EMBEDDER_PLAIN_HTTP", False, _yes_or_no,
+            "true: texts may cross a network unencrypted"),
+    Setting("embedder_cache_mb", "EMBEDDER_CACHE_MB", 64, _whole(0, 100_000),
+            "size of the vector cache in MB; 0 for none"),
+    Setting("embedder_calibration", "EMBEDDER_CALIBRATION", None, _name,
+            "measured values of the model, such as slope=20.6,middle=0.213"),
+    Setting("default_limit", "DEFAULT_LIMIT", 10, _whole(1, validate.MAX_LIMIT), "maximum number of results",
+            harmless=True),
+    Setting("min_confidence", "MIN_CONFIDENCE", 0.3, _unit, "search hides results with lower confidence, 0 to 1"),
+    Setting("decay_half_life_hours", "DECAY_HALF_LIFE_HOURS", 720.0, _hours,
+            "hours until the confidence of decaying memories is 0"),
+    Setting("reinforce_on_retrieval", "REINFORCE_ON_RETRIEVAL", False, _yes_or_no,
+            "true: being found resets a memory's decay"),
+    Setting("count_accesses", "COUNT_ACCESSES", True, _yes_or_no, "count how often each memory is read"),
+    Setting("chromadb_host", "CHROMADB_HOST", "localhost", str, "host of a Chroma server; setting it selects Chroma"),
+    Setting("chromadb_port", "CHROMADB_PORT", 8000, _whole(1, 65535), "port of a Chroma server; selects Chroma too"),
+    Setting("collection_name", "COLLECTION_NAME", "memories", _collection, "name of the file or of the collection"),
+    Setting("file_migrate_at", "FILE_MIGRATE_AT", 5000, _whole(1, 999_999_999),
+            "maximum number of records in a files:/// store, per namespace"),
+    Setting("file_migrate_to", "FILE_MIGRATE_TO", None, _name,
+            "URL of the store that larger ones move to, if not SQLite beside the files"),
+    Setting("compact", "MEMORY_COMPACT", False, _yes_or_no,
+            "true: SQLite keeps vectors in 5 bits a number, not 8; memory reembed converts a store"),
+    Setting("history_tail_n", "HISTORY_TAIL_N", 16, _whole(1, validate.MAX_LIMIT), "number of turns in a context",
+            harmless=True),
+    Setting("memory_top_k", "MEMORY_TOP_K", 8, _whole(1, validate.MAX_LIMIT), "number of memories in a context",
+            harmless=True),
+    Setting("memory_confidence_min", "MEMORY_CONFIDENCE_MIN", 0.7, _unit,
+            "agents neither store nor recall memories with lower confidence"),
+    Setting("memory_max_per_window", "MEMORY_MAX_PER_WINDOW", 3, _whole(0, 1000),
+            "maximum number of memories that an agent stores per conversation and hour"),
+    Setting("context_token_budget", "CONTEXT_TOKEN_BUDGET", None, _budget,
+            "maximum number of tokens in a context, or none", harmless=True),
+    Setting("context_max_per_writer", "CONTEXT_MAX_PER_WRITER", 3, _per_writer,
+            "maximum number of memories of one other writer in a context, or none"),
+    Setting("context_memory_characters", "CONTEXT_MEMORY_CHARACTERS", 8000, _whole(1, 100_000_000),
+            "maximum number of characters of all memories in a context", harmless=True),
+    Setting("context_tool_turns", "CONTEXT_TOOL_TURNS", False, _yes_or_no,
+            "true: a context has turns of the roles tool and system too"),
+    Setting("memory_timeout_seconds", "MEMORY_TIMEOUT_SECONDS", 10, _budget,
+            "how long an agent waits for its memory before it goes on without, or none", harmless=True),
+    Setting("context_recall_n", "CONTEXT_RECALL_N", 20, _whole(0, 200),
+            "number of earlier turns that a context recalls without a budget; 0 for none", harmless=True),
+    Setting("context_shares", "CONTEXT_SHARES", "20,55,25", _shares,
+            "how a budget is divided: last turns, recalled turns, memories", harmless=True),
+    Setting("log_level", "LOG_LEVEL", "INFO", _log_level, "what agents log: DEBUG, INFO, WARN or ERROR",
+            harmless=True),
+    Setting("mcp_endpoint", "MCP_ENDPOINT", "memories", _name,
+            "where agents keep turns and memories; memories is the store above"),
+    Setting("redact", "REDACT", "secrets", _one_of("secrets", "pii", "off"),
+            "what is taken out of all that is written: secrets; pii, personal data too; or off"),
+)
+# fmt: on
