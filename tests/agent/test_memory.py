@@ -63,6 +63,7 @@ def logged(caplog: pytest.LogCaptureFixture, name: str) -> list[tuple[str, dict[
 
 @pytest.mark.parametrize("junk", JUNK, ids=IDS)
 @pytest.mark.parametrize("place", ["conversation_id", "role", "text", "ts", "message_id", "channel"])
+@pytest.mark.thorough
 def test_no_junk_makes_appending_raise(
     memory: AgentMemory, caplog: pytest.LogCaptureFixture, place: str, junk: Any
 ) -> None:
@@ -82,6 +83,7 @@ def test_no_junk_makes_appending_raise(
     "place",
     ["text", "memory_type", "confidence", "conversation_id", "entities", "source", "tags", "window"],
 )
+@pytest.mark.thorough
 def test_no_junk_makes_remembering_raise(
     memory: AgentMemory, caplog: pytest.LogCaptureFixture, place: str, junk: Any
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_long_text_is_read_only_as_far_as_it_is_asked(ours: WordPiece) -> None
     assert list(itertools.islice(ours.ids("word " * 200_000), 3)) == [2773, 2773, 2773]
 
 
+@pytest.mark.thorough
 def test_the_ids_are_those_of_the_package_tokenizers(ours: WordPiece, theirs: Tokenizer) -> None:
     found = itertools.islice(found_lines(), 0, 200_000, 10)
     assert assert_same(ours, theirs, itertools.islice(random_lines(1), 10_000)) == 10_000

@@ -166,18 +166,21 @@ def kill(tmp_path: Path, run_python: RunPython, clean_environment: dict[str, str
     return run
 
 
+@pytest.mark.thorough
 def test_a_killed_writer_loses_nothing_that_was_acknowledged(kill: Callable[..., dict[str, Any]]) -> None:
     totals = kill("create", 30, seed=1)
     assert totals["rounds"] == 30
     assert totals["acknowledged"] > 60  # each round waits for some
 
 
+@pytest.mark.thorough
 def test_a_kill_while_forgetting_neither_loses_nor_brings_back(kill: Callable[..., dict[str, Any]]) -> None:
     totals = kill("forget", 12, seed=2)
     assert totals["forgotten"] > 0
     assert totals["acknowledged"] > 10
 
 
+@pytest.mark.thorough
 def test_a_kill_while_the_store_is_made_leaves_none_or_a_whole_one(kill: Callable[..., dict[str, Any]]) -> None:
     assert kill("first", 30, seed=3)["rounds"] == 30
 

@@ -275,6 +275,7 @@ def drilled(tmp_path: Path, environment: dict[str, str], mode: str, rounds: int)
     return dict(json.loads(done.stdout))
 
 
+@pytest.mark.thorough
 def test_a_backup_is_a_state_between_its_start_and_its_end(tmp_path: Path, clean_environment: dict[str, str]) -> None:
     """And restored in the place of the store, it is told to all who have that open."""
     totals = drilled(tmp_path, clean_environment, "load", 4)
@@ -283,6 +284,7 @@ def test_a_backup_is_a_state_between_its_start_and_its_end(tmp_path: Path, clean
 
 
 @pytest.mark.parametrize("mode", ["backup", "restore"])
+@pytest.mark.thorough
 def test_a_kill_leaves_the_old_or_the_new(tmp_path: Path, clean_environment: dict[str, str], mode: str) -> None:
     totals = drilled(tmp_path, clean_environment, mode, 12)
     assert totals["killed"] >= 5

@@ -264,6 +264,7 @@ _THOROUGH = [pytest.param(mode, marks=pytest.mark.thorough) for mode in ("busy",
 
 
 @pytest.mark.parametrize("mode", ["migrate", "reembed", *_THOROUGH])
+@pytest.mark.thorough
 def test_what_was_killed_goes_on_and_comes_to_the_same(
     tmp_path: Path, clean_environment: dict[str, str], mode: str
 ) -> None:

@@ -76,6 +76,7 @@ def look(run_python: RunPython, path: Path) -> tuple[str, int, int, int]:
     return tuple(json.loads(run_python(LOOK, path).stdout))  # type: ignore[return-value]
 
 
+@pytest.mark.thorough
 def test_sixteen_processes_lose_nothing(path: Path, together: Callable[..., list[Any]], run_python: RunPython) -> None:
     acknowledged = together(
         """
@@ -117,6 +118,7 @@ print(json.dumps([found, log.entries, log.problem, log.forks]))
     assert log == [records, None, []]  # one chain, one entry for each transaction, in whatever order they came
 
 
+@pytest.mark.thorough
 def test_eight_commands_at_once_all_succeed(
     path: Path, tmp_path: Path, clean_environment: Mapping[str, str], run_python: RunPython
 ) -> None:
@@ -143,6 +145,7 @@ def test_eight_commands_at_once_all_succeed(
     assert look(run_python, path) == ("ok", 40, 40, 40)
 
 
+@pytest.mark.thorough
 def test_processes_that_make_the_store_at_one_moment_all_succeed(
     path: Path, together: Callable[..., list[Any]], run_python: RunPython
 ) -> None:

@@ -119,6 +119,7 @@ def test_the_handshake_waits_for_no_model(start: Callable[..., Server], tmp_path
 
 
 @pytest.mark.parametrize(("era", "version"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
+@pytest.mark.thorough
 def test_both_eras_over_real_streams(environment: dict[str, str], era: str, version: str) -> None:
     async def talk() -> Any:
         parameters = StdioServerParameters(command=MEMORY[0], args=MEMORY[1:], env=environment)

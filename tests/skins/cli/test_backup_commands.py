@@ -474,6 +474,7 @@ def test_forgetting_names_the_backups_that_still_have_it(memory: Command, ids: l
     assert backup in memory("forget", ids[0], "--yes").json["also_in"]
 
 
+@pytest.mark.thorough
 def test_every_sound_record_is_saved_and_the_others_are_named(
     memory: Command, many: str, store: Path, folder: Path, run_python: RunPython
 ) -> None:
@@ -492,6 +493,7 @@ def test_every_sound_record_is_saved_and_the_others_are_named(
 
 
 @pytest.mark.parametrize("what", ["first page", "header", "root", "one leaf", "every 20th page", "half"])
+@pytest.mark.thorough
 def test_what_sqlite_calls_malformed_is_saved_around_the_lost_pages(
     memory: Command, many: str, store: Path, folder: Path, run_python: RunPython, what: str
 ) -> None:

@@ -250,6 +250,7 @@ def test_the_same_export_twice_and_one_that_clashes(memory: Command) -> None:
         ("here/files/shared.jsonl", ("list", "--store", "files:files"), None),
     ],
 )
+@pytest.mark.thorough
 def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(
     process: Callable[..., Any], tmp_path: Path, name: str, command: tuple[str, ...], code: int | None
 ) -> None:

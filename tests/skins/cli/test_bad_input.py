@@ -268,6 +268,7 @@ def contents_of_the_store(memory: Command, stored: Callable[..., str]) -> Callab
 
 
 @pytest.mark.parametrize("bad", TABLE, ids=lambda bad: f"{bad.row}-{str(bad.command)[:40]!a}")
+@pytest.mark.thorough
 def test_bad_input_gets_one_sentence_and_changes_nothing(
     memory: Command, contents_of_the_store: Callable[[], Any], bad: Bad
 ) -> None:
@@ -531,6 +532,7 @@ def test_anything_that_is_stored_comes_back(long_lived: Memories, text: str, key
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=anything)
+@pytest.mark.thorough
 def test_any_argument_gets_an_answer_or_one_line(memory: Command, text: str) -> None:
     for command in (
         ["get", "--", text], ["list", "--since", text], ["list", "-n", text], ["list", "--tag", text],

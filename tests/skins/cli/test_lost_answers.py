@@ -86,6 +86,7 @@ def test_each_command_either_reads_or_says_what_it_changed() -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.thorough
 def test_a_full_disk_behind_standard_output(
     memory: Command, process: Command, names: Mapping[str, str], name: str
 ) -> None:

@@ -107,6 +107,7 @@ def test_create_drops_a_byte_order_mark(memory: Command) -> None:
     assert memory("create", "-", stdin=b"\xef\xbb\xbfcontent\r\n").json["content"] == "content"
 
 
+@pytest.mark.thorough
 def test_the_longest_content_may_come_with_a_byte_order_mark_and_a_line_end(memory: Command) -> None:
     longest = b"a fox. " * 149_796 + b"abcd"  # 1,048,576 bytes
     assert len(memory("create", "-", stdin=b"\xef\xbb\xbf" + longest + b"\r\n").json["content"]) == 1_048_576

@@ -114,6 +114,7 @@ def told_well(said: str) -> bool:
     )
 
 
+@pytest.mark.thorough
 def test_a_bad_call_is_told_changes_nothing_and_stops_nothing(memories: Memories) -> None:
     before = memories.list()
     said = answers(memories, [(tool, arguments) for _, tool, arguments, _ in CALLS])
@@ -138,6 +139,7 @@ argument = st.sampled_from(
         st.tuples(st.sampled_from(sorted(TOOLS)), st.dictionaries(argument, anything, max_size=4)), max_size=8
     )
 )
+@pytest.mark.thorough
 def test_any_arguments_get_an_answer(memories: Memories, calls: list[tuple[str, Mapping[str, Any]]]) -> None:
     for failed, text in answers(memories, calls):
         assert "Traceback" not in text

@@ -360,6 +360,7 @@ def test_long_content_is_cut_in_a_list_and_whole_in_its_history(modern: Agent, m
     assert version["content"] == made.content
 
 
+@pytest.mark.thorough
 def test_no_answer_is_without_end(modern: Agent, memories: Memories) -> None:
     made = memories.create("a" * 900_000).memory
     assert made is not None
