@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the command, and comparable between machines
 
@@ -15,6 +16,7 @@ from bench import (
     corrections,
     duplicates,
     floor,
+    identities,
     languages,
     long,
     report,
@@ -37,6 +39,7 @@ _WHAT = {
     "long": ("long texts",),
     "stores": ("stores",),
     "scale": ("growth",),
+    "identities": ("identities",),
     "speed": ("cold commands", "warm search", "turns", "conversation", "long texts"),
     "locomo": ("LoCoMo",),
     "context": ("contexts",),
@@ -95,9 +98,8 @@ def _measure(part: str, given: argparse.Namespace) -> None:
             turns.run(given.texts, max(given.sizes), given.timed or search.TIMED)
         case "conversation":
             conversation.run(given.texts, max(given.sizes))
-        case "growth":
-            sizes = scale.SIZES if given.sizes == search.SIZES else given.sizes
-            scale.run(given.texts.read_text().splitlines(), sizes, given.timed or scale.QUERIES)
+        case "growth" | "identities":
+            _growth(given, scale if part == "growth" else identities)
         case "stores":
             queries, timed = given.queries or stores.QUERIES, given.timed or stores.TIMED
             stores.run(stores.Options(given.texts, given.sizes, given.stores, queries, timed))
@@ -107,6 +109,12 @@ def _measure(part: str, given: argparse.Namespace) -> None:
             _constants(part, given)
         case "duplicates" | "corrections" | "languages" | "long texts" | "suspicious texts":
             _without_data(part)
+
+
+def _growth(given: argparse.Namespace, of: ModuleType) -> None:
+    """Measure what grows: at the sizes that are given, or at its own."""
+    sizes = of.SIZES if given.sizes == search.SIZES else given.sizes
+    of.run(given.texts.read_text().splitlines(), sizes, given.timed or of.TIMED)
 
 
 def _without_data(part: str) -> None:

@@ -29,7 +29,7 @@ from memories.stores.records import Collection, Filter
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 SENTENCES = 20_000  # real ones, at most, that all is made of
-QUERIES = 200
+TIMED = 200
 TAGS = {"one tag of 10": ("project", 10), "one of 100": ("topic", 100), "one of 1,000": ("thread", 1_000)}
 _BATCH = 500
 _NOISE = 0.5  # as long as this, beside vectors of length 1
@@ -80,11 +80,11 @@ def run(texts: Sequence[str], sizes: Sequence[int], timed: int) -> None:
         sizes: How many memories.
         timed: With how many queries.
     """
-    sentences = list(itertools.islice(_sentences(texts), SENTENCES + timed))
-    random.Random(7).shuffle(sentences)
-    vectors = _embedded(sentences)
-    made = Made(sentences[timed:], vectors[timed:])
-    asked, asked_vectors = sentences[:timed], vectors[:timed]
+    given = sentences(texts, SENTENCES + timed)
+    random.Random(7).shuffle(given)
+    vectors = embedded(given)
+    made = Made(given[timed:], vectors[timed:])
+    asked, asked_vectors = given[:timed], vectors[:timed]
     corpora.CACHE.mkdir(exist_ok=True)
     rows: list[Sequence[object]] = []
     with tempfile.TemporaryDirectory(dir=corpora.CACHE) as folder:
@@ -96,7 +96,7 @@ def run(texts: Sequence[str], sizes: Sequence[int], timed: int) -> None:
             count = size
             made.know(asked, asked_vectors)
             rows += _measured(config, made, asked, nearest, size, per_second)
-    report.heading(f"Growth, {len(sentences) - timed:,} real sentences recombined, {timed} queries, limit 10")
+    report.heading(f"Growth, {len(given) - timed:,} real sentences recombined, {timed} queries, limit 10")
     report.table(["what", *(f"{size:,}" for size in sorted(sizes))], _turned(rows, len(sizes)))
 
 
@@ -129,9 +129,15 @@ def _sentences(texts: Sequence[str]) -> Iterator[str]:
                 yield " ".join(words)
 
 
-def _embedded(sentences: Sequence[str]) -> NDArray[np.float32]:
+def sentences(texts: Sequence[str], count: int) -> list[str]:
+    """Return the first sentences of texts, each once."""
+    return list(itertools.islice(_sentences(texts), count))
+
+
+def embedded(texts: Sequence[str]) -> NDArray[np.float32]:
+    """Return the vectors of sentences, shape (sentences, dimension)."""
     model = MiniLM()
-    return np.concatenate([model.embed(sentence)[:1] for sentence in sentences])
+    return np.concatenate([model.embed(text)[:1] for text in texts])
 
 
 def _fill(config: Config, made: Made, nearest: Nearest, count: int, size: int) -> float:
