@@ -1,0 +1,6 @@
+"""Amplifier module, the context manager: `memories.skins.amplifier` mounts it, docs/amplifier.md tells of it."""
+
+from memories.skins.amplifier import mount_context as mount
+
+__all__ = ["mount"]
+__amplifier_module_type__ = "context"
