@@ -1,11 +1,13 @@
 """What a session says about memory: who the agent is, whether memory is on, and how it is used."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from memories import validate
 from memories.errors import ConfigError
 
+_log = logging.getLogger(__name__)
 AUTONOMOUS, EXPLICIT = MODES = ("autonomous", "explicit")
 
 
@@ -40,7 +42,7 @@ def read(plan: Mapping[str, Any] | None, config: Mapping[str, Any] | None) -> Se
         config: The configuration of the module.
 
     Raises:
-        ConfigError: A value is not acceptable, or a name is not one of a setting.
+        ConfigError: A value is not acceptable.
     """
     session = _mapping((plan or {}).get("session"), "session")
     memory = _mapping(_mapping(session.get("capabilities"), "session.capabilities").get("memory"), _MEMORY)
@@ -48,8 +50,11 @@ def read(plan: Mapping[str, Any] | None, config: Mapping[str, Any] | None) -> Se
     given: dict[str, Any] = {}
     for where, values in (("config", config or {}), (_MEMORY, memory), ("session", identity)):
         for name, value in values.items():
-            if name not in _CHECKS:
-                raise ConfigError(f"{where} has no setting {name!r}; use {', '.join(_CHECKS)}")
+            if (
+                name not in _CHECKS
+            ):  # bundles are merged: what is left of another module's configuration stands here too
+                _log.warning("%s.%s is no setting of memory; there are %s", where, name, ", ".join(_CHECKS))
+                continue
             given[name] = _CHECKS[name](value, f"{where}.{name}")
     found = Settings(**given)
     return found._replace(capture=found.capture and found.enabled)
