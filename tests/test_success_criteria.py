@@ -1,0 +1,235 @@
+"""The success criteria of the identity specification, MVP, V1.0 and V2.0: a test for each, by the real command.
+
+docs/amplifier.md has the list, and why "comprehensive testing and validation" is no test of its own.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from amplifier_core import create_test_coordinator
+
+from memories import Memories
+from memories.embedders.fake import FakeEmbedder
+from memories.skins.amplifier import mount_context, mount_tool
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def memory(tmp_path: Path, clean_environment: dict[str, str]) -> Command:
+    """Run the command as a process, with the packaged model; return what it prints."""
+
+    def run(*arguments: str, env: Mapping[str, str] | None = None) -> Any:
+        environment = clean_environment | {"EMBEDDER": "minilm"} | dict(env or {})
+        command = [sys.executable, "-m", "memories", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=900)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout) if done.stdout.strip() else None
+
+    return run
+
+
+def contents(answer: Any) -> list[str]:
+    return [each["content"] for each in answer["results"]]
+
+
+# --- MVP -------------------------------------------------------------------------------------------------------------
+
+
+def test_mvp_a_single_agent_identity_can_store_memories(memory: Command) -> None:
+    made = memory("create", "The user prefers PostgreSQL for new projects", "-n", "bob")
+    assert made["stored"]
+    kept = memory("list", "-n", "bob")["results"]
+    assert [(each["id"], each["namespace"]) for each in kept] == [(made["id"], "bob")]
+
+
+def test_mvp_natural_language_queries_retrieve_relevant_memories(memory: Command) -> None:
+    """The questions of the specification, among memories of other things."""
+    for content in (
+        "The user prefers PostgreSQL for new projects",
+        "Completed the migration script for the user table",
+        "Researched connection pooling with pgbouncer",
+        "The office plants are watered on Mondays",
+        "Alice's birthday cake had strawberries",
+        "The logo of the shop is green",
+    ):
+        memory("create", content, "-n", "bob")
+    found = contents(memory("search", "tell me what I've done on databases", "-n", "bob", "--limit", "3"))
+    assert {"The user prefers PostgreSQL for new projects", "Researched connection pooling with pgbouncer"} <= {*found}
+    found = contents(memory("search", "What database should we use for this project?", "-n", "bob", "--limit", "1"))
+    assert found == ["The user prefers PostgreSQL for new projects"]
+
+
+def test_mvp_opt_in_enablement_works(tmp_path: Path) -> None:
+    """An agent whose session says nothing of memory has none, and nothing is written; one word of it is enough."""
+
+    async def mounted(config: dict[str, Any]) -> tuple[list[str], list[Any]]:
+        coordinator = create_test_coordinator()
+        coordinator.mount_points["tools"].clear()
+        undo = [await mount(coordinator, config) for mount in (mount_tool, mount_context)]
+        context = coordinator.mount_points["context"]
+        await context.add_message({"role": "user", "content": "Hello"})
+        sent = await context.get_messages_for_request()
+        names = [*coordinator.mount_points["tools"]]
+        for each in undo:
+            await each()
+        return names, [message["role"] for message in sent]
+
+    for config in ({}, {"agent_identity": "bob"}, {"agent_identity": "bob", "enabled": False}):
+        assert asyncio.run(mounted(config)) == ([], ["user"])
+        assert not (tmp_path / "home" / "memories").exists()
+    on = {"agent_identity": "bob", "enabled": True, "delay_seconds": 60}
+    assert asyncio.run(mounted(on)) == (["memory"], ["system", "user"])
+
+
+def test_mvp_file_based_storage_is_operational(memory: Command, tmp_path: Path) -> None:
+    files = {"MEMORY_STORE": f"files:///{tmp_path}/notes"}
+    memory("create", "The user prefers PostgreSQL for new projects", "-n", "bob", env=files)
+    assert contents(memory("search", "which database?", "-n", "bob", env=files)) == [
+        "The user prefers PostgreSQL for new projects"
+    ]
+    assert "prefers PostgreSQL" in (tmp_path / "notes" / "bob.jsonl").read_text()  # a person can read it
+
+
+# --- V1.0 ------------------------------------------------------------------------------------------------------------
+
+
+def test_v1_multiple_agent_identities_are_isolated(memory: Command) -> None:
+    for name in ("bob", "alice"):
+        memory("create", f"The password of the wiki of {name} is written on a yellow note", "-n", name)
+    for name, other in (("bob", "alice"), ("alice", "bob")):
+        for answer in (
+            memory("search", f"wiki of {other} yellow note", "-n", name),
+            memory("list", "-n", name),
+        ):
+            assert contents(answer) == [f"The password of the wiki of {name} is written on a yellow note"]
+
+
+def test_v1_a_store_of_files_moves_to_a_larger_one_at_its_threshold(memory: Command, tmp_path: Path) -> None:
+    files = {"MEMORY_STORE": f"files:///{tmp_path}/notes", "FILE_MIGRATE_AT": "3"}
+    subjects = (
+        "The shop deploys on Tuesdays",
+        "Alice likes green tea",
+        "The printer is on floor two",
+        "Bob is in Oslo",
+    )
+    for subject in subjects:
+        memory("create", subject, "-n", "bob", env=files)
+    status = memory("status", "-n", "bob", env=files)
+    assert status["memory_count"] == len(subjects)
+    assert (tmp_path / "notes" / "memories.db").exists()
+    assert subjects[0] in (tmp_path / "notes" / "bob.jsonl.before-move").read_text()  # the original is kept
+    assert contents(memory("search", "where is Bob?", "-n", "bob", "--limit", "1", env=files)) == ["Bob is in Oslo"]
+
+
+def test_v1_freshness_decay_and_access_boosting_are_functional() -> None:
+    """Of memories that answer as well as each other, the newer one is first, and what was often read before both."""
+    now = datetime(2026, 6, 1, tzinfo=UTC)
+    with Memories(namespace="bob", embedder="none", clock=lambda: now) as memories:
+        for days, name in ((400, "Ann"), (300, "Ben"), (1, "Cat")):
+            at = now - timedelta(days=days)
+            memories.create(f"The printer was repaired by {name}", created_at=at, force=True)
+        assert [hit.memory.content[-3:] for hit in memories.search("printer repaired")] == ["Cat", "Ben", "Ann"]
+        read = next(each.id for each in memories.list().memories if each.content.endswith("Ben"))
+        for _ in range(100):
+            memories.get(read)
+        assert [hit.memory.content[-3:] for hit in memories.search("printer repaired")][-1] == "Ann"
+        assert memories.get(read).access_count >= 100
+
+
+def test_v1_context_is_injected_at_session_start() -> None:
+    """The first request of a session begins with what the last one stored; the modules' tests run whole sessions."""
+    with Memories(namespace="bob") as memories:
+        memories.create("The user prefers PostgreSQL for new projects")
+
+    async def first_request() -> list[dict[str, Any]]:
+        coordinator = create_test_coordinator()
+        undo = await mount_context(coordinator, {"enabled": True, "agent_identity": "bob", "delay_seconds": 60})
+        context = coordinator.mount_points["context"]
+        await context.add_message({"role": "user", "content": "What database should we use?"})
+        sent: list[dict[str, Any]] = await context.get_messages_for_request()
+        await undo()
+        return sent
+
+    block, asked = asyncio.run(first_request())
+    assert block["role"] == "system"
+    assert "PostgreSQL" in block["content"]
+    assert asked["content"] == "What database should we use?"
+
+
+# --- V2.0 ------------------------------------------------------------------------------------------------------------
+
+
+def test_v2_knowledge_is_shared_in_a_namespace_of_its_own(memory: Command) -> None:
+    memory("create", "Amplifier modules are mounted by a coordinator")
+    memory("create", "Bob's own notes about mounting", "-n", "bob")
+    assert "Amplifier modules are mounted by a coordinator" in contents(
+        memory("search", "mounting modules", "-n", "bob")
+    )
+    alone = memory("search", "mounting modules", "-n", "bob", "--no-shared")
+    assert contents(alone) == ["Bob's own notes about mounting"]
+    assert "Bob's own notes about mounting" not in contents(memory("search", "mounting", "-n", "alice"))
+
+
+class Letters:
+    """An embedder of a user's own: how often each letter occurs."""
+
+    space = FakeEmbedder.space._replace(model="letters", dimension=26)
+
+    def embed(self, text: str) -> Any:
+        counts = np.array([[text.lower().count(chr(97 + at)) for at in range(26)]], dtype=np.float32) + 0.01
+        return counts / np.linalg.norm(counts)
+
+    def familiarity(self, text: str) -> float:
+        return 1.0
+
+
+def test_v2_an_embedding_provider_can_be_a_user_s_own() -> None:
+    with Memories(namespace="bob", embedder=Letters()) as memories:
+        memories.create("listen")
+        memories.create("xylophone")
+        assert memories.search("silent")[0].memory.content == "listen"  # no word in common, the same letters
+        assert memories.status().store_model == "letters"
+
+
+def test_v2_memories_can_be_exported_and_imported(memory: Command, tmp_path: Path) -> None:
+    made = memory("create", "The user prefers PostgreSQL", "-n", "bob", "--tag", "topic=databases")
+    memory("update", made["id"], "The user prefers SQLite", "-n", "bob")
+    memory("create", "Alice likes tea", "-n", "alice")
+    memory("export", "-n", "bob", "-o", str(tmp_path / "bob.jsonl"))
+    elsewhere = {"MEMORY_HOME": str(tmp_path / "elsewhere")}
+    memory("import", str(tmp_path / "bob.jsonl"), "--trusted", "-n", "bob", env=elsewhere)
+    (there,) = memory("list", "-n", "bob", env=elsewhere)["results"]
+    assert (there["id"], there["content"], there["tags"]["topic"]) == (
+        made["id"],
+        "The user prefers SQLite",
+        "databases",
+    )
+    versions = memory("history", made["id"], "-n", "bob", env=elsewhere)["versions"]
+    assert [each["content"] for each in versions] == ["The user prefers PostgreSQL", "The user prefers SQLite"]
+    assert contents(memory("list", "-n", "alice", env=elsewhere)) == []
+
+
+def test_v2_several_users_work_on_one_memory_and_it_says_who_said_what(memory: Command) -> None:
+    """Two users, each with a namespace, and one that both use: each reads and corrects what the other wrote."""
+    ann, ben = {"MEMORY_NAMESPACE": "ann"}, {"MEMORY_NAMESPACE": "ben"}
+    memory("create", "Ann's own draft of the plan", env=ann)
+    made = memory("create", "The team deploys on Tuesdays", "-n", "team", env=ann)
+    assert contents(memory("search", "when does the team deploy?", "-n", "team", env=ben)) == [
+        "The team deploys on Tuesdays"
+    ]
+    memory("update", made["id"], "The team deploys on Fridays", "-n", "team", env=ben)
+    versions = memory("history", made["id"], "-n", "team", env=ann)["versions"]
+    writers = [(each["content"].split()[-1], each["origin"]["namespace"]) for each in versions]
+    assert writers == [("Tuesdays", "ann"), ("Fridays", "ben")]
+    entries = memory("log", "-n", "team", env=ann)["results"]
+    assert [change["action"] for entry in entries for change in entry["changes"]] == ["update", "create"]
+    assert contents(memory("list", env=ben)) == []  # what is Ann's alone stays so
