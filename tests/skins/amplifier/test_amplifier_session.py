@@ -131,7 +131,7 @@ def test_the_store_is_closed_at_the_end_and_another_session_can_begin(talk: Any,
     closed: list[Any] = []
 
     async def remember(coordinator: Any) -> None:
-        closed.append(coordinator.get_capability("memories.mounted:bob:60"))
+        closed.append(coordinator.get_capability("memories.mounted:bob"))
 
     talk(["…"], [CREATE], session=bob, then=remember)
     assert closed[0]._memories is None

@@ -28,7 +28,7 @@ async def mount_tool(coordinator: Any, config: Mapping[str, Any] | None = None) 
     from memories.skins.amplifier.mounted import Mounted
     from memories.skins.amplifier.tool import MemoryTool
 
-    mounted = await Mounted.of(coordinator, settings.agent_identity, settings.delay_seconds)
+    mounted = await Mounted.of(coordinator, settings.agent_identity)
     tool = MemoryTool(mounted, settings.mode)
     await coordinator.mount("tools", tool, name=tool.name)
 
@@ -58,7 +58,7 @@ async def mount_context(coordinator: Any, config: Mapping[str, Any] | None = Non
     from memories.skins.amplifier.block import block
     from memories.skins.amplifier.mounted import Mounted
 
-    mounted = await Mounted.of(coordinator, settings.agent_identity, settings.delay_seconds)
+    mounted = await Mounted.of(coordinator, settings.agent_identity)
 
     async def read() -> str:
         return await mounted.ask(lambda memories: block(memories, settings.block_tokens))

@@ -25,60 +25,54 @@ class Mounted:
         folder: Where the session works.
     """
 
-    def __init__(self, config: Config, identity: str | None, delay_seconds: float) -> None:
+    def __init__(self, config: Config, identity: str | None) -> None:
         """Prepare.
 
         Args:
             config: The settings of Memories.
             identity: The namespace of the agent; None for that of the settings.
-            delay_seconds: How long a session waits for what it did not ask for.
         """
         self.config, self.folder = config, Path.cwd()
         self.identity = identity or config.namespace
-        self._asked, self._unasked = Deadline(config.memory_timeout_seconds), Deadline(delay_seconds)
+        self._deadline = Deadline(config.memory_timeout_seconds)
         self._lock, self._users = threading.Lock(), 0
         self._memories: Memories | None = None
 
     @classmethod
-    async def of(cls, coordinator: Any, identity: str | None, delay_seconds: float) -> Self:
+    async def of(cls, coordinator: Any, identity: str | None) -> Self:
         """Return what the modules of a session share, made by the first that asks; each must `release` it.
 
         Args:
             coordinator: The session's coordinator.
             identity: See `Mounted`. A module with an identity of its own gets a memory of its own.
-            delay_seconds: The same.
 
         Raises:
             ConfigError: A setting of Memories is not acceptable.
         """
-        name = f"{_CAPABILITY}:{identity}:{delay_seconds:g}"
+        name = f"{_CAPABILITY}:{identity}"
         found: Self | None = coordinator.get_capability(name)
         if found is None:
-            found = cls(await asyncio.to_thread(load_config), identity, delay_seconds)
+            found = cls(await asyncio.to_thread(load_config), identity)
             coordinator.register_capability(name, found)
         found._users += 1
         return found
 
-    async def ask(self, work: Callable[[Memories], Value], *, asked: bool = True) -> Value:
+    async def ask(self, work: Callable[[Memories], Value]) -> Value:
         """Return what a call returns that is given the memory.
 
         Args:
             work: The call; it runs in another thread.
-            asked: Wait as long as the setting `memory_timeout_seconds` allows; else as long as a session may be
-                delayed by what it did not ask for.
 
         Raises:
-            MemoryTimeout: It took too long.
+            MemoryTimeout: It took longer than the setting `memory_timeout_seconds` allows.
         """
-        deadline = self._asked if asked else self._unasked
-        return await asyncio.to_thread(deadline.run, lambda: work(self._opened()))
+        return await asyncio.to_thread(self._deadline.run, lambda: work(self._opened()))
 
     async def release(self) -> None:
         """Close the memory if no other module uses it."""
         self._users -= 1
         if self._users == 0:
-            self._asked.close()
-            self._unasked.close()
+            self._deadline.close()
             with self._lock:
                 memories, self._memories = self._memories, None
             if memories is not None:
