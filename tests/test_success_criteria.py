@@ -5,6 +5,7 @@ docs/amplifier.md has the list, and why "comprehensive testing and validation" i
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -233,3 +234,9 @@ def test_v2_several_users_work_on_one_memory_and_it_says_who_said_what(memory: C
     entries = memory("log", "-n", "team", env=ann)["results"]
     assert [change["action"] for entry in entries for change in entry["changes"]] == ["update", "create"]
     assert contents(memory("list", env=ben)) == []  # what is Ann's alone stays so
+
+
+def test_the_list_of_criteria_names_these_tests() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "amplifier.md").read_text()
+    named = set(re.findall(r"`(test_(?:mvp|v\d)_\w+)`", page))
+    assert named == {name for name in globals() if re.match(r"test_(mvp|v\d)_", name)}
