@@ -29,7 +29,8 @@ MODULES = [
 ORDER = {
     "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay
         trust < times settings < config < ids http_client < stores < embedders versions turns < lookup <
-        conversations where < write search < transfer < service_turns < service < agent < skins < __main__ langgraph""",
+        conversations where < write search < transfer < service_turns < service < identity < agent < skins <
+        __main__ langgraph""",
     "memories.stores": """records < damage words copies sql chain sound < protocol columns < logged <
         sqlite postgres documents < chroma qdrant files""",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
@@ -49,6 +50,7 @@ ORDER = {
     "memories.write": """vocabulary queue orders parts < reading suspicion < duplicates < corrections < links <
         change turns forget waiting < repetitions < create < many review repeats < rollback""",
     "memories.search": "speakers surroundings calibration ranking < candidates noise < results < search",
+    "memories.identity": "git remotes registry < objects < project",
     "memories.transfer": "lines pages proof < audit export importing migrate reembed secrets < backup < doctor",
     "memories.agent": """fence policy tokens deadline < payloads < admission backend rendering recalling < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",

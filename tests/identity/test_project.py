@@ -1,0 +1,416 @@
+"""The project of a folder, over real git repositories."""
+
+import os
+import subprocess
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from memories.identity import objects, registry
+from memories.identity.project import Project, identify
+from memories.identity.remotes import name_of
+
+ENVIRONMENT = {
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org",
+    "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@example.org",
+    "PATH": os.environ["PATH"],
+}  # fmt: skip
+ACME = "https://example.com/acme/shop.git"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of its own, for git and for us; and no repository above the folders of the tests."""
+    made = tmp_path / "home"
+    made.mkdir()
+    for name in ("HOME", "MEMORY_HOME"):
+        monkeypatch.setenv(name, str(made))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    return made
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-c", "protocol.file.allow=always", *arguments]
+    home = {"HOME": os.environ["HOME"]}
+    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT | home, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def repository(folder: Path, commits: int = 1, remote: str | None = None) -> Path:
+    folder.mkdir(parents=True)
+    git(folder, "init", "-q", "-b", "main")
+    for number in range(commits):
+        git(folder, "commit", "-q", "--allow-empty", "-m", f"{folder} {number} {uuid4()}")
+    if remote:
+        git(folder, "remote", "add", "origin", remote)
+    return folder
+
+
+def found(folder: Path) -> Project:
+    project = identify(folder)
+    assert project is not None
+    return project
+
+
+def name(folder: Path) -> str:
+    return found(folder).name
+
+
+def test_without_a_repository_there_is_no_guess(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    assert identify(tmp_path / "shop") is None
+    assert identify(tmp_path / "missing") is None
+
+
+def test_a_folder_inside_is_the_same_project(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop", remote=ACME)
+    (top / "src" / "deep").mkdir(parents=True)
+    assert found(top / "src" / "deep") == found(top) == Project("example.com/acme/shop", top, "main")
+
+
+def test_working_trees_are_one_project_each_with_its_branch(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop")
+    git(top, "worktree", "add", "-q", "-b", "feature/one", "../one")
+    other = found(tmp_path / "one")
+    assert (other.name, other.branch, other.worktree) == (name(top), "feature/one", "one")
+    assert other.root == tmp_path / "one"
+
+
+def test_working_trees_of_a_bare_repository_are_one_project(tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--bare", str(repository(tmp_path / "source")), "shop/.bare")
+    (tmp_path / "shop" / ".git").write_text("gitdir: ./.bare\n")
+    for each in ("one", "two"):
+        git(tmp_path / "shop", "worktree", "add", "-q", "-b", each, each)
+    names = {name(tmp_path / each) for each in ("shop", "shop/.bare", "shop/one", "shop/two", "source")}
+    assert len(names) == 1
+
+
+def test_clones_of_one_remote_are_one_project_and_others_are_not(tmp_path: Path) -> None:
+    one, two = repository(tmp_path / "one", remote=ACME), repository(tmp_path / "two", remote=ACME)
+    fork = repository(tmp_path / "shop", remote="https://example.com/bob/shop")
+    assert name(one) == name(two) != name(fork)
+
+
+def test_clones_without_a_remote_are_one_project_by_their_first_commit(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop", commits=3)
+    first = git(top, "rev-list", "--max-parents=0", "HEAD")
+    git(tmp_path, "clone", "-q", str(top), "copy")
+    git(tmp_path / "copy", "commit", "-q", "--allow-empty", "-m", "more")
+    git(tmp_path / "copy", "remote", "remove", "origin")
+    assert name(top) == name(tmp_path / "copy") == f"git-{first[:12]}"
+    assert name(repository(tmp_path / "other" / "shop")) != name(top)
+
+
+def test_a_clone_of_a_clone_on_this_machine_has_the_name_of_the_first(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop", remote=ACME)
+    git(tmp_path, "clone", "-q", "shop", "copy")
+    git(tmp_path, "clone", "-q", f"file://{tmp_path / 'copy'}", "second")
+    assert name(tmp_path / "second") == name(tmp_path / "copy") == name(top)
+
+
+def test_clones_of_each_other_come_to_an_end(tmp_path: Path) -> None:
+    one = repository(tmp_path / "one", remote="../two")
+    repository(tmp_path / "two", remote="../one")
+    assert name(one)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_first_commit_is_found_in_loose_objects_and_packs(packed: bool, tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop", commits=60)
+    if packed:
+        git(top, "repack", "-adfq", "--depth=50", "--window=50")
+        git(top, "pack-refs", "--all", "--prune")
+    latest = objects.latest_commit(top / ".git", None)
+    assert latest == git(top, "rev-parse", "HEAD")
+    assert objects.first_commit(top / ".git", latest) == git(top, "rev-list", "--max-parents=0", "HEAD")
+    assert objects.has_commit(top / ".git", git(top, "rev-parse", "HEAD~30"))
+    assert not objects.has_commit(top / ".git", "0" * 40)
+
+
+def test_a_repository_of_longer_hashes(tmp_path: Path) -> None:
+    top = tmp_path / "shop"
+    top.mkdir()
+    git(top, "init", "-q", "-b", "main", "--object-format=sha256")
+    for number in range(3):
+        git(top, "commit", "-q", "--allow-empty", "-m", str(number))
+    git(top, "repack", "-adq")
+    assert name(top) == f"git-{git(top, 'rev-list', '--max-parents=0', 'HEAD')[:12]}"
+
+
+def test_a_shared_clone_finds_the_first_commit_where_it_borrows(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop", commits=3)
+    git(tmp_path, "clone", "-q", "--shared", "shop", "copy")
+    git(tmp_path / "copy", "remote", "remove", "origin")
+    assert name(tmp_path / "copy") == name(top)
+
+
+def test_a_project_keeps_its_name_when_a_remote_is_added_changed_and_removed(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop")
+    first = name(top)
+    git(top, "remote", "add", "origin", ACME)
+    assert name(top) == first
+    assert name(repository(tmp_path / "clone", remote=ACME)) == first  # another clone of it as well
+    git(top, "remote", "set-url", "origin", "https://example.com/new/shop")
+    assert name(top) == first
+    git(top, "remote", "remove", "origin")
+    assert name(top) == first
+
+
+def test_a_project_keeps_its_name_when_its_first_commit_is_made(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop", commits=0)
+    before = name(top)
+    git(top, "commit", "-q", "--allow-empty", "-m", "one")
+    assert before.startswith("shop-") and name(top) == before
+    git(top, "remote", "add", "origin", ACME)
+    assert name(top) == before
+
+
+def test_another_repository_in_the_same_place_is_another_project(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop", remote=ACME)
+    before = name(top)
+    top.rename(tmp_path / "gone")
+    other = repository(tmp_path / "shop", commits=2)
+    assert name(other) != before
+    other.rename(tmp_path / "gone too")
+    assert name(repository(tmp_path / "shop", remote="https://example.com/acme/till")) == "example.com/acme/till"
+
+
+def test_a_remote_that_is_in_use_already_does_not_change_its_project(tmp_path: Path) -> None:
+    known = name(repository(tmp_path / "shop", remote=ACME))
+    other = repository(tmp_path / "other")
+    before = name(other)
+    git(other, "remote", "add", "origin", ACME)
+    assert name(other) == before
+    assert name(tmp_path / "shop") == known == "example.com/acme/shop"
+
+
+def test_a_moved_folder_stays_its_project(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop")
+    before = name(top)
+    assert name(top.rename(tmp_path / "renamed")) == before
+
+
+def test_an_alias_means_another_project(tmp_path: Path, home: Path) -> None:
+    top = repository(tmp_path / "shop", remote=ACME)
+    registry.set_alias(home, "example.com/acme/shop", "shop")
+    assert name(top) == "shop"
+    registry.set_alias(home, "example.com/acme/shop", None)
+    assert name(top) == "example.com/acme/shop"
+
+
+def test_looking_without_recording_writes_nothing(tmp_path: Path, home: Path) -> None:
+    top = repository(tmp_path / "shop")
+    assert identify(top, record=False) is not None
+    assert list(home.iterdir()) == []
+
+
+def test_the_users_own_configuration_names_the_project_and_folders_in_it(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop", remote=ACME)
+    (top / "packages" / "api" / "src").mkdir(parents=True)
+    git(top, "config", "memories.project", "Web Shop")
+    git(top, "config", "memories.packages/api.project", "api")
+    assert (name(top), name(top / "packages")) == ("Web Shop", "Web Shop")
+    assert name(top / "packages" / "api" / "src") == "api"
+
+
+def test_a_repository_may_ask_for_a_project_of_each_working_tree_or_clone(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop", remote=ACME)
+    git(top, "worktree", "add", "-q", "../one")
+    git(top, "config", "memories.scope", "worktree")
+    assert (name(top), name(tmp_path / "one")) == ("example.com/acme/shop", "example.com/acme/shop#one")
+    clone = repository(tmp_path / "clone", remote=ACME)
+    git(clone, "config", "memories.scope", "clone")
+    assert name(clone).startswith("example.com/acme/shop#") and name(clone) != name(top)
+
+
+def test_a_setting_of_one_working_tree(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop", remote=ACME)
+    git(top, "worktree", "add", "-q", "../one")
+    git(top, "config", "extensions.worktreeConfig", "true")
+    git(tmp_path / "one", "config", "--worktree", "memories.project", "mine")
+    assert (name(top), name(tmp_path / "one")) == ("example.com/acme/shop", "mine")
+
+
+def test_tracked_files_choose_no_project(tmp_path: Path) -> None:
+    """Not by a file that the configuration includes, and not by a folder that looks like a repository."""
+    source = repository(tmp_path / "source")
+    (source / ".gitconfig").write_text("[memories]\n project = victim\n scope = clone\n")
+    bare = source / "bare"
+    (bare / "objects").mkdir(parents=True)
+    (bare / "refs").mkdir()
+    (bare / "HEAD").write_text("ref: refs/heads/main\n")
+    (bare / "config").write_text(f'[memories]\n project = victim\n[remote "origin"]\n url = {ACME}\n')
+    for each in (bare / "objects", bare / "refs"):
+        (each / "x").write_text("")
+    git(source, "add", "-A")
+    git(source, "commit", "-qm", "all")
+    git(tmp_path, "clone", "-q", "source", "clone")
+    git(tmp_path / "clone", "config", "include.path", "../.gitconfig")
+    assert name(tmp_path / "clone") == name(source)
+    assert name(tmp_path / "clone" / "bare") == name(source)
+
+
+def test_an_included_file_may_hold_the_remote(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop")
+    (top / ".git" / "more").write_text(f'[remote "origin"]\n\turl = {ACME}\n')
+    git(top, "config", "include.path", "more")
+    assert name(top) == "example.com/acme/shop"
+
+
+def test_a_submodule_is_a_project_of_its_own(tmp_path: Path) -> None:
+    part = repository(tmp_path / "part")
+    top = repository(tmp_path / "shop")
+    git(top, "submodule", "add", "-q", str(part), "lib")
+    assert name(top / "lib") == name(part) != name(top)
+    assert found(top / "lib").root == top / "lib"
+
+
+def test_a_bare_repository_and_the_inside_of_a_git_folder(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop")
+    git(tmp_path, "clone", "-q", "--bare", "shop", "copy.git")
+    assert name(tmp_path / "copy.git" / "refs") == name(top)
+    assert name(top / ".git" / "hooks") == name(top)
+
+
+def test_a_commit_that_is_checked_out_has_no_branch(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop", commits=2)
+    assert found(top).branch == "main"
+    git(top, "checkout", "-q", "HEAD~1")
+    assert found(top).branch is None
+
+
+def test_a_link_to_a_folder_is_that_folder(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop")
+    (tmp_path / "link").symlink_to(top, target_is_directory=True)
+    assert found(tmp_path / "link") == found(top)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert identify(tmp_path / "loop") is None
+
+
+def test_short_forms_of_remotes(tmp_path: Path, home: Path) -> None:
+    (home / ".gitconfig").write_text('[url "https://example.com/"]\n\tinsteadOf = x:\n\tinsteadOf = acme:\n')
+    top = repository(tmp_path / "shop", remote="acme:acme/shop")
+    assert name(top) == "example.com/acme/shop"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "[remote \"origin\"\n", "[" * 100_000, "x" * 300_000, "[include]\n path = config\n", "\0\0\0", "=\n=",
+        "[remote \"origin\"]\n url = \"\n", "[memories]\n project = a\\nb\n", "[memories]\n project =\n", "[core",
+        f"[memories]\n project = {'x' * 300}\n", "[remote \"origin\"]\n url = ext::sh -c touch% /tmp/x\n", "\\" * 9,
+        "[remote \"origin\"]\n url\n", '[remote "ori\\\\gin"] url = https://u:p@/\n', "[a \"b\\",
+    ],
+)  # fmt: skip
+def test_a_hostile_configuration_names_nothing_and_breaks_nothing(config: str, tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop")
+    before = name(top)
+    (top / ".git" / "config").write_text(config)
+    project = identify(top)
+    assert project is None or project.name == before
+
+
+@pytest.mark.parametrize("file", ["HEAD", "config", "commondir", "packed-refs", "shallow", "objects/info/alternates"])
+def test_pipes_folders_and_junk_in_place_of_files(file: str, tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop")
+    for make in (
+        os.mkfifo,
+        Path.mkdir,
+        lambda path: path.symlink_to(path),
+        lambda path: path.write_bytes(b"\xff" * 99),
+    ):
+        target = top / ".git" / file
+        if target.is_dir() and not target.is_symlink():
+            target.rmdir()
+        target.unlink(missing_ok=True)
+        make(target)
+        assert identify(top) is None or name(top)
+
+
+def test_a_git_file_that_leads_nowhere_names_nothing(tmp_path: Path) -> None:
+    top = tmp_path / "shop"
+    top.mkdir()
+    for text in ("", "gitdir: ", "gitdir: ../missing\n", "gitdir: .\n", "x" * 10_000, "gitdir: \0"):
+        (top / ".git").write_text(text)
+        assert identify(top) is None
+
+
+def test_damaged_objects_leave_the_folders_name(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop", commits=3)
+    git(top, "repack", "-adq")
+    for pack in (top / ".git" / "objects" / "pack").iterdir():
+        pack.chmod(0o600)
+        pack.write_bytes(pack.read_bytes()[:1_050] + os.urandom(40))
+    assert name(top).startswith("shop-")
+
+
+def test_a_shallow_clone_without_a_remote_has_its_folders_name(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop", commits=3)
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{top}", "copy")
+    git(tmp_path / "copy", "remote", "remove", "origin")
+    assert name(tmp_path / "copy").startswith("copy-")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give files away")
+def test_the_repository_of_another_user_is_not_believed_unless_git_would(tmp_path: Path, home: Path) -> None:
+    top = repository(tmp_path / "shop", remote=ACME)
+    os.chown(top / ".git", 4321, 4321)
+    assert identify(top) is None
+    (home / ".gitconfig").write_text(f"[safe]\n\tdirectory = {top}\n")
+    assert name(top) == "example.com/acme/shop"
+
+
+SAME = "github.com/alice/shop"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://github.com/alice/shop", "https://github.com/alice/shop.git", "https://github.com/Alice/Shop.git/",
+        "http://github.com/alice/shop", "git@github.com:alice/shop.git", "github.com:alice/shop",
+        "ssh://git@github.com/alice/shop.git", "ssh://git@github.com:22/alice/shop", "git://github.com/alice/shop.git",
+        "ssh://git@ssh.github.com:443/alice/shop.git", "git+ssh://git@github.com/alice/shop",
+        "https://alice:ghp_secret@github.com/alice/shop.git", "https://x-access-token:abc@github.com:443/alice/shop",
+        "https://GITHUB.com/alice//shop/", "https://github.com/alice/shop.git?token=1#x", "git@github.com:/alice/shop",
+        "https://u:p@ss@github.com/alice/shop", "https://www.github.com/alice/shop", "github.com.:alice/shop.git",
+    ],
+)  # fmt: skip
+def test_each_way_to_write_a_remote_is_one_name(url: str) -> None:
+    assert name_of(url) == SAME
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://git.example.org/A/x", "git.example.org/A/x"),
+        ("ssh://git@git.example.org:2222/A/x.git", "git.example.org/A/x"),
+        ("http://localhost:3000/a/x", "localhost:3000/a/x"),
+        ("git@ssh.dev.azure.com:v3/org/team/x", "dev.azure.com/org/team/x"),
+        ("https://org@dev.azure.com/org/team/_git/x", "dev.azure.com/org/team/x"),
+        ("https://org.visualstudio.com/DefaultCollection/team/_git/x", "dev.azure.com/org/team/x"),
+        ("https://bits.example.org/scm/team/x.git", "bits.example.org/team/x"),
+        ("ssh://git@bits.example.org:7999/team/x.git", "bits.example.org/team/x"),
+        ("git@[::1]:a/x.git", "[::1]/a/x"),
+        ("https://gitlab.com/group/sub/x", "gitlab.com/group/sub/x"),
+        ("https://git.example.org/a%20b/x", "git.example.org/a b/x"),
+    ],
+)
+def test_names_of_other_hosts(url: str, expected: str) -> None:
+    assert name_of(url) == expected
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "/srv/git/x.git", "../x", "C:\\x", "C:/x", "file:///srv/x", "ext::sh -c true", "https://", "https://host",
+        "https://host/", "https://user:pa/ss@host/x", "https://host/a/../b", "javascript:alert(1)//x\n", "a:b\0c",
+        "https://host/" + "x" * 300, "codecommit::eu://profile@x", "https://host/%0a", "git@host:", "host:.git",
+    ],
+)  # fmt: skip
+def test_what_has_no_name(url: str) -> None:
+    assert name_of(url) is None
