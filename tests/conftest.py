@@ -25,6 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "home" / "memories"
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MEMORY_HOME", str(folder))
+    monkeypatch.setenv("PROJECT_DETECTION", "false")  # the tests run in a repository, and what they expect is not its
     return folder
 
 
@@ -36,6 +37,7 @@ def clean_environment(tmp_path: Path) -> dict[str, str]:
         "HOME": str(tmp_path),
         "MEMORY_HOME": str(tmp_path / "memories"),
         "EMBEDDER": "fake",
+        "PROJECT_DETECTION": "false",
         "PYTHONWARNINGS": "error",
     }
 

@@ -50,7 +50,7 @@ ORDER = {
     "memories.write": """vocabulary queue orders parts < reading suspicion < duplicates < corrections < links <
         change turns forget waiting < repetitions < create < many review repeats < rollback""",
     "memories.search": "speakers surroundings calibration ranking < candidates noise < results < search",
-    "memories.identity": "git remotes registry < objects < project",
+    "memories.identity": "git remotes registry < objects < project < place",
     "memories.transfer": "lines pages proof < audit export importing migrate reembed secrets < backup < doctor",
     "memories.agent": """fence policy tokens deadline < payloads < admission backend rendering recalling < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",

@@ -2,14 +2,15 @@
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from memories import validate
 from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
 from memories.ids import ID_LENGTH, MIN_PREFIX, id_prefix, parse_id, storable
-from memories.models import PENDING, NamespaceCounts
-from memories.origin import HELD, TRUSTS, labels_for
+from memories.models import PENDING, Draft, NamespaceCounts
+from memories.origin import HELD, TRUSTS, Place, labels_for
 from memories.stores.damage import refusal
 from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
@@ -152,6 +153,19 @@ class Lookup(NamedTuple):
             if found is not None:
                 return found.ref.group
         raise NotFound(f'Memory not found: none has the key "{key}"{self._where_a_key_is(key, project)}')
+
+    def placed(self, draft: Draft, place: Place | None) -> Draft:
+        """Return a draft with the project where its writer works, unless it names one or is valid in every project.
+
+        A key that is in use outside of projects, and not in this one, names that memory from everywhere.
+        """
+        if place is None or (tags := place.tags(draft.tags)) is draft.tags:
+            return draft
+        if draft.key is not None:
+            key = validate.key(draft.key)
+            if self.by_key(scoped_key(key, tags)) is None and self.by_key(key) is not None:
+                return draft
+        return replace(draft, tags=tags)
 
     def _where_a_key_is(self, key: str, project: str | None) -> str:
         """Return where a key was looked for, and which projects have it, as the end of a sentence."""
@@ -389,20 +403,26 @@ def _place(record: Record) -> tuple[str, int]:
     return record.ref.group, record.ref.position
 
 
-def with_global(where: Filter, project: str | None) -> tuple[Filter, ...]:
+def with_global(where: Filter, project: str | Sequence[str] | None) -> tuple[Filter, ...]:
     """Return filters of what belongs to a project or is valid in every one; without a project the filter itself.
+
+    Args:
+        where: What else is wanted.
+        project: The project, or all names that it has. The last filter is that of what is valid in every project.
 
     Raises:
         InvalidInput: The project can be no tag, or the filter asks for another one.
     """
     if project is None:
         return (where,)
-    tags = validate.tags({"project": project})
-    if where.labels.get("project", tags["project"]) != tags["project"]:
-        raise InvalidInput(f'the project is given twice, as "{where.labels["project"]}" and "{tags["project"]}"')
-    if "project" in where.labels:
+    names = [project] if isinstance(project, str) else project
+    projects = [validate.tags({"project": name}) for name in names]
+    asked = where.labels.get("project")
+    if asked is not None and {"project": asked} not in projects:
+        raise InvalidInput(f'the project is given twice, as "{asked}" and "{projects[0]["project"]}"')
+    if asked is not None:
         return (where,)
-    return tuple(where._replace(labels={**where.labels, **each}) for each in (tags, {"global": "true"}))
+    return tuple(where._replace(labels={**where.labels, **each}) for each in (*projects, {"global": "true"}))
 
 
 def is_global(record: Record) -> bool:

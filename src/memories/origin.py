@@ -14,6 +14,7 @@ CHANNELS = ("cli", "python", "mcp", "hook", "import", "http", "chat")
 _RESERVED = "="  # no key of a tag can hold it
 # The first two can be filtered by, the third has the rest.
 TRUST, BY, VIA = "=trust", "=by", "=via"
+BRANCH = "=branch"  # of git, if the writer was on one
 # What had to wait for a review has the one, now and later; what a foreign file brought has the id of its import.
 HELD, IMPORT = "=held", "=import"
 # Each part after the first of a long message has both: the index of the first one, and that it is one.
@@ -22,6 +23,7 @@ _KEPT = (HELD, IMPORT, PART, CONTINUED)  # of what a record says itself
 _BAR = "|"
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED}  # what came so was decided by nobody
 # Together they fit into a label; the names of machines and users may be anything.
+_MOST_BRANCH = 250
 _MOST = {"client": 64, "user": 32, "host": 50, "program": 20, "namespace": 63}
 # Variables that are set by what runs commands for a model; people set CODEX_HOME themselves.
 _HARNESSES = frozenset("AI_AGENT CLAUDECODE COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE".split())
@@ -40,6 +42,7 @@ class Origin(NamedTuple):
         host: The name of the machine.
         program: The version of this program.
         namespace: The writer's own namespace, also when it wrote to another.
+        branch: The git branch that was checked out where it was written; None if there was none.
     """
 
     trust: str
@@ -50,22 +53,49 @@ class Origin(NamedTuple):
     host: str
     program: str
     namespace: str
+    branch: str | None = None
 
 
-def origin(channel: str, namespace: str, client: tuple[str, str] | None = None) -> Origin:
+class Place(NamedTuple):
+    """Where a program works.
+
+    Attributes:
+        project: The project, for the tag of that name.
+        branch: The git branch that is checked out, if there is one.
+    """
+
+    project: str
+    branch: str | None = None
+
+    def tags(self, given: Mapping[str, str]) -> Mapping[str, str]:
+        """Return tags with the project, unless they name one or are valid in all; what is no mapping as it is."""
+        if not isinstance(given, Mapping) or "project" in given or str(given.get("global")).lower() == "true":
+            return given
+        return {**given, "project": self.project}
+
+
+def origin(channel: str, namespace: str, client: tuple[str, str] | None = None, branch: str | None = None) -> Origin:
     """Return the origin of what this process writes.
 
     Args:
         channel: How it is written; see `Origin`.
         namespace: The process's own namespace.
         client: The name and the version that an MCP client gave itself.
+        branch: The git branch that is checked out.
     """
     name, version = (_plain(text, _MOST["client"]) for text in client or ("", ""))
     called = _plain(f"{name} {version}", _MOST["client"]) or None
     known = {"user": user(), "host": host(), "program": program(), "namespace": namespace}
     rest = {part: _plain(text, _MOST[part]) for part, text in known.items()}
     trust = _TRUST_OF.get(channel, USER if channel == "cli" and _is_person() else AGENT)
-    return Origin(trust, _plain(channel, 16), name or rest["user"], called, **rest)
+    return Origin(
+        trust,
+        _plain(channel, 16),
+        name or rest["user"],
+        called,
+        **rest,
+        branch=_plain(branch or "", _MOST_BRANCH) or None,
+    )
 
 
 def stamped(labels: Mapping[str, str], origin: Origin) -> Mapping[str, str]:
@@ -78,7 +108,7 @@ def origin_of(labels: Mapping[str, str]) -> Origin | None:
     """Return the origin that the labels of a record tell; None if it was written before there were any."""
     if VIA not in labels:
         return None
-    return _read(labels.get(TRUST, ""), labels.get(BY, ""), labels[VIA])
+    return _read(labels.get(TRUST, ""), labels.get(BY, ""), labels[VIA], labels.get(BRANCH) or None)
 
 
 def labels_for(written_by: str | None, trust: str | None) -> dict[str, str]:
@@ -107,16 +137,17 @@ def is_reserved(key: str) -> bool:
 @functools.lru_cache(maxsize=64)
 def _labels(origin: Origin) -> Mapping[str, str]:
     via = _BAR.join((origin.channel, *(getattr(origin, name) or "" for name in _MOST)))
-    return {TRUST: origin.trust, BY: origin.by, VIA: via}
+    told = {TRUST: origin.trust, BY: origin.by, VIA: via}
+    return told if origin.branch is None else told | {BRANCH: origin.branch}
 
 
 @functools.lru_cache(maxsize=1_024)  # of thousands of records few differ
-def _read(trust: str, by: str, via: str) -> Origin | None:
+def _read(trust: str, by: str, via: str, branch: str | None) -> Origin | None:
     parts = via.split(_BAR)
     if trust not in TRUSTS or len(parts) != 1 + len(_MOST):
         return None
     channel, client, user, host, program, namespace = parts
-    return Origin(trust, channel, by, client or None, user, host, program, namespace)
+    return Origin(trust, channel, by, client or None, user, host, program, namespace, branch)
 
 
 def _is_person() -> bool:

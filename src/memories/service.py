@@ -1,5 +1,6 @@
 """`Memories`: one method for each verb, over any store. Each calls one room; search and write logic live there."""
 
+import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from memories.errors import InvalidInput, NotFound
 from memories.ids import parse_id
 from memories.lookup import Lookup, known_at, narrowed, order_by, waiting, with_global, written
 from memories.models import SHARED, Draft, Forgotten, History, LogCheck, LogEntry, Memory, Moment, Page, Status
-from memories.origin import is_reserved, origin
+from memories.origin import Place, is_reserved, origin
 from memories.service_turns import ConversationVerbs
 from memories.settings import Config
 from memories.stores import Store, open_store
@@ -26,6 +27,7 @@ from memories.stores.records import Collection, Record
 if TYPE_CHECKING:
     from memories.embedders import Embedder
     from memories.models import NamespaceCounts
+    from memories.origin import Origin
     from memories.search.results import Explanation, Found, Hit
     from memories.search.search import SearchFilters
     from memories.transfer.audit import LogFilters
@@ -62,6 +64,7 @@ class Memories(ConversationVerbs):
         clock: Callable[[], datetime] = _clock,
         channel: str = "python",
         client: tuple[str, str] | None = None,
+        place: Callable[[], Place | None] = lambda: None,
     ) -> None:
         """Prepare a memory. Arguments that are left out come from the settings (`memory config`).
 
@@ -75,6 +78,8 @@ class Memories(ConversationVerbs):
             channel: How changes are made, for origins and the audit log: see `Origin`. Another name than those makes
                 the writer an agent.
             client: The name and the version of the MCP client that writes.
+            place: Returns where the writer works, when something is first written: its project is that of what is
+                written without one, and its branch goes into origins. See `memories.identity.place`.
 
         Raises:
             ConfigError: A setting is not acceptable.
@@ -87,7 +92,7 @@ class Memories(ConversationVerbs):
         self.config = config or load_config(flags)
         self.namespace = validate.namespace(namespace) if namespace is not None else self.config.namespace
         readable = (self.namespace, SHARED) if shared and self.namespace != SHARED else (self.namespace,)
-        self._clock = clock
+        self._clock, self._place = clock, functools.cache(place)
         self._embedder = self._choose_embedder(embedder)
         self._owns_store = store is None or isinstance(store, str)
         if store is None or isinstance(store, str):
@@ -99,7 +104,12 @@ class Memories(ConversationVerbs):
 
     def _write_as(self, client: tuple[str, str] | None) -> None:
         identity = self.config.identity or self.namespace
-        self._origin = functools.partial(origin, self._channel, identity, client)
+
+        def origin_now() -> "Origin":
+            place = self._place()
+            return origin(self._channel, identity, client, place and place.branch)
+
+        self._origin = origin_now
         self._store = logged(self._kept, self._channel, self._clock, self._origin)
         self._lookup = self._lookup._replace(store=self._store)
 
@@ -194,6 +204,7 @@ class Memories(ConversationVerbs):
         given = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
         if self._channel == "hook":
             given = [replace(draft, pending=True) for draft in given]
+        given = [self._lookup.placed(draft, self._place()) for draft in given]
         return self._writer(force=force, redact=redact)._replace(within=tuple(within)).write(given)
 
     def _writer(self, *, force: bool = False, redact: bool = True) -> "Writer":
@@ -431,11 +442,16 @@ class Memories(ConversationVerbs):
 
         Args:
             key: Its key, such as `user/editor`.
-            project: The project that it belongs to; each project has keys of its own.
+            project: The project that it belongs to; each project has keys of its own. By default the one where you
+                work, then none.
 
         Raises:
             NotFound: None that you read has it; your own namespace goes before `shared`.
         """
+        place = None if project is not None else self._place()
+        if place is not None:
+            with contextlib.suppress(NotFound):  # then it is outside of projects, or nowhere
+                return self._lookup.group_with_key(key, place.project)
         return self._lookup.group_with_key(key, project)
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
@@ -485,7 +501,7 @@ class Memories(ConversationVerbs):
         deleted: bool = False,
         pending: bool = False,
         where: str | None = None,
-        project: str | None = None,
+        project: str | Sequence[str] | None = None,
         sort: str | None = None,
         reverse: bool = False,
         limit: int | None = None,
@@ -504,7 +520,7 @@ class Memories(ConversationVerbs):
             deleted: List deleted memories instead.
             pending: List those that wait to be accepted instead; see `review`.
             where: An expression of the filter language, such as "type = fact and not by = ann".
-            project: Only memories of this project, and those that are valid in every one (the tag `global`).
+            project: Only memories of this project, or of these names of one, and those that are valid in every one (the tag `global`).
             sort: `created` (the default), `updated`, `reinforced`, `confidence`, `accesses` or `version`, the newest
                 or largest first, or `key`, in the order of the alphabet. All but the first read every memory.
             reverse: The other way round.

@@ -1,6 +1,7 @@
 """What `Memories` does with conversations: they are added to, read, listed and erased."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Unpack
 
@@ -8,6 +9,7 @@ from memories import validate
 from memories.errors import InvalidInput
 from memories.lookup import Lookup
 from memories.models import Forgotten
+from memories.origin import Place
 from memories.settings import Config
 from memories.stores import Store
 from memories.stores.records import Collection, Filter
@@ -29,6 +31,7 @@ class ConversationVerbs:
     _clock: Callable[[], datetime]
     _embedder: "Embedder | None"
     _lookup: Lookup
+    _place: Callable[[], Place | None]
     _store: Store
 
     def add_turns(
@@ -56,6 +59,8 @@ class ConversationVerbs:
         if isinstance(turns, str):
             raise InvalidInput("add_turns takes a list of turns or texts; put a single one in a list")
         drafts = [turn if isinstance(turn, TurnDraft) else TurnDraft(turn) for turn in turns]
+        if at := self._place():
+            drafts = [replace(each, tags=at.tags(each.tags)) for each in drafts]
         place = (self._lookup.readable, conversation_id)
         return append(self._store, self._embedder, place, drafts, self._now(), self._redactor(redact))
 

@@ -98,6 +98,7 @@ class Config(NamedTuple):
     log_level: str
     mcp_endpoint: str
     redact: str
+    project_detection: bool
     sources: Mapping[str, str]
     identity: str | None = None
     redact_rules: "tuple[Rule, ...]" = ()
@@ -282,5 +283,7 @@ SETTINGS = (
             "where agents keep turns and memories; memories is the store above"),
     Setting("redact", "REDACT", "secrets", _one_of("secrets", "pii", "off"),
             "what is taken out of all that is written: secrets; pii, personal data too; or off"),
+    Setting("project_detection", "PROJECT_DETECTION", True, _yes_or_no,
+            "true: what is written gets the project of the git repository in which it is written"),
 )
 # fmt: on

@@ -1,7 +1,6 @@
 """One name for every way to write the address of a git remote; it never holds a user or a password."""
 
 import re
-from urllib.parse import unquote
 
 # Other names of the same host.
 _HOSTS = {
@@ -42,7 +41,7 @@ def name_of(url: str) -> str | None:
         host, port = address[1], address[2] or ""
         path = re.split(r"[?#]", path, maxsplit=1)[0]
         if scheme not in _SSH:
-            path = unquote(path, errors="replace")
+            path = _unquoted(path)
         elif port:
             port = ""  # ssh has a port of its own on hosts that are reached by https too
         if port == _DEFAULT_PORTS.get(scheme):
@@ -58,10 +57,18 @@ def local_path(url: str) -> str | None:
     """Return the path that a remote on this machine has; None for one elsewhere."""
     if url.lower().startswith("file://"):
         host, slash, path = url[len("file://") :].partition("/")
-        return unquote(slash + path, errors="replace") if host.lower() in ("", "localhost") else None
+        return _unquoted(slash + path) if host.lower() in ("", "localhost") else None
     if "://" in url or "::" in url or not url:
         return None
     return None if _SCP.fullmatch(url) and not url.startswith((".", "/")) else url
+
+
+def _unquoted(path: str) -> str:
+    if "%" not in path:
+        return path
+    from urllib.parse import unquote  # costs more than all the rest
+
+    return unquote(path, errors="replace")
 
 
 def _joined(host: str, port: str, path: str) -> str | None:

@@ -78,7 +78,7 @@ class SearchFilters(TypedDict, total=False):
     pending: bool
     include_corrected: bool
     where: str | None
-    project: str | None
+    project: str | Sequence[str] | None
 
 
 class Search(NamedTuple):
@@ -148,7 +148,7 @@ def parse(
         if (expression := given.get("where")) is not None:
             narrower, fits[collection] = _meeting(expression, narrower, where.as_of or now, config)
         both = with_global(narrower, given.get("project"))
-        filters += both if collection is Collection.MEMORY else both[:1]
+        filters += both if collection is Collection.MEMORY else both[:-1] or both
     limit, confidence = given.get("limit"), given.get("min_confidence")
     least = validate.unit(given.get("min_similarity") or 0.0, "min-similarity")
     if least and embedder is None:

@@ -1,11 +1,13 @@
 """What commands do to several memories: to each that is named, or to all that meet an expression; the undo of that."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from memories.errors import InvalidInput, RequestError, StoreDamaged
+from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
+from memories.identity.place import names_of
 from memories.skins import shapes
 from memories.skins.cli.options import (
     command,
@@ -53,12 +55,12 @@ def named(memories: "Memories", given: Sequence[str], key: str | None = None, pr
         InvalidInput: None is, or some in two ways.
         NotFound: None has the key.
     """
-    project = project if project and project.strip() else None  # a script may pass a variable that is not set
+    names = names_of(project)
     if key is not None:
         if given:
             raise InvalidInput("ID and --key do not go together; give one of them")
-        return Named([memories.id_of_key(key, project=project)], several=False)
-    if project is not None:
+        return Named([_with_key(memories, key, names)], several=False)
+    if names:
         raise InvalidInput("--project goes with --key here, for each project has keys of its own")
     if not given:
         raise click.UsageError("Missing argument 'ID', or --key.")
@@ -66,6 +68,14 @@ def named(memories: "Memories", given: Sequence[str], key: str | None = None, pr
     if not ids:
         raise InvalidInput("standard input has no ids; write one on each line")
     return Named(list(dict.fromkeys(ids)), several=len(given) > 1 or "-" in given)
+
+
+def _with_key(memories: "Memories", key: str, names: Sequence[str]) -> str:
+    """Return the id of the memory that has a key, under the first of the project's names that has it."""
+    for name in names[:-1]:
+        with contextlib.suppress(NotFound):
+            return memories.id_of_key(key, project=name)
+    return memories.id_of_key(key, project=names[-1] if names else None)
 
 
 def ids_from_input() -> list[str]:

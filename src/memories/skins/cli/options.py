@@ -262,9 +262,10 @@ def in_session(*, reads: bool) -> Callable[[Callable[..., Any]], Callable[..., A
         @with_settings(namespace_option, *between, store_option, format_option)
         @functools.wraps(command)
         def wrapped(config: "Config", no_shared: bool = False, **given: Any) -> Any:
+            from memories.identity.place import here
             from memories.service import Memories  # after the settings, whose errors need none of it
 
-            with Memories(shared=not no_shared, config=config, channel="cli") as memories:
+            with Memories(shared=not no_shared, config=config, channel="cli", place=here(config)) as memories:
                 watch(memories.damaged)
                 return command(memories, **given)
 
@@ -332,8 +333,7 @@ def filter_options(command: Decorated) -> Decorated:
 
     @functools.wraps(command)
     def wrapped(*arguments: Any, project: str | None, **given: Any) -> Any:
-        named = project if project and project.strip() else None
-        return command(*arguments, project=named, **given)
+        return command(*arguments, project=_names(project) or None, **given)
 
     return _gathering(_SCOPED, wrapped, apart=("project",))  # type: ignore[return-value]
 
@@ -386,6 +386,8 @@ def _gathering(options: Sequence[Callable[[Any], Any]], command: Decorated, apar
     @functools.wraps(command)
     def wrapped(*arguments: Any, tag: Sequence[str], **given: Any) -> Any:
         known = {key: given.pop(key) for key in KNOWN_TAGS if key not in apart}
+        if known.get("project"):
+            known["project"] = next(iter(_names(known["project"])), None)
         known["global"] = "true" if known["global"] else None
         # An empty one counts as not given, so that a script may pass a variable that is not set.
         texts = [f"{key}={value}" for key, value in known.items() if value and value.strip()]
@@ -396,6 +398,14 @@ def _gathering(options: Sequence[Callable[[Any], Any]], command: Decorated, apar
         return command(*arguments, tags=tags, **given)
 
     return _with(options, wrapped)  # type: ignore[return-value]
+
+
+def _names(project: str | None) -> tuple[str, ...]:
+    if project is None:
+        return ()
+    from memories.identity.place import names_of  # most commands name none
+
+    return names_of(project)
 
 
 def _with(options: Sequence[Callable[[Any], Any]], command: Callable[..., Any]) -> Callable[..., Any]:

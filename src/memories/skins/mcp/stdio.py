@@ -27,6 +27,7 @@ from mcp_types import (
 
 from memories.embedders import Embedder, open_embedder
 from memories.errors import EmbedderError, InvalidInput
+from memories.identity.place import here
 from memories.service import Memories
 from memories.settings import Config
 from memories.skins.mcp.server import UNREADABLE, server
@@ -59,10 +60,10 @@ def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> No
         _logger.warning("the store is the one that .env in the working folder names")
     if read_only:
         config = config._replace(count_accesses=False, reinforce_on_retrieval=False)
-    embedder = open_embedder(config.embedder, config)
+    embedder, place = open_embedder(config.embedder, config), here(config)
     with (
-        Memories(config=config, shared=shared, embedder=embedder, channel="mcp") as memories,
-        Memories(config=config, shared=shared, embedder="none", channel="mcp") as words,
+        Memories(config=config, shared=shared, embedder=embedder, channel="mcp", place=place) as memories,
+        Memories(config=config, shared=shared, embedder="none", channel="mcp", place=place) as words,
     ):
         built = server(memories, Loading(memories, words, embedder).ready, read_only=read_only)
         failures: list[OSError] = []
