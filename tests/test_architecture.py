@@ -47,10 +47,10 @@ ORDER = {
     "memories.languages": "days",
     "memories.redaction": "values < rules < contexts < scan own < redactor",
     "memories.where": "language < selector",
-    "memories.write": """vocabulary queue orders parts < reading suspicion < duplicates < corrections < links <
+    "memories.write": """vocabulary queue orders parts quota < reading suspicion < duplicates < corrections < links <
         change turns forget waiting < repetitions < create < many review repeats < rollback""",
     "memories.search": "speakers surroundings calibration ranking < candidates noise < results < search",
-    "memories.identity": "git remotes registry < objects < project < place",
+    "memories.identity": "git remotes registry namespaces < objects < project < place",
     "memories.transfer": "lines pages proof < audit export importing migrate reembed secrets < backup < doctor",
     "memories.agent": """fence policy tokens deadline < payloads < admission backend rendering recalling < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
@@ -60,7 +60,7 @@ ORDER = {
     "memories.skins.langgraph": "values < store tools",
     "memories.skins.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
     "memories.skins.cli": """output < text < said < session < complete < options < backup many bulk < edit <
-        log memories search turns context stores status serve < review < app""",
+        log memories search turns context stores status serve identities < review < app""",
     "memories.skins.mcp": "answers < tools < server < stdio",
 }
 MAX_FILES_TO_ROWS = 16

@@ -110,7 +110,12 @@ class Memories(ConversationVerbs):
             return origin(self._channel, identity, client, place and place.branch)
 
         self._origin = origin_now
-        self._store = logged(self._kept, self._channel, self._clock, self._origin)
+        admit = None
+        if self.config.namespace_quota is not None:
+            from memories.write.quota import admission
+
+            admit = admission(self.config.namespace_quota)
+        self._store = logged(self._kept, self._channel, self._clock, self._origin, admit=admit)
         self._lookup = self._lookup._replace(store=self._store)
 
     def of_client(self, name: str, version: str) -> Self:
@@ -520,7 +525,8 @@ class Memories(ConversationVerbs):
             deleted: List deleted memories instead.
             pending: List those that wait to be accepted instead; see `review`.
             where: An expression of the filter language, such as "type = fact and not by = ann".
-            project: Only memories of this project, or of these names of one, and those that are valid in every one (the tag `global`).
+            project: Only memories of this project (all of its names), and those that are valid in every one, with the
+                tag `global`.
             sort: `created` (the default), `updated`, `reinforced`, `confidence`, `accesses` or `version`, the newest
                 or largest first, or `key`, in the order of the alphabet. All but the first read every memory.
             reverse: The other way round.

@@ -99,6 +99,7 @@ class Config(NamedTuple):
     mcp_endpoint: str
     redact: str
     project_detection: bool
+    namespace_quota: str | None
     sources: Mapping[str, str]
     identity: str | None = None
     redact_rules: "tuple[Rule, ...]" = ()
@@ -177,6 +178,20 @@ def _shares(text: str) -> str:
     if not any(map(int, parts)):
         raise ValueError("must not be 0 three times")
     return ",".join(str(int(part)) for part in parts)
+
+
+def _quota(text: str) -> str | None:
+    if text.lower() == "none":
+        return None
+    found: dict[str, str] = {}
+    for part in text.lower().split(","):
+        name, _, most = (word.strip() for word in part.partition("="))
+        owner, _, what = name.rpartition(".")
+        number = most if most == "none" or (most.isascii() and most.isdigit() and len(most) <= 15) else ""
+        if what not in ("memories", "turns") or not number or (owner and namespace(owner) != owner) or name in found:
+            raise ValueError("must be limits such as memories=10000,turns=50000,bob.memories=500,eve.turns=none")
+        found[name] = number
+    return ",".join(f"{name}={most}" for name, most in found.items())
 
 
 def _log_level(text: str) -> str:
@@ -285,5 +300,7 @@ SETTINGS = (
             "what is taken out of all that is written: secrets; pii, personal data too; or off"),
     Setting("project_detection", "PROJECT_DETECTION", True, _yes_or_no,
             "true: what is written gets the project of the git repository in which it is written"),
+    Setting("namespace_quota", "NAMESPACE_QUOTA", None, _quota,
+            "how much a namespace may hold, such as memories=10000,turns=50000,bob.memories=500"),
 )
 # fmt: on

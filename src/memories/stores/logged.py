@@ -37,6 +37,7 @@ def logged(
     writer: Callable[[], Origin] | None,
     *,
     action: str | None = None,
+    admit: "Callable[[Store, Sequence[Record]], None] | None" = None,
 ) -> "Store":
     """Return a store that is the given one, gives what is added its origin, and logs each change.
 
@@ -47,8 +48,9 @@ def logged(
         writer: Returns the origin of all that is added, whatever a record says of its own; None if records keep
             theirs, as copies do. It is called when something is first written.
         action: What all that is added is called, instead of what its records say.
+        admit: Is given what is going to be added, in the transaction that adds it, and raises an error to refuse it.
     """
-    return cast("Store", _Logged(store, channel, clock, writer, action))
+    return cast("Store", _Logged(store, channel, clock, writer, (action, admit)))
 
 
 def as_added(store: "Store", record: Record) -> Record:
@@ -78,9 +80,10 @@ class _Logged:
         channel: str,
         clock: Callable[[], datetime],
         writer: Callable[[], Origin] | None,
-        action: str | None,
+        rules: "tuple[str | None, Callable[[Store, Sequence[Record]], None] | None]",
     ) -> None:
-        self._store, self._channel, self._clock, self._action = store, channel, clock, action
+        self._store, self._channel, self._clock = store, channel, clock
+        self._action, self._admit = rules
         self._writer = None if writer is None else functools.cache(writer)
         self._local = threading.local()
         self._salts: dict[str, str] = {}
@@ -117,6 +120,8 @@ class _Logged:
     def append_kept(self, records: Sequence[Record]) -> None:
         """See the function of that name."""
         with self._within():
+            if self._admit is not None:
+                self._admit(self._store, records)
             self._store.append(records)
             self._note(_Note(_added(record, self._action), record.ref) for record in records)
 

@@ -165,6 +165,25 @@ class RetryQueue:
                 gone += len(entries) - len(kept)
         return gone
 
+    def move_to(self, other: "RetryQueue") -> int:
+        """Add all that waits here, and what was put aside, to another queue; return how many entries waited.
+
+        A crash in between leaves some in both; storing a turn twice stores it once.
+        """
+        if not (self.path.exists() or self.refused.exists()):
+            return 0
+        first, second = sorted((self._file_lock, other._file_lock))  # so that two moves don't wait for each other
+        with locked(self._drain_lock), locked(first), locked(second):
+            entries, damaged = _read(self.path)
+            for entry in entries:
+                _append(other.path, json.dumps(entry), MAX_BYTES)
+            aside, unread = _read(self.refused)
+            for line in (*damaged, *map(json.dumps, aside), *unread):
+                _append(other.refused, line)
+            for path in (self.path, self.refused):
+                _rewrite(path, [])
+        return len(entries)
+
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _group_of(self, entry: Entry) -> str:

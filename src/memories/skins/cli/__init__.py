@@ -25,7 +25,12 @@ COMMANDS = {
     "chat": ("serve", "Agents", "Talk to an agent that remembers you."),
     "mcp": ("serve", "Agents", "Serve an agent over MCP, on standard input and output."),
     "status": ("status", "Store and settings", "Check that the store works, and show what it holds."),
-    "namespaces": ("status", "Store and settings", "List the namespaces and how much is in each."),
+    "namespaces": ("identities", "Store and settings", "List the namespaces and how much is in each."),
+    "projects": (
+        "identities",
+        "Store and settings",
+        "List the projects, their other names and their folders.",
+    ),
     "config": ("status", "Store and settings", "Show every setting and where it came from."),
     "trust": ("status", "Store and settings", "Let the .env of a folder choose every setting."),
     "backup": ("backup", "Store and settings", "Copy the whole store into a file, and verify the copy."),

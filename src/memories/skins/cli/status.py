@@ -45,32 +45,6 @@ def status(memories: "Memories") -> int:
     return 1 if problem else 0
 
 
-@command(epilog="memory namespaces\nmemory namespaces --format text")
-@in_session(reads=True)
-def namespaces(memories: "Memories") -> None:
-    """List the namespaces and how much is in each.
-
-    Those of the whole store, also of others: their names and numbers, never what they hold.
-    """
-    found = memories.namespaces()
-    rows = [each._asdict() for each in found]
-
-    def text() -> str:
-        width = max((len(each.name) for each in found), default=0)
-        return (
-            "\n".join(
-                f"{each.name:<{width}}  {each.memory_count:>7} memories  {each.turn_count:>7} turns"
-                + (f"  {each.pending_count} waiting for review" if each.pending_count else "")
-                + (f"  {each.deleted_count} deleted" if each.deleted_count else "")
-                + ("  (read here)" if each.read else "")
-                for each in found
-            )
-            or "Nothing here."
-        )
-
-    emit({"namespaces": rows, "count": len(rows)}, text)
-
-
 @command(epilog="memory config\nmemory config --format text")
 @with_settings(namespace_option, store_option, format_option)
 def config(found: "Config") -> None:
@@ -136,4 +110,4 @@ def trust(folder: str, revoke: bool, listed: bool, yes: bool, output: str | None
         emit(shape, lambda: f"{file} is trusted as it is now.")
 
 
-COMMANDS = (status, namespaces, config, trust)
+COMMANDS = (status, config, trust)

@@ -147,6 +147,7 @@ def import_(
     from memories.transfer.importing import Intake, check
     from memories.transfer.importing import import_ as run
     from memories.transfer.proof import own_key
+    from memories.write.quota import admission
 
     names = _namespaces(config, all_namespaces, no_shared)
     embedder = open_embedder(config.embedder, config)
@@ -158,7 +159,14 @@ def import_(
             with _opened(config.store, embedder, config) as opened:
                 writer = functools.partial(origin, "import", config.identity or config.namespace)
                 stamp = None if import_id is None else writer
-                store = logged(opened, "cli", lambda: datetime.now(UTC), stamp, action="import")
+                store = logged(
+                    opened,
+                    "cli",
+                    lambda: datetime.now(UTC),
+                    stamp,
+                    action="import",
+                    admit=admission(config.namespace_quota),
+                )
                 intake = Intake(import_id, redactor)
                 return run(store, lines("importing"), embedder, namespaces=names, dry_run=dry_run, intake=intake)
 

@@ -61,7 +61,8 @@ DELETE FROM label WHERE id NOT IN (SELECT label FROM record_label);
 DELETE FROM label_pool WHERE NOT EXISTS (
   SELECT 1 FROM record_label m JOIN record r ON r.seq = m.seq
   WHERE m.label = label_pool.label AND r.pool = label_pool.pool
-)
+);
+UPDATE pool SET namespace = '~' || id WHERE NOT EXISTS (SELECT 1 FROM record r WHERE r.pool = pool.id)
 """
 
 

@@ -1,0 +1,359 @@
+"""Whole namespaces: shown, moved and erased, in each kind of store that a machine can have by itself."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories import ConfigError, InvalidInput, Memories, NotFound, RequestError
+from memories.config import load_config
+from memories.embedders import open_embedder
+from memories.identity import namespaces
+from memories.settings import Config
+from memories.stores import Store, open_store
+from memories.stores.records import Collection
+from memories.transfer.export import export
+from memories.transfer.pages import Place
+from memories.write.queue import RetryQueue, files_of
+
+SENTINEL = "XYLOPHONE"
+
+
+@pytest.fixture(params=["sqlite", "files"])
+def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    where = {"sqlite": f"sqlite:///{tmp_path}/store/memories.db", "files": f"files:///{tmp_path}/store"}
+    monkeypatch.setenv("EMBEDDER", "fake")
+    return load_config({"store": where[request.param]})
+
+
+@pytest.fixture
+def store(config: Config) -> Iterator[Store]:
+    embedder = open_embedder("fake", config)
+    assert embedder is not None
+    opened = open_store(config.store, embedder.space, config)
+    yield opened
+    opened.close()
+
+
+def filled(config: Config, name: str, mark: str = SENTINEL) -> list[str]:
+    """Give a namespace one of everything; return the ids of its memories."""
+    with Memories(config=config, namespace=name, embedder="fake") as memories:
+        keyed = memories.create(f"{mark} deploys happen on Tuesday", key=f"deploy/{mark}", tags={"type": mark}).id
+        assert keyed is not None
+        memories.update(keyed, f"{mark} deploys happen on Friday")
+        gone = memories.create(f"{mark} lunch is at noon").id
+        held = memories.create(f"{mark} the cat sleeps all day long", pending=True).id
+        assert gone and held
+        memories.delete(gone)
+        memories.add_turns(f"standup-{mark}", [f"{mark} we ship", "good"])
+        memories.update_conversation(f"standup-{mark}", title=f"{mark} release")
+        beaten = memories.create(f"{mark} tea is served hot", decay="reinforceable").id
+        assert beaten
+        memories.reinforce(beaten)
+    _queue(config, name).add(
+        {"conversation_id": "late", "role": "user", "text": f"{mark} late", "ts": "2026-01-01T00:00:00+00:00"}
+    )
+    folder = config.home / name
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "scratchpad.yaml").write_text(f"- {mark}\n")
+    return [keyed, gone, held, beaten]
+
+
+def _queue(config: Config, name: str) -> RetryQueue:
+    return RetryQueue.of_turns(*files_of(config, name))
+
+
+def exported(store: Store, name: str) -> list[dict[str, Any]]:
+    lines: list[str] = []
+    export(store, lines.append, namespaces=[name], progress=lambda *_: None)
+    return [json.loads(line) for line in lines[1:-1]]
+
+
+def seen(config: Config, name: str) -> object:
+    with Memories(config=config, namespace=name, shared=False, embedder="fake") as memories:
+        return (
+            [memory.content for memory in memories.list().memories],
+            [memory.content for memory in memories.list(deleted=True).memories],
+            [memory.content for memory in memories.list(pending=True).memories],
+            [(talk.id, talk.title, talk.turn_count) for talk in memories.conversations()],
+            [hit.memory.content for hit in memories.search("when are the deploys?")],
+            [check.problem for check in memories.verify_log()],
+            [check.unlogged for check in memories.verify_log()],
+            [turn.content for turn in memories.waiting_turns()],
+        )
+
+
+def test_show_counts_all_that_is_in_a_namespace(config: Config, store: Store) -> None:
+    filled(config, "bob")
+    filled(config, "alice", "ALICE")
+    found = namespaces.show(store, config, "Bob")
+    assert found[:9] == ("bob", 2, 1, 1, 5, 2, 1, 1, 1)
+    assert found.text_bytes > 100 and found.first_at and found.last_at and found.first_at <= found.last_at
+    assert found.tags == {f"type={SENTINEL}": 1}
+    assert sum(found.writers.values()) == 7
+    with pytest.raises(NotFound, match='no namespace "carol"'):
+        namespaces.show(store, config, "carol")
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_a_moved_namespace_is_whole_under_its_new_name(merge: bool, config: Config, store: Store) -> None:
+    filled(config, "bob")
+    filled(config, "alice", "ALICE")
+    others, before, records = seen(config, "alice"), seen(config, "bob"), exported(store, "bob")
+    moved = namespaces.move(store, config, "bob", "robert", merge=merge)
+    assert moved == ("bob", "robert", 5, 2, 1, 0)
+    assert exported(store, "robert") == [{**record, "namespace": "robert"} for record in records]
+    assert seen(config, "robert") == before
+    assert seen(config, "alice") == others
+    assert [store.refs(Place(each, "bob").everything()) for each in Collection] == [[], [], []]
+    assert (config.home / "robert" / "scratchpad.yaml").exists() and not (config.home / "bob").exists()
+    with pytest.raises(NotFound):
+        namespaces.show(store, config, "bob")
+
+
+def test_a_moved_namespace_keeps_its_vectors_and_how_often_it_was_read(config: Config, store: Store) -> None:
+    [keyed, *_] = filled(config, "bob")
+    with Memories(config=config, namespace="bob", embedder="fake") as memories:
+        for _ in range(3):
+            memories.get(keyed)
+        read = memories.get(keyed).access_count
+    namespaces.move(store, config, "bob", "robert", merge=False)
+    with Memories(config=config, namespace="robert", embedder="fake") as memories:
+        assert memories.get(keyed).access_count >= read
+        assert memories.status().without_vector_count == 0
+
+
+def test_two_namespaces_become_one_with_one_log(config: Config, store: Store) -> None:
+    filled(config, "bob")
+    filled(config, "alice", "ALICE")
+    namespaces.move(store, config, "bob", "alice", merge=True)
+    found = namespaces.show(store, config, "alice")
+    assert (found.memory_count, found.pending_count, found.deleted_count, found.conversation_count) == (4, 2, 2, 2)
+    assert found.queued_count == 2
+    with Memories(config=config, namespace="alice", shared=False, embedder="fake") as memories:
+        [check] = memories.verify_log()
+        assert (check.problem, check.unlogged) == (None, 0)
+        talks = {change.conversation for entry in memories.log(limit=100) for change in entry.changes}
+        assert {f"standup-{SENTINEL}", "standup-ALICE"} <= talks
+        memories.create("something else entirely")
+        assert memories.verify_log()[0].problem is None
+
+
+def test_a_rename_does_not_overwrite_and_a_merge_tells_conflicts_first(config: Config, store: Store) -> None:
+    filled(config, "bob", "SAME")
+    filled(config, "alice", "SAME")
+    before = exported(store, "bob"), exported(store, "alice")
+    with pytest.raises(RequestError, match="memory namespaces merge bob alice"):
+        namespaces.move(store, config, "bob", "alice", merge=False)
+    with pytest.raises(RequestError, match=r'the key "deploy/SAME".*nothing was changed') as caught:
+        namespaces.move(store, config, "bob", "alice", merge=True, dry_run=True)
+    assert 'the conversation "standup-SAME"' in str(caught.value)
+    with pytest.raises(RequestError):
+        namespaces.move(store, config, "bob", "alice", merge=True)
+    assert (exported(store, "bob"), exported(store, "alice")) == before
+
+
+def test_a_move_that_was_cut_short_is_finished_by_the_same_command(
+    config: Config, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(config, "bob")
+    before = seen(config, "bob")
+
+    def cut(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(namespaces, "_move_files", cut)
+        with pytest.raises(KeyboardInterrupt):
+            namespaces.move(store, config, "bob", "robert", merge=False)
+    assert namespaces.move(store, config, "bob", "robert", merge=False).left == 0
+    assert seen(config, "robert") == before
+
+
+def test_what_is_written_meanwhile_is_told_and_not_lost(
+    config: Config, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(config, "bob")
+    files = namespaces._move_files
+
+    def written(*given: Any) -> None:
+        files(*given)
+        with Memories(config=config, namespace="bob", embedder="fake") as memories:
+            memories.create("written in between")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(namespaces, "_move_files", written)
+        assert namespaces.move(store, config, "bob", "robert", merge=False).left == 1
+    namespaces.move(store, config, "bob", "robert", merge=True)
+    with Memories(config=config, namespace="robert", shared=False, embedder="fake") as memories:
+        assert "written in between" in [memory.content for memory in memories.list().memories]
+
+
+def test_the_shared_namespace_keeps_its_name(config: Config, store: Store) -> None:
+    with Memories(config=config, embedder="fake") as memories:
+        memories.create("for everybody")
+    with pytest.raises(InvalidInput, match="every agent reads shared"):
+        namespaces.move(store, config, "shared", "bob", merge=False)
+    assert namespaces.move(store, config, "shared", "bob", merge=True).versions == 1
+
+
+def test_a_deleted_namespace_leaves_no_byte(config: Config, store: Store, tmp_path: Path) -> None:
+    name = "quentin"
+    filled(config, name)
+    filled(config, "alice", "ALICE")
+    inbox = config.home / "inbox"
+    inbox.mkdir(parents=True)
+    events = [{"namespace": name, "text": SENTINEL}, {"namespace": "alice", "text": "ALICE stays"}]
+    (inbox / "s.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    others = seen(config, "alice")
+    planned = namespaces.delete(store, config, name, dry_run=True)
+    assert planned[:5] == (name, 4, 5, 2, 2) and planned.entries > 5
+    assert seen(config, name) != seen(config, "nobody")
+    done = namespaces.delete(store, config, name)
+    assert done._replace(also_in=()) == planned
+    store.close()
+    # A store of files keeps the name, so that a merge by git does not bring back what was removed.
+    words = (SENTINEL,) if config.store.startswith("files") else (SENTINEL, name)
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and holds(path, *words)]
+    assert left == []
+    assert len(words) == 1 or not list(tmp_path.rglob(f"*{name}*"))
+    assert seen(config, "alice") == others
+    assert (inbox / "s.jsonl").read_text() == json.dumps(events[1]) + "\n"
+
+
+def holds(path: Path, *words: str) -> bool:
+    data = path.read_bytes().lower()
+    return any(word.lower().encode() in data for word in words)
+
+
+def test_a_file_that_only_has_the_name_of_a_namespace_stays(config: Config, store: Store) -> None:
+    filled(config, "bob")
+    config.home.mkdir(exist_ok=True)
+    (config.home / "notes").write_text("mine")
+    with Memories(config=config, namespace="notes", embedder="fake") as memories:
+        memories.create("a note")
+    namespaces.delete(store, config, "notes")
+    assert (config.home / "notes").read_text() == "mine"
+
+
+TWELVE = """
+import json, sys
+from memories import Memories
+url, name = sys.argv[1:]
+with Memories(url, namespace=name, embedder="fake") as memories:
+    for number in range(12):
+        memories.create(f"{name} fact {number} about {name}{number}", key=f"fact/{number}", force=True)
+        memories.add_turns("standup", [f"{name} says {number}"])
+    memories.delete(memories.id_of_key("fact/0"))
+    found = [hit.memory.content for hit in memories.search(f"fact about {name}", limit=50)]
+    found += [memory.content for memory in memories.list(limit=100).memories]
+    found += [turn.content for turn in memories.tail_turns("standup", limit=100)]
+    print(json.dumps([found, memories.status().memory_count, memories.verify_log()[0].problem]))
+"""
+
+
+def test_twelve_identities_at_once_do_not_disturb_each_other(
+    tmp_path: Path, clean_environment: Mapping[str, str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/twelve/memories.db"
+    names = [f"agent{number:02}x" for number in range(12)]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWELVE, url, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=clean_environment, cwd=tmp_path,
+        )
+        for name in names
+    ]  # fmt: skip
+    for name, process in zip(names, running, strict=True):
+        out, err = process.communicate(timeout=900)
+        assert process.returncode == 0, err
+        found, count, problem = json.loads(out)
+        assert {text.split()[0] for text in found} == {name}
+        assert (count, problem, len(found) > 22) == (11, None, True)
+
+
+# --- quotas ----------------------------------------------------------------------------------------------------------
+
+Limited = Callable[..., Memories]
+
+
+@pytest.fixture
+def limited(config: Config) -> Limited:
+    def opened(quota: str, name: str = "bob") -> Memories:
+        return Memories(
+            config=config._replace(namespace_quota=load_config({"namespace_quota": quota}).namespace_quota),
+            namespace=name, embedder="fake",
+        )  # fmt: skip
+
+    return opened
+
+
+def test_a_full_namespace_refuses_more_and_says_what_to_do(limited: Limited) -> None:
+    with limited("memories=2,turns=1") as memories:
+        first = memories.create("the first one", force=True)
+        memories.create("the second thing waits", pending=True)
+        with pytest.raises(RequestError, match=r"namespace bob has 2 memories and its quota is 2.*NAMESPACE_QUOTA"):
+            memories.create("a third of another kind")
+        with pytest.raises(RequestError, match="1 more has no room"):
+            memories.create_many(["a fourth", "a fifth of its own"])
+        assert first.id
+        memories.update(first.id, "changes need no room")
+        memories.add_turns("talk", ["one"])
+        with pytest.raises(RequestError, match="has 1 turns and its quota is 1"):
+            memories.add_turns("talk", ["two"])
+        memories.delete(first.id)
+        memories.create("there is room again for it")
+        with pytest.raises(RequestError, match="quota"):
+            memories.restore(first.id)
+
+
+def test_a_namespace_may_have_a_limit_of_its_own(limited: Limited) -> None:
+    quota = "memories=1,bob.memories=2,eve.memories=none"
+    for name, most in (("bob", 2), ("ann", 1)):
+        with limited(quota, name) as memories:
+            for number in range(most):
+                memories.create(f"number {number}", force=True)
+            with pytest.raises(RequestError, match=f"its quota is {most}"):
+                memories.create("one more", force=True)
+    with limited(quota, "eve") as memories:
+        assert len(memories.create_many([f"number {number}" for number in range(9)], force=True)) == 9
+
+
+@pytest.mark.parametrize("quota", ["10", "memories", "memories=-1", "memories=x", "words=3", "Bob!.memories=1", "a=1,",
+                                   "memories=1,memories=2"])  # fmt: skip
+def test_a_quota_that_is_none_is_refused(quota: str) -> None:
+    with pytest.raises(ConfigError, match=r"namespace_quota.*must be limits|is not usable"):
+        load_config({"namespace_quota": quota})
+
+
+RACE = """
+import sys
+from memories import Memories, RequestError
+stored = 0
+with Memories(sys.argv[1], namespace="bob", embedder="none") as memories:
+    for number in range(20):
+        try:
+            memories.create(f"{sys.argv[2]} has number {number}", force=True)
+            stored += 1
+        except RequestError:
+            pass
+print(stored)
+"""
+
+
+def test_a_quota_holds_however_many_write_at_once(tmp_path: Path, clean_environment: Mapping[str, str]) -> None:
+    url = f"sqlite:///{tmp_path}/race/memories.db"
+    environment = {**clean_environment, "NAMESPACE_QUOTA": "memories=25"}
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, url, f"w{number}"], stdout=subprocess.PIPE, text=True, env=environment
+        )
+        for number in range(4)
+    ]
+    assert sum(int(process.communicate(timeout=900)[0]) for process in running) == 25
+    with Memories(url, namespace="bob", embedder="none") as memories:
+        assert memories.status().memory_count == 25
