@@ -95,11 +95,13 @@ class Intake(NamedTuple):
             to store records as they are; a store that `logged` returned decides about their origins.
         redactor: Takes secrets out of what is stored; None to leave them.
         own: It is a backup; see `lines.read_line`.
+        into: The namespace that the records get, which all have the same one; None for the one that they have.
     """
 
     foreign: str | None = None
     redactor: "Redactor | None" = None
     own: bool = False
+    into: str | None = None
 
 
 _AS_IT_IS = Intake()
@@ -129,7 +131,8 @@ def import_(
             correct it and run this again. `check` finds this before anything is stored.
     """
     importer = _Importer(store, embedder, intake.foreign, dry_run=dry_run)
-    for batch in _batches(_read(lines, importer.begin, namespaces, own=intake.own)):
+    read = _read(lines, importer.begin, namespaces, own=intake.own)
+    for batch in _batches(read if intake.into is None else _renamed(read, intake.into)):
         held = batch if intake.foreign is None else _held(batch, intake.foreign)
         importer.store_batch(list(_redacted(held, intake.redactor)))
     return importer.result
@@ -142,6 +145,7 @@ def check(
     key: bytes | None = None,
     redactor: "Redactor | None" = None,
     own: bool = False,
+    into: str | None = None,
 ) -> Checked:
     """Read an export to its end, as `import_` does, and store nothing.
 
@@ -151,6 +155,7 @@ def check(
         key: The key of our own exports, if there is one; see `proof`.
         redactor: Takes secrets out, as in an import.
         own: It is a backup; see `lines.read_line`.
+        into: See `Intake`.
 
     Raises:
         InvalidInput: A line is not acceptable, or the export is incomplete.
@@ -161,8 +166,27 @@ def check(
         nonlocal proven
         proven = yield from _read(lines, lambda _header: None, namespaces, key, own=own)
 
-    records = sum(1 for _ in _redacted(read(), redactor))
+    found = read() if into is None else _renamed(read(), into)
+    records = sum(1 for _ in _redacted(found, redactor))
     return Checked(records, proven=proven)
+
+
+def _renamed(lines: Iterable[_Line], into: str) -> Iterator[_Line]:
+    """Yield lines with another namespace.
+
+    Raises:
+        InvalidInput: They are of more than one.
+    """
+    first: str | None = None
+    for line in lines:
+        name = line.record.ref.namespace
+        first = first or name
+        if name != first:
+            raise InvalidInput(
+                f"line {line.number} is of namespace {name} and those before it of {first}; --as takes the export of "
+                "one namespace: memory export --namespace NAME --no-shared"
+            )
+        yield line._replace(record=line.record._replace(ref=line.record.ref._replace(namespace=into)))
 
 
 def _redacted(lines: Iterable[_Line], redactor: "Redactor | None") -> Iterator[_Line]:

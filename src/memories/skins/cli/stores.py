@@ -31,7 +31,7 @@ from memories.skins.cli.options import (
 )
 from memories.skins.cli.output import changing, emit, note, watch
 from memories.skins.cli.session import Bar, read_argument, texts
-from memories.validate import shown
+from memories.validate import namespace, shown
 
 if TYPE_CHECKING:
     import tempfile
@@ -126,10 +126,23 @@ def export(
     "--trusted", is_flag=True,
     help="Take the file over as it is, without review, although nothing proves that you exported it.",
 )  # fmt: skip
+@option(
+    "--as",
+    "into",
+    metavar="NAME",
+    help="Namespace for the records of an export that has one namespace. [default: their own]",
+)
 @no_redact_option
 @_some_namespaces
 def import_(
-    config: "Config", file: str, dry_run: bool, trusted: bool, no_redact: bool, all_namespaces: bool, no_shared: bool
+    config: "Config",
+    file: str,
+    dry_run: bool,
+    trusted: bool,
+    into: str | None,
+    no_redact: bool,
+    all_namespaces: bool,
+    no_shared: bool,
 ) -> int:
     """Read an export into the store.
 
@@ -149,7 +162,8 @@ def import_(
     from memories.transfer.proof import own_key
     from memories.write.quota import admission
 
-    names = _namespaces(config, all_namespaces, no_shared)
+    into = None if into is None else namespace(into)
+    names = None if into is not None else _namespaces(config, all_namespaces, no_shared)
     embedder = open_embedder(config.embedder, config)
     redactor = None if no_redact else config.redactor()
 
@@ -167,11 +181,11 @@ def import_(
                     action="import",
                     admit=admission(config.namespace_quota),
                 )
-                intake = Intake(import_id, redactor)
+                intake = Intake(import_id, redactor, into=into)
                 return run(store, lines("importing"), embedder, namespaces=names, dry_run=dry_run, intake=intake)
 
         key = None if trusted else own_key(registers())
-        proven = check(lines("checking"), namespaces=names, key=key, redactor=redactor).proven
+        proven = check(lines("checking"), namespaces=names, key=key, redactor=redactor, into=into).proven
         import_id = None if trusted or proven else new_id(datetime.now(UTC))
         done = read() if dry_run else changing(read, _stored)
     if done.unchecked:
