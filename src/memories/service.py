@@ -78,7 +78,7 @@ class Memories(ConversationVerbs):
             channel: How changes are made, for origins and the audit log: see `Origin`. Another name than those makes
                 the writer an agent.
             client: The name and the version of the MCP client that writes.
-            place: Returns where the writer works, when something is first written: its project is that of what is
+            place: Returns where the writer works, whenever something is written: its project is that of what is
                 written without one, and its branch goes into origins. See `memories.identity.place`.
 
         Raises:
@@ -92,7 +92,7 @@ class Memories(ConversationVerbs):
         self.config = config or load_config(flags)
         self.namespace = validate.namespace(namespace) if namespace is not None else self.config.namespace
         readable = (self.namespace, SHARED) if shared and self.namespace != SHARED else (self.namespace,)
-        self._clock, self._place = clock, functools.cache(place)
+        self._clock, self._place = clock, place
         self._embedder = self._choose_embedder(embedder)
         self._owns_store = store is None or isinstance(store, str)
         if store is None or isinstance(store, str):
@@ -105,11 +105,11 @@ class Memories(ConversationVerbs):
     def _write_as(self, client: tuple[str, str] | None) -> None:
         identity = self.config.identity or self.namespace
 
-        def origin_now() -> "Origin":
-            place = self._place()
-            return origin(self._channel, identity, client, place and place.branch)
+        @functools.lru_cache(maxsize=8)
+        def of_branch(branch: str | None) -> "Origin":
+            return origin(self._channel, identity, client, branch)
 
-        self._origin = origin_now
+        self._origin: Callable[[], Origin] = lambda: of_branch((place := self._place()) and place.branch)
         admit = None
         if self.config.namespace_quota is not None:
             from memories.write.quota import admission

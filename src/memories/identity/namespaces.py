@@ -30,6 +30,7 @@ from memories.write.queue import RetryQueue, files_of
 
 _ALL = (*SEARCHED, Collection.LOG)
 _MOST_GROUPS = 10_000_000
+_MOST_ENTRIES = 1_000  # of the log, written in one millisecond
 _MOST_SHOWN = 20  # tags, writers and conflicts
 
 
@@ -195,8 +196,7 @@ def move(store: Store, config: Config, name: str, into: str, *, merge: bool, dry
             return Moved(name, into, versions, turns, queued)
         for collection in SEARCHED:
             _append(store, [each for each in sources[collection] if each.ref not in there], into)
-        if not there:
-            _append_log(store, sources, name, into)
+        _append_log(store, sources, name, into)
     _move_files(config, name, into)
     store.remove([record.ref for collection in _ALL for record in sources[collection]])
     left = sum(store.count(Place(collection, name).everything()) for collection in SEARCHED)
@@ -348,12 +348,27 @@ def _append_log(store: Store, sources: Mapping[Collection, Sequence[Record]], na
         digests = {conversation_digest(links[0].salt, each): conversation_digest(begun.salt, each) for each in names}
     position = last[0].ref.position if last else 0
     made: list[Record] = []
-    for link in links:
+    for link in links if not _is_logged(store, links, into) else ():
         salt = "" if begun is not None else link.salt
         head = follow(link._replace(namespace=into, salt=salt, changes=_translated(link, digests)), head)
         position += 1
         made.append(record_of(head, position))
-    store.append(made + [record._replace(ref=record.ref._replace(namespace=into)) for record in times])
+    known_refs = set(store.refs(Place(Collection.LOG, into).everything()))
+    moved = (record._replace(ref=record.ref._replace(namespace=into)) for record in times)
+    store.append(made + [record for record in moved if record.ref not in known_refs])
+
+
+def _is_logged(store: Store, links: Sequence[Link], into: str) -> bool:
+    """Return whether a move that was cut short has added these entries already: the last one tells."""
+    if not links:
+        return True
+    where = chain_of(into)._replace(since=links[-1].at, until=links[-1].at)
+    sizes = [len(items) for items in links[-1].changes]
+    for record in store.scan(where, limit=_MOST_ENTRIES):
+        other = link_of(record)
+        if (other.at, other.actor, [len(items) for items in other.changes]) == (links[-1].at, links[-1].actor, sizes):
+            return True
+    return False
 
 
 def _translated(link: Link, digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:

@@ -1,6 +1,6 @@
 """Where a program works, for what it writes; see `Memories`."""
 
-import functools
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,9 +8,11 @@ from memories.errors import InvalidInput
 from memories.origin import Place
 from memories.settings import Config
 
+_FRESH_SECONDS = 2.0  # after which a server looks anew: another branch may be checked out
+
 
 def here(config: Config, folder: Path | None = None) -> Callable[[], Place | None]:
-    """Return what tells the project and the branch of a folder when it is asked, once: only writing needs to know.
+    """Return what tells the project and the branch of a folder when it is asked: only writing needs to know.
 
     Args:
         config: The settings; with `project_detection` off there is no place.
@@ -19,17 +21,26 @@ def here(config: Config, folder: Path | None = None) -> Callable[[], Place | Non
     if not config.project_detection:
         return lambda: None
 
-    @functools.cache
-    def place() -> Place | None:
-        from memories.identity.project import identify  # reading does without it
+    known: Place | None = None
+    looked_at = -_FRESH_SECONDS
 
-        try:
-            project = identify(folder or Path.cwd())
-        except FileNotFoundError:
-            return None  # the working folder was removed under us
-        return None if project is None else Place(project.name, project.branch)
+    def place() -> Place | None:
+        nonlocal known, looked_at
+        if time.monotonic() - looked_at >= _FRESH_SECONDS:
+            known, looked_at = _look(folder), time.monotonic()
+        return known
 
     return place
+
+
+def _look(folder: Path | None) -> Place | None:
+    from memories.identity.project import identify  # reading does without it
+
+    try:
+        project = identify(folder or Path.cwd())
+    except FileNotFoundError:
+        return None  # the working folder was removed under us
+    return None if project is None else Place(project.name, project.branch)
 
 
 def names_of(project: str | None) -> tuple[str, ...]:

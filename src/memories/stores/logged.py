@@ -46,7 +46,7 @@ def logged(
         channel: How changes come; see `Actor`.
         clock: Returns the current time, aware.
         writer: Returns the origin of all that is added, whatever a record says of its own; None if records keep
-            theirs, as copies do. It is called when something is first written.
+            theirs, as copies do. It is called for each record.
         action: What all that is added is called, instead of what its records say.
         admit: Is given what is going to be added, in the transaction that adds it, and raises an error to refuse it.
     """
@@ -84,7 +84,7 @@ class _Logged:
     ) -> None:
         self._store, self._channel, self._clock = store, channel, clock
         self._action, self._admit = rules
-        self._writer = None if writer is None else functools.cache(writer)
+        self._writer = writer
         self._local = threading.local()
         self._salts: dict[str, str] = {}
         self._heads: dict[str, tuple[Record, Link]] = {}  # the last entries that were read or written

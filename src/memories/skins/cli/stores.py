@@ -171,7 +171,7 @@ def import_(
 
         def read() -> "Imported":
             with _opened(config.store, embedder, config) as opened:
-                writer = functools.partial(origin, "import", config.identity or config.namespace)
+                writer = functools.cache(functools.partial(origin, "import", config.identity or config.namespace))
                 stamp = None if import_id is None else writer
                 store = logged(
                     opened,
