@@ -7,7 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from memories.identity import objects, registry
+from memories import Memories
+from memories.config import load_config
+from memories.identity import objects, place, registry
 from memories.identity.project import Project, identify
 from memories.identity.remotes import name_of
 
@@ -414,3 +416,32 @@ def test_names_of_other_hosts(url: str, expected: str) -> None:
 )  # fmt: skip
 def test_what_has_no_name(url: str) -> None:
     assert name_of(url) is None
+
+
+def test_a_place_follows_the_branch_and_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    top = repository(tmp_path / "shop", remote=ACME)
+    monkeypatch.setattr(place, "_FRESH_SECONDS", 0.0)
+    config = load_config({"project_detection": "true"})
+    where = place.here(config, top)
+    assert where() == ("example.com/acme/shop", "main")
+    git(top, "checkout", "-q", "-b", "feature")
+    assert where() == ("example.com/acme/shop", "feature")
+    assert place.here(config._replace(project_detection=False), top)() is None
+    monkeypatch.chdir(top)
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", channel="mcp", place=place.here(config)) as memories:
+        made = memories.create("Deploys happen on Tuesdays").memory
+        assert made is not None and made.origin is not None
+        assert (made.tags, made.origin.branch) == ({"project": "example.com/acme/shop"}, "feature")
+        git(top, "checkout", "-q", "main")
+        changed = memories.update(made.id, "Deploys happen on Fridays")
+        assert changed.origin is not None and changed.origin.branch == "main"
+        [turn] = memories.add_turns("standup", ["we ship"])
+        assert turn.tags == {"project": "example.com/acme/shop"}
+
+
+def test_the_library_fills_in_nothing_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PROJECT_DETECTION", raising=False)
+    monkeypatch.chdir(repository(tmp_path / "shop", remote=ACME))
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
+        made = memories.create("Deploys happen on Tuesdays").memory
+        assert made is not None and made.tags == {}
