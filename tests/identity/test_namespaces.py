@@ -110,7 +110,7 @@ def test_a_moved_namespace_is_whole_under_its_new_name(merge: bool, config: Conf
     assert seen(config, "robert") == before
     assert seen(config, "alice") == others
     assert [store.refs(Place(each, "bob").everything()) for each in Collection] == [[], [], []]
-    assert (config.home / "robert" / "scratchpad.yaml").exists() and not (config.home / "bob").exists()
+    assert not (config.home / "bob").exists()
     with pytest.raises(NotFound):
         namespaces.show(store, config, "bob")
 
@@ -207,7 +207,8 @@ def test_a_deleted_namespace_leaves_no_byte(config: Config, store: Store, tmp_pa
     filled(config, "alice", "ALICE")
     inbox = config.home / "inbox"
     inbox.mkdir(parents=True)
-    events = [{"namespace": name, "text": SENTINEL}, {"namespace": "alice", "text": "ALICE stays"}]
+    stays = [{"namespace": "alice", "text": "ALICE stays"}, {"namespace": None, "text": "for shared"}]
+    events = [{"namespace": name, "text": SENTINEL}, *stays]
     (inbox / "s.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     others = seen(config, "alice")
     planned = namespaces.delete(store, config, name, dry_run=True)
@@ -222,7 +223,19 @@ def test_a_deleted_namespace_leaves_no_byte(config: Config, store: Store, tmp_pa
     assert left == []
     assert len(words) == 1 or not list(tmp_path.rglob(f"*{name}*"))
     assert seen(config, "alice") == others
-    assert (inbox / "s.jsonl").read_text() == json.dumps(events[1]) + "\n"
+    assert [json.loads(line) for line in (inbox / "s.jsonl").read_text().splitlines()] == stays
+
+
+def test_events_that_wait_go_with_a_namespace(config: Config, store: Store) -> None:
+    filled(config, "bob")
+    inbox = config.home / "inbox"
+    inbox.mkdir(parents=True)
+    events = [{"namespace": "Bob", "text": "one"}, {"namespace": "ann", "text": "two"}, {"text": "three"}]
+    (inbox / "s.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events) + "half")
+    namespaces.move(store, config, "bob", "rob", merge=False)
+    *lines, half = (inbox / "s.jsonl").read_text().splitlines()
+    assert [json.loads(line).get("namespace") for line in lines] == ["rob", "ann", None]
+    assert half == "half"
 
 
 def holds(path: Path, *words: str) -> bool:
@@ -230,14 +243,19 @@ def holds(path: Path, *words: str) -> bool:
     return any(word.lower().encode() in data for word in words)
 
 
-def test_a_file_that_only_has_the_name_of_a_namespace_stays(config: Config, store: Store) -> None:
-    filled(config, "bob")
-    config.home.mkdir(exist_ok=True)
+def test_files_that_only_have_the_name_of_a_namespace_stay(config: Config, store: Store, tmp_path: Path) -> None:
+    (config.home / "inbox").mkdir(parents=True)
+    (config.home / "inbox" / "s.jsonl").write_text('{"namespace": "bob"}\n')
     (config.home / "notes").write_text("mine")
-    with Memories(config=config, namespace="notes", embedder="fake") as memories:
-        memories.create("a note")
-    namespaces.delete(store, config, "notes")
-    assert (config.home / "notes").read_text() == "mine"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "scratchpad.yaml").write_text("mine")
+    (config.home / "link").symlink_to(tmp_path / "elsewhere")
+    for name in ("inbox", "notes", "link"):
+        with Memories(config=config, namespace=name, embedder="fake") as memories:
+            memories.create("a note")
+        namespaces.delete(store, config, name)
+    assert (config.home / "inbox" / "s.jsonl").read_text() == '{"namespace": "bob"}\n'
+    assert (config.home / "notes").read_text() == (tmp_path / "elsewhere" / "scratchpad.yaml").read_text() == "mine"
 
 
 TWELVE = """

@@ -7,7 +7,6 @@ short leaves all of it in both places at worst, and a second run finishes it.
 import contextlib
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -159,7 +158,7 @@ def known(store: Store, config: Config, name: str) -> str:
     name = validate.namespace(name)
     if any(name in store.namespaces(collection) for collection in _ALL) or _queue(config, name):
         return name
-    if any(path.exists() for path in _own_files(config, name)):
+    if _own_files(config, name):
         return name
     raise NotFound(f'there is no namespace "{name}"; memory namespaces lists them')
 
@@ -221,8 +220,8 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
     """
     name = known(store, config, name)
     refs = {collection: store.refs(Place(collection, name).everything()) for collection in _ALL}
-    files = tuple(str(path) for path in _own_files(config, name) if os.path.lexists(path))
-    waiting = len(_queue(config, name).entries()) + _clean_inbox(config, name, dry_run=True)
+    files = tuple(map(str, _own_files(config, name)))
+    waiting = len(_queue(config, name).entries()) + _change_inbox(config, name, None, dry_run=True)
     told = Deleted(
         name,
         len({ref.group for ref in refs[Collection.MEMORY]}),
@@ -234,7 +233,7 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
     )
     if dry_run:
         return told
-    _clean_inbox(config, name)
+    _change_inbox(config, name, None)
     _remove_files(config, name)
     return told._replace(also_in=_empty(store, name))
 
@@ -395,58 +394,69 @@ def _queue(config: Config, name: str) -> RetryQueue:
 
 
 def _own_files(config: Config, name: str) -> list[Path]:
-    """Return the paths of what is kept for a namespace beside the store, whether it is there or not."""
+    """Return the files that are kept for a namespace beside the store, those that are there.
+
+    Its folder may have the name of another one, such as `inbox`: only the files of a scratchpad are its own.
+    """
     queue = _queue(config, name).path
     names = ("", ".refused", ".new", ".refused.new", ".lock", ".drain.lock")
-    return [*(queue.with_name(queue.name + each) for each in names), config.home / name]
+    found = [path for each in names if os.path.lexists(path := queue.with_name(queue.name + each))]
+    folder = config.home / name
+    if folder.is_dir() and not folder.is_symlink():
+        found += [path for path in sorted(folder.iterdir()) if path.name.lstrip(".").startswith("scratchpad")]
+    return found
 
 
 def _move_files(config: Config, name: str, into: str) -> None:
-    """Move what waits to be stored; a scratchpad is made again from the store."""
-    old, new = _queue(config, name), _queue(config, into)
-    old.move_to(new)
-    folder, other = config.home / name, config.home / into
-    if _is_folder(folder) and not os.path.lexists(other):
-        folder.rename(other)
+    """Move what waits to be stored; the scratchpad is made again from the store."""
+    _queue(config, name).move_to(_queue(config, into))
+    _change_inbox(config, name, into)
     _remove_files(config, name)
 
 
 def _remove_files(config: Config, name: str) -> None:
     for path in _own_files(config, name):
-        if _is_folder(path):
-            shutil.rmtree(path)
-        elif path != config.home / name:  # which may be anything else of that name, such as a store
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # it is not there, or holds what is not ours
+        (config.home / name).rmdir()
 
 
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+def _change_inbox(config: Config, name: str, into: str | None, *, dry_run: bool = False) -> int:
+    """Give events of a namespace that hooks left to be stored to another one, or take them out.
 
-
-def _clean_inbox(config: Config, name: str, *, dry_run: bool = False) -> int:
-    """Take the events of a namespace out of what hooks left to be stored; return how many there were."""
-    gone = 0
+    Returns:
+        How many there were.
+    """
+    count = 0
     for file in sorted((config.home / "inbox").glob("*.jsonl")):
         with contextlib.suppress(FileNotFoundError), file.open("r+b") as stream:
             _lock(stream.fileno())
             lines = stream.read().splitlines(keepends=True)
-            kept = [line for line in lines if not _is_of(line, name)]
-            gone += len(lines) - len(kept)
-            if len(kept) < len(lines) and not dry_run:
+            kept: list[bytes] = []
+            for line in lines:
+                event = _event_of(line, name, config)
+                count += event is not None
+                if event is None:
+                    kept.append(line)
+                elif into is not None:
+                    kept.append(json.dumps({**event, "namespace": into}).encode() + b"\n")
+            if kept != lines and not dry_run:
                 stream.seek(0)
                 stream.write(b"".join(kept))
                 stream.truncate()
                 stream.flush()
                 os.fsync(stream.fileno())
-    return gone
+    return count
 
 
-def _is_of(line: bytes, name: str) -> bool:
+def _event_of(line: bytes, name: str, config: Config) -> dict[str, Any] | None:
+    """Return the event of a line if it is for a namespace; one that names none is for that of the settings."""
     try:
         event: Any = json.loads(line)
-    except ValueError:
-        return False
-    return isinstance(event, dict) and event.get("namespace") == name
+        own = validate.namespace(event.get("namespace") or config.identity or SHARED)
+    except (ValueError, AttributeError):
+        return None  # damaged, which whoever stores events tells
+    return event if own == name else None
 
 
 def _lock(fd: int) -> None:
