@@ -24,7 +24,8 @@ MODULES = [
 ]
 
 # What each package holds, from the bottom up: an import, wherever it is written, leads to a level further left, never
-# to a neighbour on its own. So there is no cycle and no skin needs another. Of the stores, Chroma and Qdrant need the
+# to a neighbour on its own. So there is no cycle and no skin needs another, but the server: it answers over HTTP and a
+# socket what the command and MCP answer. Of the stores, Chroma and Qdrant need the
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
     "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay
@@ -62,6 +63,7 @@ ORDER = {
     "memories.skins.cli": """output < text < said < session < complete < options < backup many bulk < edit <
         log memories search turns context stores status serve identities < review < app""",
     "memories.skins.mcp": "answers < tools < server < stdio",
+    "memories.skins.server": "problems params < guard access < handles < server < routes < verbs < app",
 }
 MAX_FILES_TO_ROWS = 16
 HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp".split()

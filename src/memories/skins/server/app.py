@@ -1,0 +1,135 @@
+"""The server as one ASGI application: guard, API, sign-in; the process around it is `serve`."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import anyio
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.routing import Route as StarletteRoute
+
+from memories.embedders import Embedder
+from memories.settings import Config
+from memories.skins.server import verbs
+from memories.skins.server.access import SESSION_SECONDS, Access, Principal
+from memories.skins.server.guard import Guard, Rules
+from memories.skins.server.handles import Create, Handles, create_at_once
+from memories.skins.server.params import Field, from_body
+from memories.skins.server.problems import Refused, encoded, failed, problem
+from memories.skins.server.routes import Route, endpoint
+from memories.skins.server.server import Server
+from memories.stores import Store
+
+ROUTES: tuple[Route, ...] = (*verbs.ROUTES,)
+_TOKEN = {"token": Field("text", "The token to sign in with.", required=True)}
+
+
+class Options(NamedTuple):
+    """How a server is run.
+
+    Attributes:
+        port: Of the TCP socket; it names the cookie of the page.
+        hosts: Names under which it may be asked for, besides those of this machine to itself.
+        store: Used instead of the one that the settings name; it is not closed.
+        embedder: Goes with `store`; None searches by words alone.
+        create: Stores drafts, such as in transactions that several requests share.
+        routes: More routes, such as those of the page.
+        secure: Browsers reach it over TLS only.
+    """
+
+    port: int = 0
+    hosts: Sequence[str] = ()
+    store: Store | None = None
+    embedder: Embedder | None = None
+    create: Create = create_at_once
+    routes: Sequence[BaseRoute] = ()
+    secure: bool = False
+
+
+def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B008 - it never changes
+    """Return the application; `app.state.server` is what its requests share.
+
+    Args:
+        config: The settings.
+        options: How it is run.
+
+    Raises:
+        ConfigError: The files of tokens or the store's URL can't be used.
+    """
+    access = Access(config.home, options.port)
+    handles = Handles(config, store=options.store, embedder=options.embedder)
+    server = Server(config, access, handles, options.create)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        server.begin()
+        try:
+            yield
+        finally:
+            await anyio.to_thread.run_sync(server.close)
+
+    async def login(request: Request) -> Response:
+        return await _login(request, access, secure=options.secure)
+
+    app = Starlette(
+        routes=[
+            StarletteRoute("/health", _health, methods=["GET"]),
+            StarletteRoute("/login", login, methods=["POST"]),
+            StarletteRoute("/logout", _logout, methods=["POST"]),
+            *map(endpoint, ROUTES),
+            *options.routes,
+        ],
+        middleware=[Middleware(Guard, rules=Rules.of(options.hosts))],
+        exception_handlers={404: _nowhere, 405: _nowhere},
+        lifespan=lifespan,
+    )
+    app.state.server = server
+    return app
+
+
+async def principal(request: Request) -> Principal:
+    """Return who sends a request, for routes outside of the table such as those of the page.
+
+    Raises:
+        Refused: Nobody is known to; `problems.failed` makes the answer.
+    """
+    server: Server = request.app.state.server
+    return await anyio.to_thread.run_sync(server.access.principal, request.scope, limiter=server.limits["sign"])
+
+
+async def _health(_: Request) -> Response:
+    return Response(encoded({"ok": True}), media_type="application/json")
+
+
+async def _login(request: Request, access: Access, *, secure: bool) -> Response:
+    """Give a browser a cookie for a token."""
+    try:
+        token = from_body(await request.body(), _TOKEN)["token"]
+        value = await anyio.to_thread.run_sync(access.session, token)
+        if value is None:
+            await anyio.to_thread.run_sync(access.refused, request.scope)
+            raise Refused(401, "there is no such token; memory tokens create makes one")
+    except Exception as exc:  # noqa: BLE001 - as for every route
+        return failed(exc)
+    answer = Response(encoded({"ok": True}), media_type="application/json")
+    answer.set_cookie(
+        access.cookie, value, max_age=SESSION_SECONDS, httponly=True, samesite="strict", path="/", secure=secure
+    )
+    return answer
+
+
+async def _logout(request: Request) -> Response:
+    server: Server = request.app.state.server
+    answer = Response(encoded({"ok": True}), media_type="application/json")
+    answer.delete_cookie(server.access.cookie, path="/", httponly=True, samesite="strict")
+    return answer
+
+
+async def _nowhere(request: Request, exc: Exception) -> Response:
+    status = getattr(exc, "status_code", 404)
+    said = "there is nothing at this path" if status == 404 else f"{request.method} does not go with this path"
+    return problem(status, f"{said}; /openapi.json lists all routes", **(getattr(exc, "headers", None) or {}))

@@ -1,0 +1,61 @@
+"""The memories that requests use: one store and one model for all of them, opened once."""
+
+import functools
+from collections.abc import Callable, Sequence
+
+from memories.embedders import Embedder, open_embedder
+from memories.models import Draft
+from memories.service import Memories
+from memories.settings import Config
+from memories.skins.server.access import OWNER, Principal
+from memories.stores import Store, open_store
+from memories.write.create import Created
+
+# Stores drafts; what is passed on is the memory, the drafts, whether duplicates are stored, and whether secrets go.
+Create = Callable[[Memories, Sequence[Draft], bool, bool], Sequence[Created]]
+
+
+def create_at_once(memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool) -> Sequence[Created]:
+    """Store drafts in a transaction of their own."""
+    return memories.create_many(drafts, force=force, redact=redact)
+
+
+class Handles:
+    """Gives each principal the memory of each namespace; many threads may share it."""
+
+    def __init__(self, config: Config, *, store: Store | None = None, embedder: Embedder | None = None) -> None:
+        """Open the store and the model, unless they are given.
+
+        Args:
+            config: The settings.
+            store: Used instead of the one that the settings name; it is not closed.
+            embedder: Used instead of the one that the settings name, if `store` is given.
+        """
+        self.config = config
+        self.embedder = embedder if store is not None else open_embedder(config.embedder, config)
+        space = self.embedder.space if self.embedder else None
+        self._owned = None if store is not None else open_store(config.store, space, config)
+        self.store: Store = store if store is not None else self._owned  # type: ignore[assignment]
+        self._of = functools.lru_cache(maxsize=512)(self._opened)
+
+    def of(self, who: Principal, namespace: str, *, shared: bool = True, channel: str = "http") -> Memories:
+        """Return the memory of a namespace as somebody reads and writes it, who may; `access` tells who may."""
+        writer = None if who.id == OWNER.id else who.name
+        shared = shared and who.level("shared") > 0
+        return self._of(namespace, shared, writer, who.home(self.config.namespace), channel)
+
+    def _opened(self, namespace: str, shared: bool, writer: str | None, home: str, channel: str) -> Memories:
+        made = Memories(
+            self.store,
+            namespace=namespace,
+            shared=shared,
+            embedder=self.embedder or "none",
+            config=self.config._replace(identity=home),
+            channel=channel,
+        )
+        return made if writer is None else made.of_client(writer, "")
+
+    def close(self) -> None:
+        """Close the store, unless it was given."""
+        if self._owned is not None:
+            self._owned.close()

@@ -1,0 +1,155 @@
+"""The table of routes: each is one verb of `Memories`; Starlette's routes, OpenAPI and the tests are made from it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+
+from memories.errors import InvalidInput
+from memories.models import SHARED
+from memories.service import Memories
+from memories.skins import shapes
+from memories.skins.server.access import Principal
+from memories.skins.server.params import Field, Fields, from_body, from_query
+from memories.skins.server.problems import encoded, failed
+from memories.skins.server.server import Server
+from memories.validate import namespace as checked_namespace
+
+_MAX_FIELDS = 200
+SPACE: Fields = {
+    "namespace": Field("text", "Namespace to use; by default that of the token."),
+    "shared": Field("flag", "Also read the namespace shared; true by default."),
+}
+
+
+_NONE: Fields = {}
+
+
+class Call(NamedTuple):
+    """A request after it has been read: who asks for what.
+
+    Attributes:
+        given: The values of path, query and body, checked.
+    """
+
+    server: Server
+    who: Principal
+    memories: Memories
+    given: dict[str, Any]
+    request: Request
+
+
+class Answer(NamedTuple):
+    """An answer that is more than JSON with status 200."""
+
+    shape: Any
+    status: int = 200
+    headers: Mapping[str, str] = {}
+
+
+class Route(NamedTuple):
+    """One route.
+
+    Attributes:
+        handle: Does it: in a thread, and returns JSON or an `Answer`; a `streams` one on the event loop, and returns
+            a response.
+        scope: What the token needs in the namespace of the request: `read`, `write`, `admin`; `store` is `admin` in
+            the whole store, `signed` any token at all, and `open` none.
+        answers: The schema of each status that is no error; see `schemas`.
+        kind: Which limit it counts against; see `Server.limits`.
+    """
+
+    method: str
+    path: str
+    handle: Callable[[Call], Any]
+    scope: str
+    summary: str
+    answers: Mapping[int, str]
+    query: Fields = _NONE
+    body: Fields | None = None
+    kind: str = "read"
+    streams: bool = False
+
+
+def endpoint(route: Route) -> StarletteRoute:
+    """Return what Starlette calls for a route."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await _answer(route, request)
+        except Exception as exc:  # noqa: BLE001 - every error becomes an answer, what is unexpected a logged one
+            return failed(exc)
+
+    return StarletteRoute(route.path, answer, methods=[route.method], name=f"{route.method} {route.path}")
+
+
+async def _answer(route: Route, request: Request) -> Response:
+    server: Server = request.app.state.server
+    given = _asked(route, request)
+    if route.body is not None and not route.streams:
+        given |= from_body(await request.body(), route.body)
+    elif not route.streams and request.method not in ("GET", "HEAD") and await request.body():
+        raise InvalidInput("this request takes no body")
+    async with server.limit(route.kind) as limiter:
+        call = await anyio.to_thread.run_sync(_call, server, route, request, given, limiter=server.limits["sign"])
+        if route.streams:
+            streamed: Awaitable[Response] = route.handle(call)
+            return await streamed
+        return await anyio.to_thread.run_sync(_run, route, call, limiter=limiter)
+
+
+def _asked(route: Route, request: Request) -> dict[str, Any]:
+    known = {**route.query, **({} if route.scope in ("open", "signed", "store") else SPACE)}
+    text = request.scope["query_string"].decode("latin-1")
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
+    except ValueError:
+        raise InvalidInput("the query can't be read; percent-encode it as UTF-8, and keep it short") from None
+    return from_query(pairs, known) | path_values(request)
+
+
+def path_values(request: Request) -> dict[str, Any]:
+    """Return the parts of the path that have names, decoded.
+
+    Raises:
+        InvalidInput: One is not UTF-8.
+    """
+    try:
+        return {name: unquote(str(value), errors="strict") for name, value in request.path_params.items()}
+    except UnicodeDecodeError:
+        raise InvalidInput("the path is not UTF-8; percent-encode it so") from None
+
+
+def _call(server: Server, route: Route, request: Request, given: dict[str, Any]) -> Call:
+    """Tell who asks, and whether they may.
+
+    Raises:
+        Refused: They may not.
+    """
+    who = server.access.principal(request.scope)
+    namespace = given.pop("namespace", None)
+    named = who.home(server.config.namespace) if namespace is None else checked_namespace(namespace)
+    if route.scope == "store":
+        who.require("admin")
+    elif route.scope != "signed":
+        who.require(route.scope, named)
+    memories = server.handles.of(who, named, shared=given.pop("shared", True))
+    return Call(server, who, memories, given, request)
+
+
+def _run(route: Route, call: Call) -> Response:
+    damaged = call.memories.damaged
+    mark = damaged.mark()
+    answer = route.handle(call)
+    if isinstance(answer, Response):
+        return answer
+    if not isinstance(answer, Answer):
+        answer = Answer(answer)
+    readable = {name for name in (call.memories.namespace, SHARED) if call.who.level(name)}
+    findings = [each for each in damaged.since(mark) if each.ref is not None and each.ref.namespace in readable]
+    shape = answer.shape | {"damaged": shapes.damaged(findings)} if findings else answer.shape
+    return Response(encoded(shape), answer.status, dict(answer.headers), media_type="application/json")

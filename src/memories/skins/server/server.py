@@ -1,0 +1,53 @@
+"""What all requests to one server share: its settings, its memories, who may ask, and how much at once."""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import anyio
+
+from memories.settings import Config
+from memories.skins.server.access import Access
+from memories.skins.server.handles import Create, Handles
+from memories.skins.server.problems import Refused
+
+_MAX_WAITING = {"read": 256, "search": 256, "write": 2_000, "transfer": 8, "stream": 32, "store": 512}
+_AT_ONCE = {"read": 16, "search": max(4, os.cpu_count() or 1), "write": 64, "transfer": 1, "store": 64}
+
+
+class Server:
+    """The state of a server.
+
+    Attributes:
+        limits: How many of each kind run at once; `stream` is bounded by how many are open.
+        create: Stores drafts; see `handles.Create`.
+    """
+
+    def __init__(self, config: Config, access: Access, handles: Handles, create: Create) -> None:
+        self.config, self.access, self.handles, self.create = config, access, handles, create
+        self._open: dict[str, int] = dict.fromkeys(_MAX_WAITING, 0)
+        self.limits: Mapping[str, anyio.CapacityLimiter] = {}
+
+    def begin(self) -> None:
+        """Make what needs the event loop."""
+        self.limits = {kind: anyio.CapacityLimiter(most) for kind, most in {**_AT_ONCE, "sign": 16}.items()}
+
+    @asynccontextmanager
+    async def limit(self, kind: str) -> AsyncIterator[anyio.CapacityLimiter]:
+        """Count a request while inside; give what bounds how many of its kind run at once.
+
+        Raises:
+            Refused: 503, too many of its kind wait already.
+        """
+        if self._open[kind] >= _MAX_WAITING[kind]:
+            raise Refused(503, "the server has too much to do; try again in a second", headers={"retry-after": "1"})
+        self._open[kind] += 1
+        try:
+            yield self.limits.get(kind, self.limits["read"])
+        finally:
+            self._open[kind] -= 1
+
+    def close(self) -> None:
+        """Write down what is kept in memory, and close the store."""
+        self.access.flush()
+        self.handles.close()
