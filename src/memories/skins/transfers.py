@@ -1,10 +1,14 @@
-"""The JSON of answers about whole stores: what an import, a backup, an examination or a move did."""
+"""The JSON of answers about whole stores: what an import, a backup, an examination or a move did, and the log."""
 
 from typing import TYPE_CHECKING, Any
 
 from memories.skins.shapes import HINT_UNCHECKED, MAX_SHOWN, fields, present
+from memories.times import to_iso
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memories.models import Change, LogCheck, LogEntry
     from memories.transfer.backup import BackedUp, Restored
     from memories.transfer.doctor import Examined, Fixed, Salvaged
     from memories.transfer.importing import Imported
@@ -97,3 +101,39 @@ def migrated(done: "Migrated", source: str, target: str) -> dict[str, Any]:
 def reembedded(done: "Reembedded", embedder: str) -> dict[str, Any]:
     """Return what a change to an embedder did."""
     return {"embedded": done.embedded, "model": done.model, "model_before": done.before, "embedder": embedder}
+
+
+def log_entries(found: "Sequence[LogEntry]") -> dict[str, Any]:
+    """Return entries of the audit log."""
+    results = [
+        {
+            "number": entry.number,
+            "at": to_iso(entry.at),
+            "namespace": entry.namespace,
+            **entry.actor._asdict(),
+            "changes": [_change(change) for change in entry.changes],
+            "previous": entry.previous,
+            "hash": entry.hash,
+        }
+        for entry in found
+    ]
+    return {"results": results, "count": len(results)}
+
+
+def _change(change: "Change") -> dict[str, Any]:
+    if change.action == "undone":
+        return {"action": change.action, "number": change.first}
+    named = {"id": change.id} if change.id is not None else {"conversation_id": change.conversation}
+    span = ("first_version", "last_version") if change.id is not None else ("first_index", "last_index")
+    return {"action": change.action, **named, span[0]: change.first, span[1]: change.last}
+
+
+def log_checks(found: "Sequence[LogCheck]") -> dict[str, Any]:
+    """Return what checks of the audit log found."""
+    logs = [
+        each._asdict()
+        | {name: at and to_iso(at) for name, at in (("since", each.since), ("until", each.until))}
+        | {"forks": list(each.forks)}
+        for each in found
+    ]
+    return {"verified": not any(each.problem for each in found), "logs": logs}

@@ -1,10 +1,11 @@
 """The command about the audit log: log."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from memories.errors import InvalidInput
+from memories.skins import transfers
 from memories.skins.cli.options import (
     command,
     in_session,
@@ -16,12 +17,8 @@ from memories.skins.cli.options import (
 )
 from memories.skins.cli.output import emit
 from memories.skins.cli.session import texts
-from memories.times import to_iso
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from memories.models import Change, LogCheck, LogEntry
     from memories.service import Memories
 
 _ACTIONS = tuple("create update restore delete supersede reinforce turns forget import undone change".split())
@@ -68,49 +65,13 @@ def log(
         found = memories.log(
             memory_id, conversation=conversation, action=action, since=since, until=until, limit=whole_number(limit)
         )
-        emit(_entries(found), lambda: texts().log(found))
+        emit(transfers.log_entries(found), lambda: texts().log(found))
         return 0
     if any(given is not None for given in (memory_id, conversation, action, since, until, limit)):
         raise InvalidInput("--verify checks the whole log; leave out what narrows it")
     checks = memories.verify_log(against=against)
-    emit(_checks(checks), lambda: texts().log_check(checks))
+    emit(transfers.log_checks(checks), lambda: texts().log_check(checks))
     return 1 if any(check.problem for check in checks) else 0
-
-
-def _entries(found: "Sequence[LogEntry]") -> dict[str, Any]:
-    """Return the JSON of entries."""
-    results = [
-        {
-            "number": entry.number,
-            "at": to_iso(entry.at),
-            "namespace": entry.namespace,
-            **entry.actor._asdict(),
-            "changes": [_change(change) for change in entry.changes],
-            "previous": entry.previous,
-            "hash": entry.hash,
-        }
-        for entry in found
-    ]
-    return {"results": results, "count": len(results)}
-
-
-def _change(change: "Change") -> dict[str, Any]:
-    if change.action == "undone":
-        return {"action": change.action, "number": change.first}
-    named = {"id": change.id} if change.id is not None else {"conversation_id": change.conversation}
-    span = ("first_version", "last_version") if change.id is not None else ("first_index", "last_index")
-    return {"action": change.action, **named, span[0]: change.first, span[1]: change.last}
-
-
-def _checks(found: "Sequence[LogCheck]") -> dict[str, Any]:
-    """Return the JSON of what checks found."""
-    logs = [
-        each._asdict()
-        | {name: at and to_iso(at) for name, at in (("since", each.since), ("until", each.until))}
-        | {"forks": list(each.forks)}
-        for each in found
-    ]
-    return {"verified": not any(each.problem for each in found), "logs": logs}
 
 
 COMMANDS = (log,)

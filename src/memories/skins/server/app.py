@@ -14,17 +14,18 @@ from starlette.routing import Route as StarletteRoute
 
 from memories.embedders import Embedder
 from memories.settings import Config
-from memories.skins.server import verbs
+from memories.skins.server import changes, many, talks, verbs, whole
 from memories.skins.server.access import SESSION_SECONDS, Access, Principal
 from memories.skins.server.guard import Guard, Rules
 from memories.skins.server.handles import Create, Handles, create_at_once
+from memories.skins.server.openapi import document
 from memories.skins.server.params import Field, from_body
 from memories.skins.server.problems import Refused, encoded, failed, problem
 from memories.skins.server.routes import Route, endpoint
 from memories.skins.server.server import Server
 from memories.stores import Store
 
-ROUTES: tuple[Route, ...] = (*verbs.ROUTES,)
+ROUTES: tuple[Route, ...] = (*verbs.ROUTES, *many.ROUTES, *talks.ROUTES, *whole.ROUTES, *changes.ROUTES)
 _TOKEN = {"token": Field("text", "The token to sign in with.", required=True)}
 
 
@@ -78,6 +79,7 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
     app = Starlette(
         routes=[
             StarletteRoute("/health", _health, methods=["GET"]),
+            StarletteRoute("/openapi.json", _openapi, methods=["GET"]),
             StarletteRoute("/login", login, methods=["POST"]),
             StarletteRoute("/logout", _logout, methods=["POST"]),
             *map(endpoint, ROUTES),
@@ -103,6 +105,10 @@ async def principal(request: Request) -> Principal:
 
 async def _health(_: Request) -> Response:
     return Response(encoded({"ok": True}), media_type="application/json")
+
+
+async def _openapi(_: Request) -> Response:
+    return Response(encoded(document(ROUTES)), media_type="application/json")
 
 
 async def _login(request: Request, access: Access, *, secure: bool) -> Response:

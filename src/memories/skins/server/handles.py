@@ -41,7 +41,6 @@ class Handles:
     def of(self, who: Principal, namespace: str, *, shared: bool = True, channel: str = "http") -> Memories:
         """Return the memory of a namespace as somebody reads and writes it, who may; `access` tells who may."""
         writer = None if who.id == OWNER.id else who.name
-        shared = shared and who.level("shared") > 0
         return self._of(namespace, shared, writer, who.home(self.config.namespace), channel)
 
     def _opened(self, namespace: str, shared: bool, writer: str | None, home: str, channel: str) -> Memories:

@@ -33,7 +33,7 @@ class Field(NamedTuple):
     about: str
     required: bool = False
     choices: tuple[str, ...] = ()
-    of: "Mapping[str, Field] | None" = None
+    of: "dict[str, Field] | None" = None
 
 
 Fields = dict[str, Field]

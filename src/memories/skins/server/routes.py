@@ -1,6 +1,7 @@
 """The table of routes: each is one verb of `Memories`; Starlette's routes, OpenAPI and the tests are made from it."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
@@ -14,10 +15,12 @@ from memories.models import SHARED
 from memories.service import Memories
 from memories.skins import shapes
 from memories.skins.server.access import Principal
+from memories.skins.server.once import Work
 from memories.skins.server.params import Field, Fields, from_body, from_query
 from memories.skins.server.problems import encoded, failed
 from memories.skins.server.server import Server
 from memories.validate import namespace as checked_namespace
+from memories.write.create import Created
 
 _MAX_FIELDS = 200
 SPACE: Fields = {
@@ -27,6 +30,7 @@ SPACE: Fields = {
 
 
 _NONE: Fields = {}
+_WITHOUT_CONTENT = ("Deleted", "Reinforced", "Forgotten", "ForgottenTurns", "Rejected", "Affected")
 
 
 class Call(NamedTuple):
@@ -34,6 +38,9 @@ class Call(NamedTuple):
 
     Attributes:
         given: The values of path, query and body, checked.
+        shared: Whether the namespace shared is read too.
+        begun_at: When the same request may have been done before, if a server was stopped in the middle of it.
+        key: Its idempotency key.
     """
 
     server: Server
@@ -41,6 +48,15 @@ class Call(NamedTuple):
     memories: Memories
     given: dict[str, Any]
     request: Request
+    shared: bool
+    begun_at: datetime | None = None
+    key: str | None = None
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """The namespaces that the request reads."""
+        own = self.memories.namespace
+        return (own, SHARED) if self.shared and own != SHARED else (own,)
 
 
 class Answer(NamedTuple):
@@ -73,6 +89,11 @@ class Route(NamedTuple):
     body: Fields | None = None
     kind: str = "read"
     streams: bool = False
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a retry with the same Idempotency-Key gets the same answer instead of being done again."""
+        return self.method != "GET" and self.scope != "open" and self.kind == "write"
 
 
 def endpoint(route: Route) -> StarletteRoute:
@@ -137,19 +158,62 @@ def _call(server: Server, route: Route, request: Request, given: dict[str, Any])
         who.require("admin")
     elif route.scope != "signed":
         who.require(route.scope, named)
-    memories = server.handles.of(who, named, shared=given.pop("shared", True))
-    return Call(server, who, memories, given, request)
+    shared = given.pop("shared", True) and who.level(SHARED) > 0
+    memories = server.handles.of(who, named, shared=shared)
+    return Call(server, who, memories, given, request, shared)
 
 
 def _run(route: Route, call: Call) -> Response:
+    key = call.request.headers.get("idempotency-key")
+    if key is None or not route.repeatable:
+        return json_answer(_done(route, call))
+    asked = [route.method, route.path, call.memories.namespace, call.given]
+    work = Work(
+        lambda since: _done(route, call._replace(begun_at=since)),
+        lambda answer: _brief(route, answer),
+        lambda told: _revived(call, told),
+        lambda answer: len(encoded(answer.shape)),
+    )
+    call = call._replace(given=dict(call.given), key=key)
+    answer = call.server.once.do(key, call.who.id, asked, work, sync=bool(call.given.get("force")))
+    return json_answer(answer)
+
+
+def _done(route: Route, call: Call) -> Answer:
     damaged = call.memories.damaged
     mark = damaged.mark()
     answer = route.handle(call)
-    if isinstance(answer, Response):
-        return answer
     if not isinstance(answer, Answer):
         answer = Answer(answer)
-    readable = {name for name in (call.memories.namespace, SHARED) if call.who.level(name)}
-    findings = [each for each in damaged.since(mark) if each.ref is not None and each.ref.namespace in readable]
-    shape = answer.shape | {"damaged": shapes.damaged(findings)} if findings else answer.shape
-    return Response(encoded(shape), answer.status, dict(answer.headers), media_type="application/json")
+    findings = [each for each in damaged.since(mark) if each.ref is not None and each.ref.namespace in call.readable]
+    return answer._replace(shape=answer.shape | {"damaged": shapes.damaged(findings)}) if findings else answer
+
+
+def _brief(route: Route, answer: Answer) -> dict[str, Any] | None:
+    """Return what is written down of an answer: nothing of what a memory says."""
+    if answer.status >= 300:
+        return None
+    schema = route.answers[answer.status]
+    told: dict[str, Any] = {"schema": schema, "status": answer.status}
+    if schema in _WITHOUT_CONTENT:
+        return told | {"shape": {name: value for name, value in answer.shape.items() if name != "steps"}}
+    if schema in ("Memory", "Created"):
+        return told | {"id": answer.shape["id"], "stored": answer.shape.get("stored")}
+    return told
+
+
+def _revived(call: Call, told: Mapping[str, Any]) -> Answer | None:
+    """Return an answer that an earlier server gave, with what the memory says now; None if it has to be run again."""
+    if "shape" in told:
+        shape = told["shape"] | ({"steps": []} if told["schema"] == "Affected" else {})
+        return Answer(shape, told["status"])
+    if "id" not in told:
+        return None
+    found = call.memories.get(told["id"])
+    shape = shapes.memory(found) if told["schema"] == "Memory" else shapes.created(Created(bool(told["stored"]), found))
+    return Answer(shape, told["status"], {"etag": f'"{found.version}"'})
+
+
+def json_answer(answer: Answer) -> Response:
+    """Return an answer as Starlette sends it."""
+    return Response(encoded(answer.shape), answer.status, dict(answer.headers), media_type="application/json")

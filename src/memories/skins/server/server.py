@@ -9,6 +9,7 @@ import anyio
 from memories.settings import Config
 from memories.skins.server.access import Access
 from memories.skins.server.handles import Create, Handles
+from memories.skins.server.once import Once
 from memories.skins.server.problems import Refused
 
 _MAX_WAITING = {"read": 256, "search": 256, "write": 2_000, "transfer": 8, "stream": 32, "store": 512}
@@ -21,16 +22,22 @@ class Server:
     Attributes:
         limits: How many of each kind run at once; `stream` is bounded by how many are open.
         create: Stores drafts; see `handles.Create`.
+        closing: It is set when streams have to end.
+        once: The idempotency keys that were used.
     """
+
+    closing: anyio.Event
 
     def __init__(self, config: Config, access: Access, handles: Handles, create: Create) -> None:
         self.config, self.access, self.handles, self.create = config, access, handles, create
+        self.once = Once(config.home)
         self._open: dict[str, int] = dict.fromkeys(_MAX_WAITING, 0)
         self.limits: Mapping[str, anyio.CapacityLimiter] = {}
 
     def begin(self) -> None:
         """Make what needs the event loop."""
-        self.limits = {kind: anyio.CapacityLimiter(most) for kind, most in {**_AT_ONCE, "sign": 16}.items()}
+        self.limits = {kind: anyio.CapacityLimiter(most) for kind, most in {**_AT_ONCE, "sign": 16, "poll": 4}.items()}
+        self.closing = anyio.Event()
 
     @asynccontextmanager
     async def limit(self, kind: str) -> AsyncIterator[anyio.CapacityLimiter]:
@@ -39,15 +46,28 @@ class Server:
         Raises:
             Refused: 503, too many of its kind wait already.
         """
-        if self._open[kind] >= _MAX_WAITING[kind]:
-            raise Refused(503, "the server has too much to do; try again in a second", headers={"retry-after": "1"})
+        self.require_room(kind)
         self._open[kind] += 1
         try:
             yield self.limits.get(kind, self.limits["read"])
         finally:
             self._open[kind] -= 1
 
+    def require_room(self, kind: str) -> None:
+        """Refuse a request if too many of its kind are open.
+
+        Raises:
+            Refused: 503.
+        """
+        if self._open[kind] >= _MAX_WAITING[kind]:
+            raise Refused(503, "the server has too much to do; try again in a second", headers={"retry-after": "1"})
+
+    def end_streams(self) -> None:
+        """Have streams end, which would keep the server from stopping; call it on the event loop."""
+        self.closing.set()
+
     def close(self) -> None:
         """Write down what is kept in memory, and close the store."""
         self.access.flush()
+        self.once.close()
         self.handles.close()

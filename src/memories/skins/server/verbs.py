@@ -1,12 +1,18 @@
 """Routes about memories: list and search, create, get, change."""
 
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from memories.errors import InvalidInput
-from memories.models import Draft
+from memories.errors import Conflict, InvalidInput, RequestError
+from memories.models import Draft, Memory
 from memories.skins import shapes
+from memories.skins.compare import steps
 from memories.skins.server.params import Field, Fields
+from memories.skins.server.problems import Refused
 from memories.skins.server.routes import Answer, Call, Route
+from memories.write.create import Created
 
 LIMIT: Fields = {"limit": Field("whole", "How many at most, up to 1,000.")}
 CURSOR: Fields = {"cursor": Field("text", "Continue after a page: its next_cursor.")}
@@ -21,6 +27,7 @@ FILTERS: Fields = {
     "where": Field("text", "An expression of the filter language, such as: type = fact and not by = ann."),
     "project": Field("text", "Only this project, and what is valid in every one."),
 }
+MAX_BATCH = 1_000
 SEARCH: Fields = {
     "q": Field("text", "The question: search, best match first. Without it, list, newest first."),
     "in": Field("text", "What is searched.", choices=("memories", "history", "all")),
@@ -51,6 +58,15 @@ DRAFT: Fields = {
     "source": Field("text", "Conversation, or turn of one, that it was made from."),
     "pending": Field("flag", "It waits for review."),
 }
+CHANGE: Fields = {
+    "content": Field("text", "The new text; by default as it is."),
+    "tags": Field("tags", "Tags to add or change."),
+    "remove_tags": Field("texts", "Keys of tags to remove."),
+    "decay": DRAFT["decay"],
+    "confidence": DRAFT["confidence"],
+    "not_corrects": Field("text", "Id of a memory that it does not correct after all: both hold."),
+    "redact": Field("flag", "Take out secrets; true by default."),
+}
 WRITING: Fields = {
     "force": Field("flag", "Store without comparing with what is there."),
     "redact": Field("flag", "Take out secrets; true by default."),
@@ -80,9 +96,22 @@ def create(call: Call) -> Answer:
     """Store a memory."""
     given = dict(call.given)
     force, redact = given.pop("force", False), given.pop("redact", True)
-    [done] = call.server.create(call.memories, [Draft(**given)], force, redact)
+    [done] = _stored(call, [Draft(**given)], force, redact)
     status = 201 if done.stored else 200 if done.memory is not None else 409
     return Answer(shapes.created(done), status)
+
+
+def _stored(call: Call, drafts: Sequence[Draft], force: bool, redact: bool) -> Sequence[Created]:
+    """Store drafts; of a request that may have been done before, only those that are not there since then."""
+    if call.begun_at is None or not force:
+        return call.server.create(call.memories, drafts, force, redact)
+    found: list[Created] = []
+    for draft in drafts:
+        [known] = call.server.create(call.memories, [draft], False, redact)
+        if known.memory is None or (not known.stored and known.memory.updated_at < call.begun_at):
+            [known] = call.server.create(call.memories, [draft], True, redact)
+        found.append(known)
+    return found
 
 
 def get(call: Call) -> Answer:
@@ -91,10 +120,159 @@ def get(call: Call) -> Answer:
     return Answer(shapes.memory(found), headers={"etag": f'"{found.version}"'})
 
 
+def create_many(call: Call) -> Answer:
+    """Store many memories in one transaction; one that is refused costs no other one."""
+    drafts = [Draft(**given) for given in call.given["memories"]]
+    if not 1 <= len(drafts) <= MAX_BATCH:
+        raise InvalidInput(f"memories must have 1 to {MAX_BATCH} objects; it has {len(drafts)}")
+    force, redact = call.given.get("force", False), call.given.get("redact", True)
+    results: list[dict[str, Any]] = []
+    try:
+        results = [shapes.created(done) for done in _stored(call, drafts, force, redact)]
+    except RequestError:  # each alone, to tell which one it is
+        for draft in drafts:
+            try:
+                results += map(shapes.created, _stored(call, [draft], force, redact))
+            except RequestError as exc:
+                results.append({"id": None, "stored": False, "error": str(exc)})
+    return Answer({"results": results, "count": len(results)})
+
+
+def by_key(call: Call) -> Answer:
+    """Return the memory that has a key."""
+    return get(call._replace(given={"id": call.memories.id_of_key(**call.given)}))
+
+
+def _changed(found: Memory) -> Answer:
+    return Answer(shapes.memory(found), headers={"etag": f'"{found.version}"'})
+
+
+def _wanted(call: Call) -> list[int] | None:
+    """Return the versions that If-Match allows; None if any will do.
+
+    Raises:
+        Refused: 412, it names none.
+    """
+    given = call.request.headers.get("if-match")
+    if given is None or given.strip() == "*":
+        return None
+    found = [int(number) for number in re.findall(r'(?<![/"\w])"(\d{1,9})"', given)]
+    if not found:
+        raise Refused(412, 'If-Match must be the ETag of the memory, such as "3"')
+    return found
+
+
+@contextlib.contextmanager
+def _if_match(call: Call) -> Iterator[None]:
+    """Do something only if the memory has a version that If-Match names, with no other writer in between."""
+    wanted = _wanted(call)
+    if wanted is None:
+        yield
+        return
+    with call.memories.transaction():
+        versions = call.memories.history(call.given["id"]).versions
+        if versions[-1].version not in wanted:
+            raise _other(f"it has version {versions[-1].version} now")
+        yield
+
+
+def _other(what: str) -> Refused:
+    return Refused(412, f"the memory was changed meanwhile: {what}; read it again")
+
+
+def update(call: Call) -> Answer:
+    """Add a version to a memory."""
+    given = dict(call.given)
+    wanted = _wanted(call)
+    if wanted is not None and len(wanted) == 1:
+        given["if_version"] = wanted[0]
+    try:
+        return _changed(call.memories.update(given.pop("id"), given.pop("content", None), **given))
+    except Conflict as exc:
+        if wanted is None:
+            raise
+        raise _other(str(exc)) from exc
+
+
+def delete(call: Call) -> Any:
+    """Delete a memory."""
+    with _if_match(call):
+        return shapes.deleted(call.memories.delete(call.given["id"]))
+
+
+def restore(call: Call) -> Answer:
+    """Bring a memory back."""
+    with _if_match(call):
+        return _changed(call.memories.restore(call.given["id"], version=call.given.get("version")))
+
+
+def reinforce(call: Call) -> Any:
+    """Restart the decay of a memory."""
+    with _if_match(call):
+        return shapes.reinforced(call.memories.reinforce(call.given["id"]))
+
+
+def forget(call: Call) -> Any:
+    """Erase a memory."""
+    return shapes.forgotten(call.memories.forget(call.given["id"]))
+
+
+def history(call: Call) -> Any:
+    """Return every version of a memory."""
+    found = call.memories.history(call.given["id"])
+    answer = shapes.history(found)
+    if call.given.get("diff"):
+        pieces = steps([version.content for version in found.versions])
+        for version, parts in zip(answer["versions"], pieces, strict=True):
+            version |= {"diff": [part._asdict() for part in parts]}
+    return answer
+
+
+def duplicates(call: Call) -> Any:
+    """Return memories that say the same as older ones."""
+    found = call.memories.duplicates(**call.given)
+    results = [shapes.memory(each.memory) | {"duplicates": shapes.similar(each.of)} for each in found]
+    return {"results": results, "count": len(results)}
+
+
+def ids(call: Call) -> Any:
+    """Return ids that begin so."""
+    found = call.memories.ids(call.given["prefix"], limit=call.given.get("limit"))
+    return {"results": found, "count": len(found)}
+
+
+def short_ids(call: Call) -> Any:
+    """Return short ids."""
+    return {"short_ids": call.memories.short_ids(call.given["id"])}
+
+
+_ID = "/api/memories/{id}"
 ROUTES = (
     Route("GET", "/api/memories", find, "read", "Search memories and turns with q, or list memories.",
           {200: "Results"}, SEARCH | FILTERS | LISTING | LIMIT | CURSOR, kind="search"),
     Route("POST", "/api/memories", create, "write", "Store a memory, unless it is already there.",
           {201: "Created", 200: "Created", 409: "Created"}, body=DRAFT | WRITING, kind="write"),
-    Route("GET", "/api/memories/{id}", get, "read", "Return one memory.", {200: "Memory"}),
+    Route("POST", "/api/memories/batch", create_many, "write", "Store many memories in one transaction.",
+          {200: "CreatedMany"},
+          body={"memories": Field("objects", "What to store.", required=True, of=DRAFT)} | WRITING, kind="write"),
+    Route("GET", "/api/keys/{key}", by_key, "read", "Return the memory that has a key.", {200: "Memory"},
+          {"project": Field("text", "Project of the key; each has keys of its own.")}),
+    Route("GET", _ID, get, "read", "Return one memory; its ETag is its version.", {200: "Memory"}),
+    Route("PATCH", _ID, update, "write", "Add a version: new text, new tags. If-Match: only if it is still that one.",
+          {200: "Memory"}, body=CHANGE, kind="write"),
+    Route("DELETE", _ID, delete, "write", "Delete a memory; restore brings it back.", {200: "Deleted"}, kind="write"),
+    Route("POST", f"{_ID}/restore", restore, "write", "Bring back a deleted or superseded memory, or a version.",
+          {200: "Memory"}, body={"version": Field("whole", "The version that it is to be like again.")}, kind="write"),
+    Route("POST", f"{_ID}/reinforce", reinforce, "write", "Restart the decay of a reinforceable memory.",
+          {200: "Reinforced"}, body={}, kind="write"),
+    Route("POST", f"{_ID}/forget", forget, "admin", "Erase a memory for good, every version of it.",
+          {200: "Forgotten"}, body={}, kind="write"),
+    Route("GET", f"{_ID}/history", history, "read", "Return every version of a memory, oldest first.",
+          {200: "History"}, {"diff": Field("flag", "What each version changed, word by word.")}),
+    Route("GET", "/api/duplicates", duplicates, "read", "Find memories that say the same as older ones.",
+          {200: "Duplicates"}, {"where": FILTERS["where"], **LIMIT}, kind="search"),
+    Route("GET", "/api/ids", ids, "read", "Return ids of memories that begin so.", {200: "Ids"},
+          {"prefix": Field("text", "The beginning, 8 or more characters.", required=True), **LIMIT}),
+    Route("GET", "/api/short-ids", short_ids, "read", "Return the shortest beginnings that name memories.",
+          {200: "ShortIds"}, {"id": Field("texts", "An id; may be given several times.", required=True)}),
 )  # fmt: skip

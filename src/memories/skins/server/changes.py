@@ -1,0 +1,128 @@
+"""Changes as they are made, by this server or another process: a stream of server-sent events from the audit log."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+from starlette.responses import Response, StreamingResponse
+
+from memories.errors import InvalidInput
+from memories.models import LogEntry
+from memories.skins import transfers
+from memories.skins.server.problems import Refused
+from memories.skins.server.routes import Call, Route
+from memories.skins.server.server import Server
+from memories.stores.chain import CHAIN, chain_of
+
+POLL_SECONDS = 0.5
+PING_SECONDS = 15.0
+MAX_MISSED = 1_000  # changes that are sent after a reconnection; of more the client is told to read anew
+
+Seen = dict[str, int]  # the last entry that was sent, for each namespace
+
+
+async def changes(call: Call) -> Response:
+    """Stream what is changed in the namespaces of the request."""
+    server = call.server
+    server.require_room("stream")
+    after = call.request.headers.get("last-event-id")
+    seen = await _to_thread(server, _last, call)
+    first = [_event("ready", seen, {"namespaces": list(call.readable)})]
+    if after is not None:
+        seen = _parse(after, seen)
+    headers = {"x-accel-buffering": "no"}
+    return StreamingResponse(_events(call, seen, first), media_type="text/event-stream", headers=headers)
+
+
+async def _events(call: Call, seen: Seen, first: list[str]) -> AsyncIterator[str]:
+    server = call.server
+    silent = 0.0
+    async with server.limit("stream"):
+        for event in first:
+            yield event
+        while not server.closing.is_set():
+            for event in await _to_thread(server, _news, call, seen):
+                silent = 0.0
+                yield event
+            if silent >= PING_SECONDS:
+                silent = 0.0
+                if not await _to_thread(server, _still_may, call):
+                    return
+                yield ": ping\n\n"
+            with anyio.move_on_after(POLL_SECONDS):
+                await server.closing.wait()
+            silent += POLL_SECONDS
+
+
+async def _to_thread(server: Server, run: Any, *arguments: Any) -> Any:
+    return await anyio.to_thread.run_sync(run, *arguments, limiter=server.limits["poll"])
+
+
+def _last(call: Call) -> Seen:
+    """Return the last entry of each log."""
+    seen = {}
+    for namespace in call.readable:
+        newest = call.server.handles.store.scan(chain_of(namespace), limit=1, newest_first=True)
+        seen[namespace] = newest[0].ref.position if newest else 0
+    return seen
+
+
+def _news(call: Call, seen: Seen) -> list[str]:
+    """Return events for what was changed since, oldest first, and remember them as sent."""
+    events = []
+    for namespace in call.readable:
+        after = seen[namespace]
+        newest = call.server.handles.store.scan(
+            chain_of(namespace), limit=1, after=(CHAIN, after) if after else None, newest_first=False
+        )
+        if not newest:
+            continue
+        last = _last(call)[namespace]
+        if last - after > MAX_MISSED:
+            seen[namespace] = last
+            events.append(_event("reset", seen, {"namespace": namespace, "missed": last - after}))
+            continue
+        memories = call.server.handles.of(call.who, namespace, shared=False)
+        found = [each for each in memories.log(limit=last - after) if each.number > after]
+        for entry in reversed(found):
+            seen[namespace] = entry.number
+            events.append(_event("change", seen, _shape(entry)))
+        seen[namespace] = max(last, seen[namespace])
+    return events
+
+
+def _shape(entry: LogEntry) -> Any:
+    return transfers.log_entries([entry])["results"][0]
+
+
+def _still_may(call: Call) -> bool:
+    """Return whether the token that opened the stream is still valid for it."""
+    try:
+        call.server.access.principal(call.request.scope).require("read", call.memories.namespace)
+    except Refused:
+        return False
+    return True
+
+
+def _event(name: str, seen: Seen, data: Any) -> str:
+    number = ",".join(f"{namespace}:{position}" for namespace, position in seen.items())
+    return f"id: {number}\nevent: {name}\ndata: {json.dumps(data)}\n\n"
+
+
+def _parse(text: str, now: Seen) -> Seen:
+    """Return what a client has seen, as `Last-Event-ID` tells; a namespace that it does not tell begins now."""
+    seen = dict(now)
+    for part in text.split(","):
+        namespace, _, position = part.strip().rpartition(":")
+        if not (position.isascii() and position.isdigit() and len(position) <= 15):
+            raise InvalidInput("Last-Event-ID is none that this server has sent")
+        if namespace in seen:
+            seen[namespace] = min(int(position), now[namespace])
+    return seen
+
+
+ROUTES = (
+    Route("GET", "/api/changes", changes, "read", "Stream changes as they are made (server-sent events).",
+          {200: "Events"}, streams=True),
+)  # fmt: skip

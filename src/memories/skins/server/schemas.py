@@ -1,0 +1,134 @@
+"""JSON schemas of answers, as OpenAPI shows them; the answers themselves are made in `shapes` and `transfers`."""
+
+from typing import Any
+
+Schema = dict[str, Any]
+_TYPES: dict[str, Schema] = {
+    "text": {"type": "string"},
+    "text?": {"type": ["string", "null"]},
+    "whole": {"type": "integer"},
+    "whole?": {"type": ["integer", "null"]},
+    "number": {"type": "number"},
+    "number?": {"type": ["number", "null"]},
+    "flag": {"type": "boolean"},
+    "flag?": {"type": ["boolean", "null"]},
+    "object": {"type": "object"},
+    "tags": {"type": "object", "additionalProperties": {"type": "string"}},
+    "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
+    "texts": {"type": "array", "items": {"type": "string"}},
+    "wholes": {"type": "array", "items": {"type": "integer"}},
+    "time": {"type": "string", "format": "date-time"},
+    "time?": {"type": ["string", "null"], "format": "date-time"},
+}
+
+
+def _type(name: str) -> Schema:
+    """Return a schema by its name: of a type above, of an object below, or of a list of those, such as `[Memory]`."""
+    if name.startswith("["):
+        return {"type": "array", "items": _type(name[1:-1])}
+    return _TYPES.get(name) or {"$ref": f"#/components/schemas/{name}"}
+
+
+def _object(always: str, sometimes: str = "", base: str = "") -> Schema:
+    """Return the schema of an object.
+
+    Args:
+        always: Its members with their types, such as `id:text count:whole`.
+        sometimes: Those that may be missing.
+        base: An object whose members it has as well.
+    """
+    required = [pair.partition(":")[0] for pair in always.split()]
+    members = {name: _type(kind) for name, _, kind in (pair.partition(":") for pair in f"{always} {sometimes}".split())}
+    shape: Schema = {"type": "object", "required": required, "properties": members}
+    return {"allOf": [_type(base), shape]} if base else shape
+
+
+_MEMORY = (
+    ("id:text content:text agent:text personality:text project:text type:text global:flag tags:tags namespace:text "
+    "decay_policy:text confidence:number created_at:time updated_at:time version:whole version_count:whole"),
+    ("key:text base_confidence:number last_reinforced_at:time supersedes:text superseded_by:text corrects:text? "
+    "corrected_by:text source:text deleted:flag access_count:whole origin:object pending:flag accepted_at:time "
+    "accepted_by:text redacted:texts suspicious:texts"),
+)  # fmt: skip
+_CREATED = (
+    "id:text? stored:flag duplicates:[Similar] merged:texts not_merged:object reinforced:flag similar_to:[Similar] "
+    "corrects:text? pending:flag suspicious:texts redacted:texts note:text hint:text"
+)
+SCHEMAS: dict[str, Schema] = {
+    "Memory": _object(*_MEMORY),
+    "Similar": _object(
+        "id:text content:text similarity:number? created_at:time",
+        "agent:text difference:text origin:object suspicious:texts corrected_by:text",
+    ),
+    "Created": _object(_CREATED),
+    "CreatedMany": _object("results:[object] count:whole"),
+    "Results": _object("results:[object] count:whole", "next_cursor:text? note:text explain:object damaged:[object]"),
+    "Page": _object("results:[Memory] count:whole", "next_cursor:text?"),
+    "Deleted": _object("id:text deleted:flag"),
+    "Reinforced": _object("id:text confidence:number last_reinforced_at:text"),
+    "Forgotten": _object("id:text forgotten:flag versions:whole also_in:texts"),
+    "ForgottenTurns": _object(
+        "conversation_id:text forgotten:flag turns:whole also_in:texts", "memories:whole dry_run:flag"
+    ),
+    "Version": _object(
+        "version:whole content:text tags:tags operation:text created_at:time ended_at:time? ended_by:text?",
+        "accepted_at:time accepted_by:text origin:object diff:[object]",
+    ),
+    "History": _object(
+        "id:text versions:[object] count:whole",
+        "supersedes:text superseded_by:text corrects:text corrected_by:text pending:flag",
+    ),
+    "Duplicates": _object("results:[object] count:whole"),
+    "Ids": _object("results:texts count:whole"),
+    "ShortIds": _object("short_ids:tags"),
+    "Tags": _object("", "keys:[object] key:text values:[object]"),
+    "Step": _object("id:text action:text content:text", "reason:text"),
+    "Affected": _object(
+        "count:whole dry_run:flag counts:counts steps:[object]", "left:whole undo:object also_in:texts"
+    ),
+    "Accepted": _object("accepted:whole left:whole results:[object] dry_run:flag"),
+    "Rejected": _object("rejected:whole results:[object] dry_run:flag"),
+    "Turn": _object(
+        "id:text content:text conversation_id:text turn_index:whole role:text speaker:text? tags:tags namespace:text "
+        "created_at:text",
+        "message_id:text origin:object redacted:texts suspicious:texts part:whole parts:whole status:text reason:text "
+        "waiting:flag",
+    ),
+    "Turns": _object("results:[Turn] count:whole"),
+    "Added": _object(
+        "conversation_id:text count:whole last_index:whole? stored:whole known:whole refused:whole results:[object]",
+        "redacted:texts",
+    ),
+    "Conversation": _object(
+        "conversation_id:text namespace:text turn_count:whole first_at:text last_at:text",
+        "waiting_count:whole title:text user:text tags:tags",
+    ),
+    "Conversations": _object("results:[Conversation] count:whole next_cursor:text?"),
+    "Context": _object(
+        "conversation_id:text? history:[object] memories:[object] latest_message:text recalled:[object] "
+        "metadata:object prompt:text"
+    ),
+    "Me": _object("id:text name:text namespaces:tags"),
+    "Namespaces": _object("namespaces:[object] count:whole"),
+    "Status": _object(
+        "status:text memory_count:whole turn_count:whole deleted_count:whole without_vector_count:whole namespace:text "
+        "namespaces_read:texts embedder:text store_model:text? schema_version:whole? size_bytes:whole?",
+        "store:text collection:text unfinished_erasure:flag log_bytes:whole missing_commits:whole read_only:flag "
+        "compact:flag chromadb_host:text pending_count:whole error:text",
+    ),
+    "Log": _object("results:[object] count:whole"),
+    "LogChecks": _object("verified:flag logs:[object]"),
+    "BackedUp": _object(
+        "backup:text verified:flag kind:text records:whole size_bytes:whole sha256:text store:text removed:texts "
+        "queued:whole"
+    ),
+    "Imported": _object(
+        "imported:whole known:whole conflict_count:whole conflicts:[object] without_vector:whole dry_run:flag "
+        "trusted:flag pending:whole",
+        "redacted:counts note:text import:text hint:text",
+    ),
+    "Ok": _object("ok:flag"),
+    "Problem": _object(
+        "type:text title:text status:whole detail:text error:text", "kind:text exit_code:whole matches:texts"
+    ),
+}
