@@ -89,6 +89,7 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
         exception_handlers={404: _nowhere, 405: _nowhere},
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # a redirect would make clients send their token and body again
     app.state.server = server
     return app
 

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from memories import errors
@@ -84,6 +85,8 @@ def failed(exc: Exception) -> Response:
             more = {"kind": type(exc).__name__, "exit_code": code} | ({"matches": list(matches)} if matches else {})
             wait = {"retry_after": "1"} if status == 503 else {}
             return problem(status, str(exc), more, **wait)
+    if isinstance(exc, ClientDisconnect):
+        return problem(400, "the client left before its request was complete")
     places = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(exc.__traceback__)]
     _logger.error("%s at %s", type(exc).__name__, " < ".join(reversed(places[-5:])))
     return problem(500, "something went wrong in the server; its log tells where", {"exit_code": 1})

@@ -1,0 +1,93 @@
+"""uvicorn's HTTP protocol with bounds that it has not: on the size of a head, and on how long one may take.
+
+It also refuses what only a proxy is sent: a request for an absolute URL, whose host would count and not the header's.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from memories.skins.server.problems import TITLES, encoded
+
+HEAD_SECONDS = 10.0
+MAX_HEAD = 65_536
+MAX_HEADERS = 100
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection; give it to uvicorn as `http`."""
+
+    _timer: asyncio.TimerHandle | None = None
+    _in_head, _refused, _fed = False, False, 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a head."""
+        super().connection_made(transport)
+        self._begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        self._stop()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, and refuse a head without an end."""
+        if self._refused:
+            return
+        begun = self._in_head
+        self._fed += len(data)
+        super().data_received(data)
+        if begun and self._in_head and not self._refused and self._fed > MAX_HEAD:
+            self._refuse(431, f"the head of the request has more than {MAX_HEAD} bytes")
+
+    def on_message_begin(self) -> None:
+        """Begin a head."""
+        super().on_message_begin()
+        if not self._in_head:
+            self._begin()
+
+    def on_headers_complete(self) -> None:
+        """Judge a head, and pass it on."""
+        self._stop()
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if self.parser.get_http_version() not in ("1.0", "1.1"):
+            self._refuse(400, "this server speaks HTTP/1.1")
+        elif not self.url.startswith(b"/"):
+            self._refuse(400, "the request must name a path of this server, not a URL")
+        elif size > MAX_HEAD or len(self.headers) > MAX_HEADERS:
+            self._refuse(431, f"the head has more than {MAX_HEAD} bytes, or more than {MAX_HEADERS} headers")
+        elif not self._refused:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Pass a piece of a body on."""
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Pass the end of a request on."""
+        if not self._refused:
+            super().on_message_complete()
+
+    def _begin(self) -> None:
+        self._in_head, self._fed = True, 0
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._refuse, 408, "the head did not arrive in time")
+
+    def _stop(self) -> None:
+        self._in_head = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse(self, status: int, detail: str) -> None:
+        self._stop()
+        self._refused = True
+        shape: dict[str, Any] = {"type": "about:blank", "title": TITLES[status], "status": status, "detail": detail}
+        body = encoded(shape | {"error": detail})
+        head = b"content-type: application/problem+json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+        busy = self.cycle is not None and not self.cycle.response_complete
+        if not self.transport.is_closing():
+            if not busy:  # an answer that has begun can't be followed by another one
+                self.transport.write(STATUS_LINE[status] + head + body)
+            self.transport.close()
