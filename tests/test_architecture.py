@@ -33,7 +33,8 @@ ORDER = {
         conversations where < write search < transfer < service_turns < service < identity < agent < skins <
         __main__ langgraph""",
     "memories.stores": """records < damage words copies sql chain sound < protocol columns < logged <
-        sqlite postgres documents < chroma qdrant files""",
+        sqlite postgres documents http < chroma qdrant files""",
+    "memories.stores.http": "wire secret < driver < store",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
         connection query < vectors words < spaces turns backup salvage < check < store""",
     "memories.stores.postgres": """schema errors driver address < transaction < connection query < vectors words counts
@@ -63,8 +64,8 @@ ORDER = {
     "memories.skins.cli": """output < text < said < session < complete < options < backup many bulk < edit <
         log memories search turns context stores status serve identities < review < app""",
     "memories.skins.mcp": "answers < tools < server < stdio",
-    "memories.skins.server": """problems params schemas < guard access once protocol < handles < server < routes < verbs openapi changes <
-        many talks whole < app""",
+    "memories.skins.server": """problems params schemas < guard access once protocol < handles < server <
+        routes records < verbs openapi changes < many talks whole < app""",
 }
 MAX_FILES_TO_ROWS = 16
 HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp".split()

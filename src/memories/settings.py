@@ -100,6 +100,9 @@ class Config(NamedTuple):
     redact: str
     project_detection: bool
     namespace_quota: str | None
+    token: Secret | None
+    token_file: Path | None
+    plain_http: bool
     sources: Mapping[str, str]
     identity: str | None = None
     redact_rules: "tuple[Rule, ...]" = ()
@@ -302,5 +305,9 @@ SETTINGS = (
             "true: what is written gets the project of the git repository in which it is written"),
     Setting("namespace_quota", "NAMESPACE_QUOTA", None, _quota,
             "how much a namespace may hold, such as memories=10000,turns=50000,bob.memories=500"),
+    Setting("token", "MEMORY_TOKEN", None, Secret, "token for a store at http:// or https://", secret=True),
+    Setting("token_file", "MEMORY_TOKEN_FILE", None, _folder, "file with that token, which only you can read"),
+    Setting("plain_http", "MEMORY_PLAIN_HTTP", False, _yes_or_no,
+            "true: memories and the token may cross a network unencrypted"),
 )
 # fmt: on

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from memories.disk import locked, make_folder, read_file, replacing
 from memories.errors import ConfigError, InvalidInput, NotFound
+from memories.stores.http.secret import read_secret
 from memories.times import parse_time, to_iso
 from memories.trust import others_may_write
 from memories.validate import namespace as checked_namespace
@@ -159,25 +160,6 @@ def own(home: Path) -> str:
             with replacing(file) as stream:
                 stream.write(f"{PREFIX}{secrets.token_urlsafe(32)}\n".encode())
     return read_secret(file)
-
-
-def read_secret(file: Path) -> str:
-    """Return the token that a file holds.
-
-    Raises:
-        ConfigError: There is none in it, it can't be read, or others may read or write it.
-    """
-    try:
-        if doubt := others_may_write(file):
-            raise ConfigError(f"{file} {doubt}")
-        if file.stat().st_mode & 0o077:
-            raise ConfigError(f"{file} can be read by others; run: chmod 600 {file}")
-        token = read_file(file).decode("ascii").strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"cannot read {file}: {getattr(exc, 'strerror', None) or 'it is not ASCII'}") from exc
-    if len(token.split()) != 1:
-        raise ConfigError(f"{file} must hold one token and nothing else")
-    return token
 
 
 def found(known: Sequence[Token], token: str, now: datetime) -> Token | None:

@@ -23,6 +23,8 @@ _STORES = {
     "postgres": "postgres.store.PostgresStore",
     "chroma": "chroma.store.ChromaStore",
     "qdrant": "qdrant.store.QdrantStore",
+    "http": "http.store.HttpStore",
+    "https": "http.store.HttpStore",
 }
 
 
@@ -32,7 +34,7 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
     Args:
         url: `sqlite:///path` or `files:///folder`, with three slashes before a relative path and four before an
             absolute one; `postgresql://…`; `chroma://host:port/collection`; `qdrant://host:port/collection` or
-            `qdrant:///folder`.
+            `qdrant:///folder`; `http://host:port` or `https://host` of a server.
         space: The space of the vectors to write and search; None in keyword-only mode.
         config: Settings that a URL leaves open: the name of the collection, when files move to which store, and
             whether vectors are compact.
@@ -42,11 +44,13 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
     """
     scheme, separator, rest = url.partition("://")
     path = local_path(url)
-    complete = {"sqlite": path, "files": path, "chroma": rest, "qdrant": rest}.get(scheme, separator)
+    complete = {"sqlite": path, "files": path, "chroma": rest, "qdrant": rest, "http": rest, "https": rest}.get(
+        scheme, separator
+    )
     if scheme not in _STORES or not complete:
         raise ConfigError(
             f'"{without_password(url)[:80]}" is not a store; use sqlite:///path, postgresql://…, chroma://host:port, '
-            "qdrant://host:port, or files:///folder"
+            "qdrant://host:port, files:///folder, or http://host:port of a server"
         )
     module, _, name = _STORES[scheme].rpartition(".")
     found = getattr(importlib.import_module(f"memories.stores.{module}"), name)
@@ -54,6 +58,8 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
         return cast("Store", found(path, space, config, open_store))
     if scheme in ("chroma", "qdrant"):
         return cast("Store", found(url, space, config.collection_name if config else None))
+    if scheme in ("http", "https"):
+        return cast("Store", found(url, space, config))
     if scheme == "sqlite":
         return cast("Store", found(path, space, compact=config is not None and config.compact))
     return cast("Store", found(url, space))

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from live import WAIT, Live, running, statuses
 
-from memories.settings import Config
+from live_server import WAIT, Live, running, statuses
+from memories.config import load_config
 from memories.skins import tokens
 from memories.skins.server import guard, protocol
 
@@ -24,15 +24,13 @@ MEMORY = json.dumps({"content": "planted by a hostile request"})
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    from memories.config import load_config
-
     home = tmp_path_factory.mktemp("hostile")
     environment = {"MEMORY_HOME": str(home), "EMBEDDER": "none", "MEMORY_STORE": f"sqlite:///{home}/m.db"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guard, "BODY_SECONDS", 1.0)
         patch.setattr(protocol, "HEAD_SECONDS", 1.0)
         patch.setattr("memories.skins.server.access.Access.refused", lambda *_: None)  # rates have a test of their own
-        config: Config = load_config(environment=environment, folder=home)
+        config = load_config(environment=environment, folder=home)
         (home / "secret.txt").write_text("not for you")
         with running(config) as live:
             assert live.ask("POST", "/api/memories", {"content": "harmless"})[0] == 201

@@ -21,6 +21,8 @@ from memories.skins.server.handles import Create, Handles, create_at_once
 from memories.skins.server.openapi import document
 from memories.skins.server.params import Field, from_body
 from memories.skins.server.problems import Refused, encoded, failed, problem
+from memories.skins.server.records import Records
+from memories.skins.server.records import route as store_route
 from memories.skins.server.routes import Route, endpoint
 from memories.skins.server.server import Server
 from memories.stores import Store
@@ -64,6 +66,7 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
     access = Access(config.home, options.port)
     handles = Handles(config, store=options.store, embedder=options.embedder)
     server = Server(config, access, handles, options.create)
+    records = Records(server)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -71,6 +74,7 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
         try:
             yield
         finally:
+            await anyio.to_thread.run_sync(records.close)
             await anyio.to_thread.run_sync(server.close)
 
     async def login(request: Request) -> Response:
@@ -83,6 +87,7 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
             StarletteRoute("/login", login, methods=["POST"]),
             StarletteRoute("/logout", _logout, methods=["POST"]),
             *map(endpoint, ROUTES),
+            store_route(),
             *options.routes,
         ],
         middleware=[Middleware(Guard, rules=Rules.of(options.hosts))],
@@ -90,7 +95,7 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False  # a redirect would make clients send their token and body again
-    app.state.server = server
+    app.state.server, app.state.records = server, records
     return app
 
 

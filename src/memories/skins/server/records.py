@@ -1,0 +1,293 @@
+"""The store itself over HTTP, for a command or a library elsewhere: `POST /store/v1/METHOD`; see `stores.http`.
+
+Reading needs a token that may read each namespace that is named, writing one that manages it: who writes records says
+by itself who wrote them.
+"""
+
+import contextlib
+import functools
+import json
+import queue
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from memories.errors import InvalidInput, StoreBusy, StoreError
+from memories.skins.server.access import Principal
+from memories.skins.server.problems import Refused, encoded, failed
+from memories.skins.server.server import Server
+from memories.stores import Store, open_store
+from memories.stores.http.wire import from_wire, namespaces_of, to_wire
+from memories.stores.records import Finding, Space, StoreInfo
+
+IDLE_SECONDS = 10.0  # after which a transaction that nothing is heard of is undone
+MAX_OPEN = 16
+_READS = frozenset("scan groups candidates matches read values count labels vectors info refs".split())
+_WRITES = frozenset("append patch touch remove".split())
+_WHOLE = frozenset("namespaces unstaged stage switch check repair".split())
+_STEPS = frozenset("begin enter leave undo commit rollback".split())
+_REMEMBERED = 1_000
+
+
+class _Asked(NamedTuple):
+    """A request to the store, checked."""
+
+    method: str
+    space: Space | None
+    arguments: list[Any]
+    named: Mapping[str, Any]
+    transaction: str | None
+    call: str
+
+
+class _Undone(Exception):
+    """Ends a transaction that is to be undone."""
+
+
+class _Open:
+    """A transaction of a client, in a thread of its own, since a transaction belongs to a thread."""
+
+    def __init__(self, store: Store, who: Principal) -> None:
+        self.store, self.who = store, who
+        self._inner: list[AbstractContextManager[None]] = []
+        self._work: queue.Queue[tuple[Callable[[], Any], Future[Any], bool]] = queue.Queue()
+        self.ended = threading.Event()
+        begun: Future[None] = Future()
+        threading.Thread(target=self._run, args=(begun,), daemon=True, name="memories-transaction").start()
+        begun.result()
+
+    def _run(self, begun: "Future[None]") -> None:
+        result: Any = None
+        last: Future[Any] | None = None
+        try:
+            with self.store.transaction():
+                begun.set_result(None)
+                result, last = self._until_the_end()
+        except _Undone as exc:
+            last = exc.args[0] if exc.args else None
+        except BaseException as exc:  # noqa: BLE001 - the one who waits for the end is told
+            if not begun.done():
+                begun.set_exception(exc)
+            elif last is not None:
+                last.set_exception(exc)
+                last = None
+        finally:
+            self.ended.set()
+        if last is not None:
+            last.set_result(result)
+
+    def _until_the_end(self) -> tuple[Any, "Future[Any]"]:
+        """Do what is asked for, one after the other, until the transaction is to end.
+
+        Raises:
+            _Undone: It is to be undone.
+        """
+        while True:
+            try:
+                run, done, ends = self._work.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                raise _Undone from None
+            try:
+                result = run()
+            except _Undone:
+                raise _Undone(done) from None
+            except BaseException as exc:  # noqa: BLE001 - whoever asked is told
+                done.set_exception(exc)
+                continue
+            if ends:
+                return result, done
+            done.set_result(result)
+
+    def do(self, run: Callable[[], Any], *, ends: bool = False) -> Any:
+        """Run something in the transaction."""
+        done: Future[Any] = Future()
+        self._work.put((run, done, ends))
+        while True:
+            try:
+                return done.result(timeout=1.0)
+            except TimeoutError:
+                if self.ended.is_set() and not done.done():
+                    raise StoreError("the transaction has ended: nothing was heard of it for too long") from None
+
+    def step(self, name: str) -> None:
+        """Begin or end a transaction inside, or end this one."""
+
+        def enter() -> None:
+            inner = self.store.transaction()
+            inner.__enter__()
+            self._inner.append(inner)
+
+        def leave() -> None:
+            self._inner.pop().__exit__(None, None, None)
+
+        def undo() -> None:
+            error = _Inner()
+            with contextlib.suppress(_Inner):
+                self._inner.pop().__exit__(_Inner, error, None)
+
+        def rollback() -> None:
+            raise _Undone
+
+        self.do({"enter": enter, "leave": leave, "undo": undo, "rollback": rollback, "commit": lambda: None}[name],
+                ends=name == "commit")  # fmt: skip
+
+
+class _Inner(Exception):
+    """Undoes a transaction inside another one."""
+
+
+class Records:
+    """The stores that clients elsewhere use, one for each space of vectors, and their open transactions."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._lock = threading.Lock()
+        self._store = functools.lru_cache(maxsize=8)(self._opened)
+        self._stores: list[Store] = []
+        self._transactions: dict[str, _Open] = {}
+        self._answered: OrderedDict[str, bytes] = OrderedDict()
+
+    def _opened(self, space: Space | None) -> Store:
+        found = open_store(self._server.config.store, space, self._server.config)
+        self._stores.append(found)
+        return found
+
+    def answer(self, who: Principal, asked: _Asked) -> bytes:
+        """Do what is asked; return the JSON of the answer."""
+        known = f"{who.id}/{asked.call}"
+        with self._lock:
+            if known in self._answered:  # the client sent it twice, on a connection that was dying
+                return self._answered[known]
+        _permit(who, asked)
+        if asked.method in _STEPS:
+            value, findings = self._step(who, asked), list[Finding]()
+        else:
+            value, findings = self._call(who, asked)
+        data = encoded({"value": to_wire(value), **({"damaged": to_wire(findings)} if findings else {})})
+        if asked.method not in _READS:
+            with self._lock:
+                self._answered[known] = data
+                while len(self._answered) > _REMEMBERED:
+                    self._answered.popitem(last=False)
+        return data
+
+    def _call(self, who: Principal, asked: _Asked) -> tuple[Any, list[Finding]]:
+        open_ = None if asked.transaction is None else self._transaction(who, asked.transaction)
+        store = self._store(asked.space) if open_ is None else open_.store
+        mark = store.damaged.mark()
+        method = getattr(store, asked.method)
+        run = functools.partial(method, *asked.arguments, **asked.named)
+        value = run() if open_ is None else open_.do(run)
+        if isinstance(value, StoreInfo):
+            value = value._replace(url="")
+        if asked.method == "check":
+            value = [_without_ref(each, who) for each in value]
+        named = namespaces_of([asked.arguments, dict(asked.named)])
+        noted = store.damaged.since(mark)
+        return value, [each for each in noted if each.ref is not None and each.ref.namespace in named]
+
+    def _step(self, who: Principal, asked: _Asked) -> str | None:
+        if asked.method == "begin":
+            with self._lock:
+                self._transactions = {
+                    name: each for name, each in self._transactions.items() if not each.ended.is_set()
+                }
+                if len(self._transactions) >= MAX_OPEN:
+                    raise StoreBusy(f"{MAX_OPEN} transactions are open; try again in a second")
+            made = _Open(self._store(asked.space), who)
+            name = uuid.uuid4().hex
+            with self._lock:
+                self._transactions[name] = made
+            return name
+        if asked.transaction is None:
+            raise InvalidInput("a step of a transaction needs the transaction")
+        open_ = self._transaction(who, asked.transaction)
+        try:
+            open_.step(asked.method)
+        finally:
+            if asked.method in ("commit", "rollback"):
+                with self._lock:
+                    self._transactions.pop(asked.transaction, None)
+        return None
+
+    def _transaction(self, who: Principal, name: str) -> _Open:
+        with self._lock:
+            found = self._transactions.get(name)
+        if found is None or found.who.id != who.id or found.ended.is_set():
+            raise StoreError("there is no such transaction: nothing was heard of it for too long, and it was undone")
+        return found
+
+    def close(self) -> None:
+        """Undo what is open, and close the stores."""
+        for each in self._transactions.values():
+            if not each.ended.is_set():
+                with contextlib.suppress(StoreError):
+                    each.step("rollback")
+        for store in self._stores:
+            store.close()
+
+
+def _permit(who: Principal, asked: _Asked) -> None:
+    """Refuse what somebody may not do.
+
+    Raises:
+        Refused: 403.
+    """
+    named = namespaces_of([asked.arguments, dict(asked.named)])
+    if asked.method == "values":
+        named |= set(asked.arguments[1])
+    if asked.method in _WHOLE and not (asked.method == "check" and not asked.named.get("deep")):
+        who.require("admin")
+    for namespace in named:
+        who.require("read" if asked.method in _READS else "admin", namespace)
+    if asked.method in _STEPS and "admin" not in who.grants.values():
+        raise Refused(403, "your token may not write records; it needs admin of a namespace")
+
+
+def _without_ref(finding: Finding, who: Principal) -> Finding:
+    """Return a finding as somebody may see it."""
+    if finding.ref is None or who.level(finding.ref.namespace):
+        return finding
+    return Finding("a record of another namespace is damaged", "memory doctor tells more", finding.derived)
+
+
+def _read(method: str, data: bytes) -> _Asked:
+    if method not in _READS | _WRITES | _WHOLE | _STEPS:
+        raise InvalidInput("the store has no such method")
+    try:
+        shape = json.loads(data)
+        space, arguments, named = (from_wire(shape.get(name)) for name in ("space", "arguments", "named"))
+        transaction, call = shape.get("transaction"), shape["call"]
+    except (ValueError, RecursionError, AttributeError, LookupError, TypeError) as exc:
+        raise InvalidInput("the body is no request to a store") from exc
+    good = isinstance(space, Space | None) and isinstance(arguments, list) and isinstance(named, dict)
+    if not good or not isinstance(transaction, str | None) or not isinstance(call, str) or len(call) > 64:
+        raise InvalidInput("the body is no request to a store")
+    return _Asked(method, space, arguments, named, transaction, call)
+
+
+def route() -> Route:
+    """Return the route of all methods."""
+
+    async def answer(request: Request) -> Response:
+        server: Server = request.app.state.server
+        records: Records = request.app.state.records
+        try:
+            who = await anyio.to_thread.run_sync(server.access.principal, request.scope, limiter=server.limits["sign"])
+            asked = _read(str(request.path_params["method"]), await request.body())
+            async with server.limit("store") as limiter:
+                data = await anyio.to_thread.run_sync(records.answer, who, asked, limiter=limiter)
+        except Exception as exc:  # noqa: BLE001 - every error becomes an answer
+            return failed(exc)
+        return Response(data, media_type="application/json")
+
+    return Route("/store/v1/{method}", answer, methods=["POST"])

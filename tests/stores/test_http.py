@@ -1,0 +1,193 @@
+"""The store of a server elsewhere passes the contract; what is its own: tokens, namespaces, a client that dies."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite("contract")
+
+from contract import SPACE, OpenStore, StoreContract, everything, pool, record  # noqa: E402
+
+from live_server import Live, running  # noqa: E402
+from memories import Memories  # noqa: E402
+from memories.config import load_config  # noqa: E402
+from memories.errors import ConfigError, Conflict, StoreError, StoreUnreachable  # noqa: E402
+from memories.skins import tokens  # noqa: E402
+from memories.skins.server import records  # noqa: E402
+from memories.stores import open_store as open_url  # noqa: E402
+from memories.stores.http.store import HttpStore  # noqa: E402
+from memories.stores.records import Collection, Space  # noqa: E402
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Live]:
+    home = tmp_path / "server"
+    environment = {"MEMORY_HOME": str(home), "EMBEDDER": "fake", "MEMORY_STORE": f"sqlite:///{home}/m.db"}
+    with running(load_config(environment=environment, folder=tmp_path)) as server:
+        yield server
+
+
+def client(live: Live, token: str | None = None, space: Space | None = SPACE) -> HttpStore:
+    config = load_config(environment={"MEMORY_TOKEN": token or live.token}, folder=Path("/nowhere"))
+    return HttpStore(live.url, space, config)
+
+
+class TestHttpStore(StoreContract):
+    @pytest.fixture
+    def open_store(self, live: Live) -> Iterator[OpenStore]:
+        opened: list[HttpStore] = []
+
+        def open_one(space: Space | None) -> HttpStore:
+            opened.append(client(live, space=space))
+            return opened[-1]
+
+        yield open_one
+        for store in opened:
+            store.close()
+
+
+# --- who may what ----------------------------------------------------------------------------------------------------
+
+
+def _token(tmp_path: Path, *grants: str) -> str:
+    return tokens.create(tmp_path / "server", "ann", tokens.parse_grants(grants))[0]
+
+
+def test_a_token_reaches_only_its_namespaces(live: Live, tmp_path: Path) -> None:
+    client(live).append([record("m"), record("m", namespace="bob")])
+    mine = client(live, _token(tmp_path, "ann:admin", "shared:r"))
+    assert len(everything(mine, pool("ann"))) == 1
+    mine.append([record("n")])
+    for forbidden in (
+        lambda: everything(mine, pool("bob")),
+        lambda: mine.count(pool("ann", "bob")),
+        lambda: mine.read([record("m", namespace="bob").ref]),
+        lambda: mine.values(Collection.MEMORY, ["bob"], "type"),
+        lambda: mine.append([record("x"), record("x", namespace="bob")]),
+        lambda: mine.append([record("x", namespace="shared")]),
+        lambda: mine.remove([record("m", namespace="bob").ref]),
+        lambda: mine.namespaces(Collection.MEMORY),
+        lambda: mine.unstaged(SPACE, Collection.MEMORY, limit=1),
+        lambda: mine.switch(SPACE),
+        mine.repair,
+        lambda: list(mine.check(deep=True)),
+    ):
+        with pytest.raises(ConfigError, match="refused the token"):
+            forbidden()
+    assert len(everything(client(live), pool("ann", "bob", "shared"))) == 3
+
+
+def test_who_may_only_write_memories_writes_no_records(live: Live, tmp_path: Path) -> None:
+    """A record tells who wrote it, and how far that is trusted: only who manages a namespace may say that."""
+    mine = client(live, _token(tmp_path, "ann:rw"))
+    assert everything(mine, pool("ann")) == []
+    with pytest.raises(ConfigError, match="refused the token"):
+        mine.append([record("m")])
+    with pytest.raises(ConfigError, match="refused the token"), mine.transaction():
+        pass
+
+
+def test_a_transaction_of_another_token_is_unknown(live: Live, tmp_path: Path) -> None:
+    mine, other = client(live), client(live, _token(tmp_path, "ann:admin"))
+    with mine.transaction():
+        other._local.transaction = mine._local.transaction
+        with pytest.raises(StoreError, match="no such transaction"):
+            other.append([record("m")])
+    assert everything(mine, pool("ann")) == []
+
+
+def test_a_client_that_dies_holds_no_lock(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "IDLE_SECONDS", 0.3)
+    dead, alive = client(live), client(live)
+    dead._local.transaction = dead._ask("begin")
+    dead.append([record("dead")])
+    alive.append([record("alive")])  # waits until the server has undone the other one
+    assert [each.ref.group for each in everything(alive, pool())] == ["alive"]
+    with pytest.raises(StoreError, match="undone"):
+        dead._ask("commit")
+
+
+def test_a_request_that_arrives_twice_is_done_once(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memories.stores.http.driver.os.urandom", lambda size: b"x" * size)
+    store = client(live)
+    store.append([record("m")])
+    store.append([record("m")])
+    monkeypatch.undo()
+    with pytest.raises(Conflict):
+        store.append([record("m")])
+
+
+def test_many_records_go_in_one_transaction_of_several_requests(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memories.stores.http.store.BATCH_BYTES", 20_000)
+    store = client(live)
+    with pytest.raises(Conflict):
+        store.append([record(f"m{number}") for number in range(40)] + [record("m0")])
+    assert everything(store, pool()) == []
+    store.append([record(f"m{number}") for number in range(40)])
+    assert len(everything(store, pool())) == 40
+
+
+# --- URLs, tokens, silence -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://memories.example", "unencrypted"),
+        ("http://192.168.1.5:8765", "unencrypted"),
+        ("http://127.0.0.1.example:1", "unencrypted"),
+        ("https://mem_secret@memories.example", "MEMORY_TOKEN"),
+        ("https://me:mem_secret@memories.example", "MEMORY_TOKEN"),
+        ("https://memories.example/?token=mem_secret", "nothing behind it"),
+        ("https://memories.example:99999", "port"),
+        ("https://memories.example", "wants a token"),
+    ],
+)
+def test_a_url_that_would_give_something_away_is_refused(url: str, said: str, tmp_path: Path) -> None:
+    config = load_config(environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path)
+    with pytest.raises(ConfigError, match=said) as refused:
+        open_url(url, SPACE, config)
+    assert "secret" not in str(refused.value)
+
+
+def test_plain_http_is_spoken_if_that_is_allowed(tmp_path: Path) -> None:
+    environment = {"MEMORY_HOME": str(tmp_path), "MEMORY_TOKEN": "mem_x", "MEMORY_PLAIN_HTTP": "true"}
+    open_url("http://memories.example", SPACE, load_config(environment=environment, folder=tmp_path)).close()
+
+
+def test_a_token_comes_from_a_file_that_only_its_user_reads(live: Live, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{live.token}\n")
+    config = load_config(environment={"MEMORY_TOKEN_FILE": str(file)}, folder=tmp_path)
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        HttpStore(live.url, SPACE, config)
+    file.chmod(0o600)
+    assert HttpStore(live.url, SPACE, config).count(pool()) == 0
+    file.write_text("")
+    with pytest.raises(ConfigError, match="one token"):
+        HttpStore(live.url, SPACE, config)
+
+
+def test_a_wrong_token_and_a_server_that_is_gone_are_told_apart(live: Live) -> None:
+    with pytest.raises(ConfigError, match="refused the token"):
+        client(live, "mem_wrong_wrong_wrong").count(pool())
+    config = load_config(environment={"MEMORY_TOKEN": "mem_x"}, folder=Path("/nowhere"))
+    with pytest.raises(StoreUnreachable, match="memory serve"):
+        HttpStore("http://127.0.0.1:9", SPACE, config).count(pool())
+
+
+def test_the_library_works_against_a_server(live: Live, tmp_path: Path) -> None:
+    environment = {"MEMORY_HOME": str(tmp_path / "mine"), "MEMORY_TOKEN": live.token, "EMBEDDER": "fake"}
+    config = load_config({"store": live.url}, environment=environment, folder=tmp_path)
+    with Memories(config=config, namespace="ann") as memories:
+        made = memories.create("Deploys happen on Tuesdays", tags={"type": "fact"}).memory
+        assert made is not None
+        assert memories.search("when do we deploy?")[0].found.id == memories.get(made.id).id
+        assert memories.update(made.id, "Deploys happen on Thursdays").version == 2
+        assert memories.delete(made.id).deleted
+        assert memories.verify_log()[0].problem is None
+        status = memories.status()
+        assert (status.store, status.deleted_count) == (live.url, 1)
+        assert memories.forget(made.id).versions == 2
