@@ -65,7 +65,7 @@ ORDER = {
         log memories search turns context stores status serve identities < review < app""",
     "memories.skins.mcp": "answers < tools < server < stdio",
     "memories.skins.server": """problems params schemas < guard access once protocol < handles < server <
-        routes records < verbs openapi changes < many talks whole < app""",
+        routes records mcp_http < verbs openapi changes < many talks whole < app""",
 }
 MAX_FILES_TO_ROWS = 16
 HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp".split()

@@ -33,6 +33,7 @@ COMMANDS = {
     ),
     "config": ("status", "Store and settings", "Show every setting and where it came from."),
     "trust": ("status", "Store and settings", "Let the .env of a folder choose every setting."),
+    "tokens": ("tokens", "Store and settings", "Make, list and revoke the tokens of a server."),
     "backup": ("backup", "Store and settings", "Copy the whole store into a file, and verify the copy."),
     "doctor": ("backup", "Store and settings", "Find out what is wrong with a store, and what to do."),
     "log": ("log", "Store and settings", "Show who changed what and when; verify it."),

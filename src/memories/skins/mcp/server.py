@@ -98,7 +98,11 @@ def server(memories: Memories, ready: Ready | None = None, *, read_only: bool = 
         ready: See `Tools`; by default `memories` can always search.
         read_only: Leave out every tool that writes.
     """
-    tools = Tools(memories, ready or (lambda _: (memories, "")))
+    return serving(Tools(memories, ready or (lambda _: (memories, ""))), read_only=read_only)
+
+
+def serving(tools: Tools, *, read_only: bool = False) -> MCPServer:
+    """Return the MCP server of these tools; see `server`."""
     offered = {name: known for name, known in TOOLS.items() if known[1].read_only_hint or not read_only}
     built = MCPServer(
         "memories",
@@ -177,24 +181,22 @@ def _resource(read: Callable[[], Value]) -> Value:
 
 
 def _add_resources(built: MCPServer, tools: Tools) -> None:
-    memories = tools.memories
-
     @built.resource("memory://item/{id}", title="A memory", mime_type="text/plain")
     def item(id: str) -> str:  # noqa: A002
         """Return one memory, whole."""
-        return _resource(lambda: fenced(memory=[fence.line(brief(shapes.memory(memories.get(whole(id)))))]))
+        return _resource(lambda: fenced(memory=[fence.line(brief(shapes.memory(tools.memories.get(whole(id)))))]))
 
     @built.resource("memory://recent", title="The newest memories", mime_type="text/plain")
     def recent() -> str:
         """Return the newest memories."""
         return _resource(
-            lambda: fenced(memories=tools.rows([shapes.memory(found) for found in memories.list().memories]))
+            lambda: fenced(memories=tools.rows([shapes.memory(found) for found in tools.memories.list().memories]))
         )
 
     @built.resource("memory://status", title="State of the memory", mime_type="application/json")
     def status() -> dict[str, Any]:
         """Return what the memory holds and whether it works."""
-        return _resource(lambda: shapes.status(memories.status()))
+        return _resource(lambda: shapes.status(tools.memories.status()))
 
 
 def _add_prompts(built: MCPServer, tools: Tools, *, read_only: bool) -> None:

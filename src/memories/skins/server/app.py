@@ -1,5 +1,6 @@
 """The server as one ASGI application: guard, API, sign-in; the process around it is `serve`."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from memories.skins.server import changes, many, talks, verbs, whole
 from memories.skins.server.access import SESSION_SECONDS, Access, Principal
 from memories.skins.server.guard import Guard, Rules
 from memories.skins.server.handles import Create, Handles, create_at_once
+from memories.skins.server.mcp_http import PATH, McpOverHttp
 from memories.skins.server.openapi import document
 from memories.skins.server.params import Field, from_body
 from memories.skins.server.problems import Refused, encoded, failed, problem
@@ -66,14 +68,19 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
     access = Access(config.home, options.port)
     handles = Handles(config, store=options.store, embedder=options.embedder)
     server = Server(config, access, handles, options.create)
-    records = Records(server)
+    records, mcp = Records(server), McpOverHttp(server)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         server.begin()
+        stop = asyncio.Event()
+        loading = asyncio.create_task(mcp.run(stop))
         try:
             yield
         finally:
+            server.end_streams()
+            stop.set()
+            await loading
             await anyio.to_thread.run_sync(records.close)
             await anyio.to_thread.run_sync(server.close)
 
@@ -88,6 +95,7 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
             StarletteRoute("/logout", _logout, methods=["POST"]),
             *map(endpoint, ROUTES),
             store_route(),
+            StarletteRoute(PATH, mcp, methods=["GET", "POST", "DELETE"]),
             *options.routes,
         ],
         middleware=[Middleware(Guard, rules=Rules.of(options.hosts))],
