@@ -64,7 +64,7 @@ ORDER = {
     "memories.skins.cli": """output < text < said < session < complete < options < backup many bulk < edit <
         log memories search turns context stores status serve identities < review < app""",
     "memories.skins.mcp": "answers < tools < server < stdio",
-    "memories.skins.server": """problems params schemas < guard access once protocol < handles < server <
+    "memories.skins.server": """problems params schemas < guard access once protocol < handles oauth < server <
         routes records mcp_http < verbs openapi changes < many talks whole < app""",
 }
 MAX_FILES_TO_ROWS = 16

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import anyio
 from starlette.applications import Starlette
@@ -20,6 +21,7 @@ from memories.skins.server.access import SESSION_SECONDS, Access, Principal
 from memories.skins.server.guard import Guard, Rules
 from memories.skins.server.handles import Create, Handles, create_at_once
 from memories.skins.server.mcp_http import PATH, McpOverHttp
+from memories.skins.server.oauth import WELL_KNOWN, Issuer
 from memories.skins.server.openapi import document
 from memories.skins.server.params import Field, from_body
 from memories.skins.server.problems import Refused, encoded, failed, problem
@@ -44,6 +46,8 @@ class Options(NamedTuple):
         create: Stores drafts, such as in transactions that several requests share.
         routes: More routes, such as those of the page.
         secure: Browsers reach it over TLS only.
+        issuer: The URL of an OAuth issuer whose tokens count too.
+        public_url: The URL under which clients elsewhere reach it; its host is one of `hosts` by that.
     """
 
     port: int = 0
@@ -53,6 +57,8 @@ class Options(NamedTuple):
     create: Create = create_at_once
     routes: Sequence[BaseRoute] = ()
     secure: bool = False
+    issuer: str | None = None
+    public_url: str | None = None
 
 
 def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B008 - it never changes
@@ -65,7 +71,9 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
     Raises:
         ConfigError: The files of tokens or the store's URL can't be used.
     """
-    access = Access(config.home, options.port)
+    public = (options.public_url or f"http://127.0.0.1:{options.port}").rstrip("/")
+    issuer = Issuer(options.issuer, f"{public}{PATH}", config.namespace) if options.issuer else None
+    access = Access(config.home, options.port, verify=issuer, challenge="" if issuer is None else issuer.challenge())
     handles = Handles(config, store=options.store, embedder=options.embedder)
     server = Server(config, access, handles, options.create)
     records, mcp = Records(server), McpOverHttp(server)
@@ -96,9 +104,10 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
             *map(endpoint, ROUTES),
             store_route(),
             StarletteRoute(PATH, mcp, methods=["GET", "POST", "DELETE"]),
+            *(_metadata(issuer) if issuer is not None else ()),
             *options.routes,
         ],
-        middleware=[Middleware(Guard, rules=Rules.of(options.hosts))],
+        middleware=[Middleware(Guard, rules=Rules.of([*options.hosts, urlsplit(public).hostname or ""]))],
         exception_handlers={404: _nowhere, 405: _nowhere},
         lifespan=lifespan,
     )
@@ -115,6 +124,15 @@ async def principal(request: Request) -> Principal:
     """
     server: Server = request.app.state.server
     return await anyio.to_thread.run_sync(server.access.principal, request.scope, limiter=server.limits["sign"])
+
+
+def _metadata(issuer: Issuer) -> list[BaseRoute]:
+    """Return the routes that tell OAuth clients where to sign in."""
+
+    async def metadata(_: Request) -> Response:
+        return Response(encoded(issuer.metadata()), media_type="application/json")
+
+    return [StarletteRoute(f"{WELL_KNOWN}{path}", metadata, methods=["GET"]) for path in ("", PATH)]
 
 
 async def _health(_: Request) -> Response:
