@@ -1,0 +1,356 @@
+"""What holds for every route: errors, versions, idempotency keys, namespaces, limits, browsers, no content in logs."""
+
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from memories import Memories
+from memories.errors import StoreBusy
+from memories.settings import Config
+from memories.skins import shapes, tokens
+from memories.skins.server import access, guard, once
+from memories.skins.server.app import Options, build
+
+BASE = "http://127.0.0.1:8765"
+Token = Callable[..., dict[str, str]]
+
+
+def create(api: TestClient, content: str = "Deploys happen on Tuesdays", headers: Any = None, **fields: Any) -> Any:
+    return api.post("/api/memories", json={"content": content, **fields}, headers=headers)
+
+
+def contents(config: Config, namespace: str = "shared") -> list[str]:
+    with Memories(config=config, namespace=namespace, shared=False) as memories:
+        return sorted(memory.content for memory in memories.list(limit=1000).memories)
+
+
+# --- answers and errors ----------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_the_one_of_the_command(owner: TestClient, config: Config) -> None:
+    made = create(owner, tags={"type": "fact"}).json()
+    with Memories(config=config) as memories:
+        assert owner.get("/api/memories").json() == shapes.page(memories.list())
+        assert owner.get(f"/api/memories/{made['id']}/history").json() == shapes.history(memories.history(made["id"]))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "said"),
+    [
+        ("GET", "/api/memories?limit=0", None, 400, "limit must be a whole number from 1 to 1000"),
+        ("GET", "/api/memories?lmit=1", None, 400, 'there is no "lmit" here'),
+        ("GET", "/api/memories?deleted=true&q=x", None, 400, "deleted does not go with a search"),
+        ("GET", "/api/memories?where=nonsense%20%3D", None, 400, ""),
+        ("GET", "/api/memories/01a1fdf1-92cd-72f2", None, 404, "Memory not found"),
+        ("GET", "/api/memories/x", None, 400, ""),
+        ("GET", "/api/conversations/nobody", None, 404, ""),
+        ("POST", "/api/memories", {"content": ""}, 400, "content is empty"),
+        ("POST", "/api/memories", {"content": "a", "tags": {"": "b"}}, 400, ""),
+        ("POST", "/api/memories", [1], 400, "the body must be a JSON object"),
+        ("PATCH", "/api/memories/01a1fdf1-92cd-72f2", {"content": "a"}, 404, ""),
+        ("POST", "/api/review/accept", {}, 400, "give ids"),
+        ("DELETE", "/api/memories", None, 405, "DELETE does not go with this path"),
+        ("GET", "/nowhere", None, 404, "there is nothing at this path"),
+    ],
+)
+def test_an_error_is_a_problem_with_the_sentence_of_the_command(
+    owner: TestClient, method: str, path: str, body: Any, status: int, said: str
+) -> None:
+    answer = owner.request(method, path, json=body)
+    told = answer.json()
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+    assert told["status"] == status
+    assert said in told["detail"] == told["error"]
+
+
+def test_a_duplicate_is_a_conflict_that_tells_of_what(owner: TestClient) -> None:
+    made = create(owner, "The deploy of the shop happens on Tuesday morning").json()
+    answer = create(owner, "The deploy of the shop happens on a Tuesday morning")
+    if answer.status_code == 409:
+        assert answer.json()["duplicates"][0]["id"] == made["id"]
+    again = create(owner, "The deploy of the shop happens on Tuesday morning")
+    assert (again.status_code, again.json()["stored"], again.json()["id"]) == (200, False, made["id"])
+
+
+def test_what_is_unexpected_tells_nobody_more_than_that(
+    owner: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("the content is: secret plans")
+
+    monkeypatch.setattr(Memories, "list", broken)
+    answer = owner.get("/api/memories")
+    assert (answer.status_code, "secret" in answer.text) == (500, False)
+    assert "RuntimeError" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_busy_store_is_asked_again_later(owner: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: object, **__: object) -> None:
+        raise StoreBusy("another process kept the store")
+
+    monkeypatch.setattr(Memories, "list", busy)
+    answer = owner.get("/api/memories")
+    assert (answer.status_code, answer.headers["retry-after"], answer.json()["kind"]) == (503, "1", "StoreBusy")
+
+
+# --- versions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_change_goes_to_the_version_that_was_read(owner: TestClient) -> None:
+    made = create(owner, decay="reinforceable").json()
+    path = f"/api/memories/{made['id']}"
+    tag = owner.get(path).headers["etag"]
+    first = owner.patch(path, json={"content": "Deploys happen on Thursdays"}, headers={"if-match": tag})
+    assert (first.status_code, first.headers["etag"]) == (200, '"2"')
+    for method, body, more in (("PATCH", {"content": "Never"}, ""), ("DELETE", None, ""), ("POST", {}, "/reinforce")):
+        late = owner.request(method, path + more, json=body, headers={"if-match": tag})
+        assert late.status_code == 412
+    for weak in ("3", 'W/"2"', "", "x"):
+        assert owner.delete(path, headers={"if-match": weak}).status_code == 412
+    assert owner.get(path).json()["content"] == "Deploys happen on Thursdays"
+    assert owner.delete(path, headers={"if-match": '"1", "2"'}).status_code == 200
+    assert owner.post(f"{path}/restore", json={}, headers={"if-match": "*"}).status_code == 200
+
+
+# --- idempotency keys ------------------------------------------------------------------------------------------------
+
+
+def test_a_retry_with_its_key_is_not_done_twice(owner: TestClient, config: Config) -> None:
+    key = {"idempotency-key": "k1"}
+    answers = [create(owner, headers=key, force=True) for _ in range(3)]
+    assert len({answer.text for answer in answers}) == 1
+    assert {answer.status_code for answer in answers} == {201}
+    other = create(owner, "Another text", headers=key, force=True)
+    assert (other.status_code, "another request" in other.json()["detail"]) == (422, True)
+    assert contents(config) == ["Deploys happen on Tuesdays"]
+
+
+def test_a_key_is_known_after_a_restart(config: Config) -> None:
+    headers = {"authorization": f"Bearer {tokens.own(config.home)}", "idempotency-key": "k1"}
+    told = []
+    for _ in range(2):
+        with TestClient(build(config, Options(port=8765)), base_url=BASE, headers=headers) as api:
+            made = create(api, force=True)
+            turn = api.post(
+                "/api/conversations/standup/turns", json={"turns": [{"content": "hi"}]},
+                headers={"idempotency-key": "k2"},
+            )  # fmt: skip
+            told.append((made.status_code, made.json()["id"], turn.json()["results"][0]["id"]))
+            assert create(api, "Another text").status_code == 422
+    assert told[0] == told[1]
+    assert contents(config) == ["Deploys happen on Tuesdays"]
+    assert "Tuesdays" not in (config.home / "requests.jsonl").read_text()
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("force", [True, False])
+def test_a_server_that_was_killed_in_the_middle_stores_once(config: Config, stored: bool, force: bool) -> None:
+    """It wrote down that the request was begun, and then the memory or not; then it was gone."""
+    headers = {"authorization": f"Bearer {tokens.own(config.home)}", "idempotency-key": "k1"}
+
+    def create_and_die(memories: Memories, drafts: Any, forced: bool, redact: bool) -> Any:
+        if stored:
+            memories.create_many(drafts, force=forced, redact=redact)
+        raise RuntimeError  # of which it does not know how far it came
+
+    app = build(config, Options(port=8765, create=create_and_die))
+    with TestClient(app, base_url=BASE, headers=headers, raise_server_exceptions=False) as api:
+        assert create(api, force=force).status_code == 500
+    with TestClient(build(config, Options(port=8765)), base_url=BASE, headers=headers) as api:
+        answer = create(api, force=force)
+        assert answer.status_code in (200, 201)
+        assert answer.json()["content"] == "Deploys happen on Tuesdays"
+    assert contents(config) == ["Deploys happen on Tuesdays"]
+
+
+def test_turns_with_a_key_are_stored_once_whatever_happens(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = {"authorization": f"Bearer {tokens.own(config.home)}", "idempotency-key": "k1"}
+    said = {"turns": [{"content": "We ship on Friday"}, {"content": "We ship on Friday"}]}
+    for _ in range(2):
+        with TestClient(build(config, Options(port=8765)), base_url=BASE, headers=headers) as api:
+            answer = api.post("/api/conversations/standup/turns", json=said)
+            assert answer.json()["count"] == 2
+            monkeypatch.setattr(
+                once.Once, "_end", lambda *_: None
+            )  # as if it were killed before it says that it is done
+    with Memories(config=config) as memories:
+        assert len(memories.turns("standup")) == 2
+
+
+def test_a_refused_request_may_be_mended_under_its_key(owner: TestClient) -> None:
+    key = {"idempotency-key": "k1"}
+    assert create(owner, "", headers=key).status_code == 400
+    assert create(owner, "A text", headers=key).status_code == 201
+    for wrong in ("", "x" * 300, "\x01"):
+        assert create(owner, "B text", headers={"idempotency-key": wrong}).status_code == 400
+
+
+def test_a_key_is_its_senders_own(owner: TestClient, token: Token, config: Config) -> None:
+    create(owner, headers={"idempotency-key": "k1"})
+    made = create(owner, "Bob's own", headers={**token("bob:rw"), "idempotency-key": "k1"})
+    assert (made.status_code, contents(config, "bob")) == (201, ["Bob's own"])
+
+
+# --- who may what ----------------------------------------------------------------------------------------------------
+
+
+def test_a_token_may_what_it_was_given(owner: TestClient, token: Token, config: Config) -> None:
+    bob = token("bob:rw", "shared:r")
+    made = create(owner, "Bob likes tea", headers=bob).json()
+    assert (made["namespace"], made["origin"]["by"]) == ("bob", "agent")
+    assert owner.get("/api/memories?namespace=bob", headers=bob).json()["count"] == 1
+    for method, path, body in (
+        ("GET", "/api/memories?namespace=ann", None),
+        ("POST", "/api/memories?namespace=shared", {"content": "x"}),
+        ("POST", f"/api/memories/{made['id']}/forget", {}),
+        ("POST", "/api/forget", {"where": "content = x"}),
+        ("POST", "/api/review/accept", {"all": True}),
+        ("POST", "/api/conversations/c/forget", {}),
+        ("POST", "/api/backup", {}),
+        ("GET", "/api/export?all_namespaces=true", None),
+        ("POST", "/api/import?trusted=true", {}),
+    ):
+        answer = owner.request(method, path, json=body, headers=bob)
+        assert answer.status_code == 403, path
+    assert owner.get("/api/namespaces", headers=bob).json()["namespaces"][0]["name"] == "bob"
+    assert "store" not in owner.get("/api/status", headers=bob).json()
+    assert contents(config) == []
+
+
+def test_the_namespace_never_comes_from_the_body(owner: TestClient, token: Token) -> None:
+    answer = create(owner, "x", headers=token("bob:rw"), namespace="ann")
+    assert (answer.status_code, 'there is no "namespace"' in answer.json()["detail"]) == (400, True)
+
+
+def test_who_does_not_read_shared_finds_nothing_of_it(owner: TestClient, token: Token) -> None:
+    made = create(owner, "The office is in Berlin").json()
+    bob = token("bob:rw")
+    assert owner.get("/api/memories?q=office", headers=bob).json()["count"] == 0
+    assert owner.get(f"/api/memories/{made['id']}", headers=bob).status_code == 404
+    assert "Berlin" not in owner.get("/api/export", headers=bob).text
+    context = owner.post("/api/context", json={"query": "Where is the office?"}, headers=bob)
+    assert "Berlin" not in context.text
+
+
+def test_a_token_ends_and_is_revoked_without_a_restart(owner: TestClient, token: Token, config: Config) -> None:
+    bob = token("bob:r", name="bob")
+    late = token("bob:r", name="late", expires_at=datetime.now(UTC) + timedelta(seconds=3600))
+    assert owner.get("/api/me", headers=bob).status_code == 200
+    file = config.home / "tokens.json"
+    shape = json.loads(file.read_text())
+    shape["tokens"][1]["expires_at"] = "2020-01-01T00:00:00.000Z"
+    file.write_text(json.dumps(shape))
+    assert owner.get("/api/me", headers=late).status_code == 401
+    tokens.revoke(config.home, "bob")
+    assert owner.get("/api/me", headers=bob).status_code == 401
+
+
+def test_when_a_token_was_last_used_is_written_down(config: Config, token: Token) -> None:
+    bob = token("bob:r", name="bob")
+    with TestClient(build(config, Options(port=8765)), base_url=BASE) as api:
+        api.get("/api/me", headers=bob)
+    assert tokens.read(config.home)[0].last_used_at is not None
+
+
+def test_no_token_is_in_a_log_and_no_content(owner: TestClient, token: Token, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    bob = token("bob:rw")
+    create(owner, "a private plan", headers=bob)
+    owner.get("/api/memories?q=private", headers=bob)
+    owner.get("/api/memories?limit=private", headers=bob)
+    assert "private" not in caplog.text.replace("HTTP Request", "") or "httpx" in caplog.text
+    assert bob["authorization"] not in caplog.text
+
+
+# --- browsers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_browser_signs_in_with_a_token(nobody: TestClient, config: Config, token: Token) -> None:
+    assert nobody.post("/login", json={"token": "mem_wrong_wrong"}).status_code == 401
+    answer = nobody.post("/login", json={"token": token("bob:rw", name="bob")["authorization"][7:]})
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("memories_8765=")
+    assert {"httponly", "samesite=strict", "path=/"} <= {part.strip().lower() for part in cookie.split(";")}
+    assert nobody.get("/api/me").json()["name"] == "bob"
+    assert create(nobody).status_code == 403  # it does not say from where it comes
+    assert create(nobody, headers={"origin": BASE}).status_code == 201
+    assert create(nobody, headers={"origin": "http://evil.example"}).status_code == 403
+    assert create(nobody, headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    tokens.revoke(config.home, "bob")
+    assert nobody.get("/api/me").status_code == 401
+
+
+def test_a_cookie_of_another_server_or_time_is_none(
+    nobody: TestClient, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody.post("/login", json={"token": tokens.own(config.home)})
+    value = nobody.cookies["memories_8765"]
+    assert nobody.get("/api/me").status_code == 200
+    other = TestClient(build(config, Options(port=9999)), base_url="http://127.0.0.1:9999")
+    with other:
+        other.cookies.set("memories_9999", value)
+        assert other.get("/api/me").status_code == 401
+    said, _, signature = value.partition(".")
+    for forged in (f"{said[:-2]}AA.{signature}", f"{said}.{signature[:-2]}AA", said, f".{signature}", "."):
+        nobody.cookies.set("memories_8765", forged, domain="127.0.0.1")
+        assert nobody.get("/api/me", headers={"cookie": f"memories_8765={forged}"}).status_code == 401
+    now = access.time.time()
+    monkeypatch.setattr(access.time, "time", lambda: now + access.SESSION_SECONDS + 1)
+    nobody.cookies.clear()
+    assert nobody.get("/api/me", headers={"cookie": f"memories_8765={value}"}).status_code == 401
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_asks_too_often_waits(owner: TestClient, token: Token, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "BURST", 3.0)
+    monkeypatch.setattr(access, "RATE", 0.0)
+    bob, ann = token("bob:r", name="bob"), token("ann:r", name="ann")
+    answers = [owner.get("/api/me", headers=bob) for _ in range(5)]
+    assert [answer.status_code for answer in answers] == [200] * 3 + [429] * 2
+    assert answers[-1].headers["retry-after"] == "1"
+    assert owner.get("/api/me", headers=ann).status_code == 200
+
+
+def test_who_guesses_tokens_waits(nobody: TestClient) -> None:
+    found = {nobody.get("/api/me", headers={"authorization": "Bearer mem_guess_guess"}).status_code for _ in range(60)}
+    assert found == {401, 429}
+
+
+def test_every_answer_has_the_headers_that_keep_browsers_from_harm(owner: TestClient) -> None:
+    for path in ("/health", "/api/memories", "/nowhere", "/openapi.json"):
+        headers = owner.get(path).headers
+        for name, value in guard.HEADERS:
+            assert headers[name.decode()] == value.decode()
+    assert "access-control-allow-origin" not in owner.get("/health", headers={"origin": BASE}).headers
+
+
+# --- whole stores ----------------------------------------------------------------------------------------------------
+
+
+def test_an_export_of_somebody_else_waits_for_review(owner: TestClient, token: Token) -> None:
+    create(owner, "Bob likes tea", headers=token("bob:admin", name="one"))
+    lines = owner.get("/api/export?namespace=bob").text.replace('"bob"', '"ann"')
+    kind = {"content-type": "application/x-ndjson"}
+    answer = owner.post("/api/import", content=lines, headers={**token("ann:rw", name="two"), **kind})
+    assert answer.status_code == 400  # it was changed after it was written
+    own = owner.get("/api/export?namespace=bob", headers=token("bob:r", name="three")).text
+    back = owner.post("/api/import?namespace=bob", content=own, headers={**token("bob:rw", name="four"), **kind})
+    assert (back.status_code, back.json()["trusted"]) == (200, False)
+
+
+def test_an_import_may_be_larger_than_other_bodies(owner: TestClient) -> None:
+    with_blanks = owner.get("/api/export").text + "\n" * 3_000_000
+    kind = {"content-type": "application/x-ndjson"}
+    assert owner.post("/api/import", content=with_blanks, headers=kind).status_code in (200, 400)
+    assert (
+        owner.post("/api/memories", content=b" " * 1_100_000, headers={"content-type": "application/json"}).status_code
+        == 413
+    )

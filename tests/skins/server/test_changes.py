@@ -1,0 +1,103 @@
+"""The stream of changes: who listens learns of every write, also of another process, and misses none."""
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from live_server import WAIT, Live, running
+from memories import Memories
+from memories.settings import Config
+from memories.skins.server import changes
+
+
+@pytest.fixture
+def live(config: Config) -> Iterator[Live]:
+    with running(config) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def listening(live: Live, *headers: str, query: str = "") -> Iterator[Iterator[dict[str, Any]]]:
+    """Give the events as they come."""
+    with contextlib.closing(socket.create_connection(("127.0.0.1", live.port), timeout=WAIT)) as line:
+        line.sendall(live.head(f"GET /api/changes{query} HTTP/1.1", *headers))
+        with line.makefile("rb") as stream:
+            yield _events(stream)
+
+
+def _events(stream: Any) -> Iterator[dict[str, Any]]:
+    event: dict[str, Any] = {}
+    for raw in stream:
+        name, _, value = raw.decode().rstrip("\r\n").partition(": ")
+        if name in ("id", "event"):
+            event[name] = value
+        elif name == "data":
+            event["data"] = json.loads(value)
+        elif not name and "data" in event:
+            yield event
+            event = {}
+
+
+def test_a_write_of_another_process_is_told(live: Live, config: Config) -> None:
+    with listening(live) as events:
+        assert next(events)["event"] == "ready"
+        with Memories(config=config) as other:
+            made = other.create("Deploys happen on Tuesdays").memory
+            assert made is not None
+            other.delete(made.id)
+        told = [next(events)["data"] for _ in range(2)]
+    assert [each["changes"][0]["action"] for each in told] == ["create", "delete"]
+    assert {each["changes"][0]["id"] for each in told} == {made.id}
+    assert "Tuesdays" not in json.dumps(told)
+
+
+def test_what_was_missed_is_sent_after_a_reconnection(live: Live, config: Config) -> None:
+    with listening(live) as events:
+        last = next(events)["id"]
+    with Memories(config=config) as other:
+        for number in range(3):
+            other.create(f"Fact number {number}", force=True)
+    with listening(live, f"Last-Event-ID: {last}") as events:
+        assert next(events)["event"] == "ready"
+        found = [next(events) for _ in range(3)]
+    assert [each["data"]["number"] for each in found] == [1, 2, 3]
+    with listening(live, f"Last-Event-ID: {found[1]['id']}") as events:
+        next(events)
+        assert next(events)["data"]["number"] == 3
+
+
+def test_who_missed_too_much_is_told_to_read_anew(live: Live, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "MAX_MISSED", 2)
+    with Memories(config=config) as other:
+        for number in range(4):
+            other.create(f"Fact number {number}", force=True)
+    with listening(live, "Last-Event-ID: shared:0") as events:
+        next(events)
+        assert next(events)["event"] == "reset"
+
+
+def test_only_what_the_token_reads_is_told(live: Live, config: Config, token: Any) -> None:
+    live.token = token("bob:r")["authorization"].removeprefix("Bearer ")
+    with listening(live) as events:
+        assert next(events)["data"]["namespaces"] == ["bob"]
+        for namespace in ("ann", "shared", "bob"):
+            with Memories(config=config, namespace=namespace) as other:
+                other.create(f"Of {namespace}")
+        assert next(events)["data"]["namespace"] == "bob"
+
+
+@pytest.mark.parametrize("wrong", ["x", "shared:", "shared:-1", ":", "shared:1;bob:2"])
+def test_an_id_that_was_never_sent_is_refused(live: Live, wrong: str) -> None:
+    assert live.ask("GET", "/api/changes", **{"Last-Event-ID": wrong})[0] == 400
+
+
+def test_streams_do_not_keep_the_server_from_stopping(config: Config) -> None:
+    with contextlib.ExitStack() as open_streams:
+        with running(config) as live:
+            events = open_streams.enter_context(listening(live))
+            assert next(events)["event"] == "ready"
+        assert list(events) == []
