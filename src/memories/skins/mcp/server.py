@@ -110,6 +110,7 @@ def serving(tools: Tools, *, read_only: bool = False) -> MCPServer:
         version=__version__,
         instructions=INSTRUCTIONS,
         tools=[_tool(getattr(tools, name), *known) for name, known in offered.items()],
+        log_level="WARNING",  # the SDK sets logging up for the process
     )
     _add_resources(built, tools)
     _add_prompts(built, tools, read_only=read_only)

@@ -1,0 +1,71 @@
+"""Searches over the HTTP API: what they take in a client, beside the same searches in the process itself."""
+
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+import uvicorn
+
+from memories import Config, Memories
+from memories.skins import tokens
+from memories.skins.server.app import Options, build
+from memories.skins.server.protocol import Protocol
+
+
+class Searched(NamedTuple):
+    """What searches took, in milliseconds.
+
+    Attributes:
+        api: The median and the 95th percentile over HTTP, one connection that is kept.
+        inside: The same in one process, without a server.
+    """
+
+    api: tuple[float, float]
+    inside: tuple[float, float]
+
+
+def searches(config: Config, queries: Sequence[str]) -> Searched:
+    """Measure the same queries both ways, one after the other so that a busy machine slows both.
+
+    Args:
+        config: Names the store and the embedder.
+        queries: What is asked; the first one warms both up.
+    """
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    settings = uvicorn.Config(build(config, Options(port=port)), http=Protocol, ws="none", log_level="warning")
+    server = uvicorn.Server(settings)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    line = http.client.HTTPConnection("127.0.0.1", port)
+    headers = {"Authorization": f"Bearer {tokens.own(config.home)}"}
+    api: list[float] = []
+    inside: list[float] = []
+    with Memories(config=config) as memories:
+        for query in queries:
+            begun = time.perf_counter()
+            line.request("GET", f"/api/memories?q={quote(query)}", headers=headers)
+            answer = line.getresponse()
+            answer.read()
+            if answer.status != 200:
+                raise RuntimeError(f"the server answered {answer.status}")
+            api.append(time.perf_counter() - begun)
+            begun = time.perf_counter()
+            memories.search(query)
+            inside.append(time.perf_counter() - begun)
+    line.close()
+    server.should_exit = True
+    thread.join()
+    return Searched(_told(api[1:]), _told(inside[1:]))
+
+
+def _told(seconds: Sequence[float]) -> tuple[float, float]:
+    middle, late = np.percentile(np.array(seconds) * 1000, [50, 95])
+    return round(float(middle), 2), round(float(late), 2)
