@@ -57,10 +57,9 @@ class Principal(NamedTuple):
         Args:
             default: That of the server.
         """
-        if self.level(default):
-            return default
-        named = [name for name in self.grants if name not in (tokens.ALL, SHARED)]
-        return named[0] if named else SHARED
+        named = [name for name in self.grants if name != tokens.ALL]
+        best = max((default, *named), key=lambda name: (min(self.level(name), 2), name != SHARED))
+        return best if self.level(best) else default
 
     def require(self, scope: str, namespace: str | None = None) -> None:
         """Refuse what it may not do.
