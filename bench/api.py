@@ -23,10 +23,14 @@ class Searched(NamedTuple):
     Attributes:
         api: The median and the 95th percentile over HTTP, one connection that is kept.
         inside: The same in one process, without a server.
+        api_cpu: CPU time of one search over HTTP, of client and server together, which a busy machine changes less.
+        inside_cpu: CPU time of one inside.
     """
 
     api: tuple[float, float]
     inside: tuple[float, float]
+    api_cpu: float
+    inside_cpu: float
 
 
 def searches(config: Config, queries: Sequence[str]) -> Searched:
@@ -48,22 +52,26 @@ def searches(config: Config, queries: Sequence[str]) -> Searched:
     headers = {"Authorization": f"Bearer {tokens.own(config.home)}"}
     api: list[float] = []
     inside: list[float] = []
+    api_cpu: list[float] = []
+    inside_cpu: list[float] = []
     with Memories(config=config) as memories:
         for query in queries:
-            begun = time.perf_counter()
+            begun, worked = time.perf_counter(), time.process_time()
             line.request("GET", f"/api/memories?q={quote(query)}", headers=headers)
             answer = line.getresponse()
             answer.read()
             if answer.status != 200:
                 raise RuntimeError(f"the server answered {answer.status}")
             api.append(time.perf_counter() - begun)
-            begun = time.perf_counter()
+            api_cpu.append(time.process_time() - worked)
+            begun, worked = time.perf_counter(), time.process_time()
             memories.search(query)
             inside.append(time.perf_counter() - begun)
+            inside_cpu.append(time.process_time() - worked)
     line.close()
     server.should_exit = True
     thread.join()
-    return Searched(_told(api[1:]), _told(inside[1:]))
+    return Searched(_told(api[1:]), _told(inside[1:]), _told(api_cpu[1:])[0], _told(inside_cpu[1:])[0])
 
 
 def _told(seconds: Sequence[float]) -> tuple[float, float]:

@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -66,6 +66,17 @@ def statuses(line: socket.socket) -> list[int]:
     return [int(part.split()[0]) for part in everything(line).split(b"HTTP/1.1 ")[1:]]
 
 
+class Serving(uvicorn.Server):
+    """Ends streams before it waits for connections, as `memory serve` does."""
+
+    ending: Callable[[], None]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop."""
+        self.ending()
+        await super().shutdown(sockets)
+
+
 @contextlib.contextmanager
 def running(config: Config, options: Options | None = None, **settings: Any) -> Iterator[Live]:
     """Run a server while inside."""
@@ -73,7 +84,8 @@ def running(config: Config, options: Options | None = None, **settings: Any) -> 
     port = listening.getsockname()[1]
     app = build(config, (options or Options())._replace(port=port))
     given = {"http": Protocol, "ws": "none", "log_level": "critical", "loop": "asyncio", "timeout_keep_alive": 2}
-    server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=3, **(given | settings)))
+    server = Serving(uvicorn.Config(app, timeout_graceful_shutdown=3, **(given | settings)))
+    server.ending = app.state.server.end_streams
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     until = time.monotonic() + WAIT

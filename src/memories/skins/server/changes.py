@@ -14,6 +14,7 @@ from memories.skins.server.problems import Refused
 from memories.skins.server.routes import Call, Route
 from memories.skins.server.server import Server
 from memories.stores.chain import CHAIN, chain_of
+from memories.validate import namespace as checked_namespace
 
 POLL_SECONDS = 0.5
 PING_SECONDS = 15.0
@@ -117,7 +118,7 @@ def _parse(text: str, now: Seen) -> Seen:
         namespace, _, position = part.strip().rpartition(":")
         if not (position.isascii() and position.isdigit() and len(position) <= 15):
             raise InvalidInput("Last-Event-ID is none that this server has sent")
-        if namespace in seen:
+        if checked_namespace(namespace) in seen:
             seen[namespace] = min(int(position), now[namespace])
     return seen
 
