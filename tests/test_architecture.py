@@ -28,7 +28,7 @@ MODULES = [
 # socket what the command and MCP answer. Of the stores, Chroma and Qdrant need the
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
-    "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay
+    "memories": """errors languages < text unseen batches dates disk < events origin redaction < logs models < validate decay
         trust < times settings < config < ids http_client < stores < embedders versions turns < lookup <
         conversations where < write search < transfer < service_turns < service < identity < agent < skins <
         __main__ langgraph""",

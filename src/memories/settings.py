@@ -103,6 +103,7 @@ class Config(NamedTuple):
     token: Secret | None
     token_file: Path | None
     plain_http: bool
+    events: str
     sources: Mapping[str, str]
     identity: str | None = None
     redact_rules: "tuple[Rule, ...]" = ()
@@ -309,5 +310,7 @@ SETTINGS = (
     Setting("token_file", "MEMORY_TOKEN_FILE", None, _folder, "file with that token, which only you can read"),
     Setting("plain_http", "MEMORY_PLAIN_HTTP", False, _yes_or_no,
             "true: memories and the token may cross a network unencrypted"),
+    Setting("events", "MEMORY_EVENTS", "on", _one_of("on", "off", "content"),
+            "note figures of each operation in events.jsonl: on; content, also texts, redacted; or off"),
 )
 # fmt: on

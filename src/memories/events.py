@@ -1,0 +1,194 @@
+"""What was done with the memory, one JSON line an operation, in `HOME/events.jsonl`: figures, never what anybody wrote.
+
+A line has no id of a memory, conversation or turn and no word of a query, so erasing one leaves nothing behind here.
+Noting is only a statistic: it never fails an operation. `problem` tells why it can't be done, for `memory doctor`.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memories.disk import CREATING, make_folder, replacing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+try:
+    import fcntl
+except ImportError:  # Windows: an open file can't be renamed there, so that nobody loses what another one rotates
+    fcntl = None  # type: ignore[assignment]
+
+FILE = "events.jsonl"
+MAX_BYTES = 8 << 20  # of one file: about 40,000 operations
+KEPT = 4  # older files: `events.1.jsonl` is the newest of them
+MAX_TEXT = 120  # characters of a figure that is a text
+MAX_CONTENT = 500  # characters of what was asked or written, if that is kept
+OFF, ON, CONTENT = "off", "on", "content"
+
+_BEGIN = b'{"at":"'
+
+Figure = str | int | float | None
+
+
+def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) -> None:
+    """Append what was done; what can't be written is lost, and `memory doctor` says so.
+
+    The usual figures are `namespace`, `agent`, `project`, `channel`, `ms` (how long it took), `results`, `written`,
+    `tokens` (how many were given to a model) and `outcome`, which is "ok" or the name of an error.
+
+    Args:
+        home: The folder of the settings; it is made if it is missing.
+        operation: What was done, such as `search`.
+        setting: `events` of the settings: `off`, `on`, or `content`, without which a figure `content` is left out.
+        **figures: Numbers and names; None is left out, a long text is cut. `content` has to be redacted already.
+    """
+    if setting == OFF:
+        return
+    if setting != CONTENT:
+        figures.pop(CONTENT, None)
+    with contextlib.suppress(OSError):
+        append(home, operation, figures)
+
+
+def append(home: Path, operation: str, figures: dict[str, Figure]) -> None:
+    """Do what `note` does, and raise what stands against it.
+
+    Raises:
+        OSError: The file can't be written.
+    """
+    line = _line(operation, figures)
+    fd = _open(home)
+    try:
+        size = _size(fd)
+        written = os.write(fd, line)  # once: two writers' lines never mix
+        if written < len(line):
+            raise OSError(errno.ENOSPC, "only a part of a line could be written: the disk is full")
+        if size > MAX_BYTES:
+            _rotate(home, fd)
+    finally:
+        os.close(fd)
+
+
+def problem(home: Path) -> str:
+    """Return why operations can't be noted; empty if they can. It notes that it was asked."""
+    try:
+        append(home, "doctor", {"outcome": "ok"})
+    except OSError as exc:
+        return f"{home / FILE}: {exc.strerror or exc}"
+    return ""
+
+
+def files(home: Path) -> list[Path]:
+    """Return the files that there are, the oldest first."""
+    named = [*(_old(home, number) for number in range(KEPT, 0, -1)), home / FILE]
+    return [path for path in named if path.is_file()]
+
+
+def read(home: Path, since: str = "") -> Iterator[dict[str, Any]]:
+    """Yield what was noted, oldest first; a line that is not whole is left out.
+
+    Args:
+        home: The folder of the settings.
+        since: Only what was noted at this time or later, as `2026-11-22T13:40:00.000Z`.
+    """
+    for path in files(home):
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:  # it may be rotated away meanwhile
+            for line in stream:
+                begin = len(_BEGIN)
+                if since and line[begin : begin + len(since)] < since.encode():
+                    continue
+                if event := _event(line):
+                    yield event
+
+
+def forget(home: Path, gone: "Callable[[dict[str, Any]], bool]") -> int:
+    """Remove events for good, such as those of a namespace that is erased; return how many.
+
+    Args:
+        home: The folder of the settings.
+        gone: Whether an event goes.
+
+    Raises:
+        OSError: A file can't be written anew.
+    """
+    removed = 0
+    with contextlib.suppress(FileNotFoundError):
+        fd = os.open(home / FILE, os.O_RDWR)
+        try:
+            _rotate(home, fd)  # nobody appends to the older ones
+        finally:
+            os.close(fd)
+    for path in files(home):
+        lines = path.read_bytes().splitlines(keepends=True)
+        left = [line for line in lines if (event := _event(line)) and not gone(event)]  # what is not whole goes too
+        removed += len(lines) - len(left)
+        if len(left) < len(lines) and path.name != FILE:
+            with replacing(path) as stream:
+                stream.writelines(left)
+    return removed
+
+
+def _line(operation: str, figures: dict[str, Figure]) -> bytes:
+    import json
+
+    now = time.time()
+    at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now * 1000) % 1000:03}Z"
+    event: dict[str, Figure] = {"at": at, "op": operation}
+    for name, value in figures.items():
+        most = MAX_CONTENT if name == CONTENT else MAX_TEXT
+        if value is not None:
+            event[name] = value[:most] if isinstance(value, str) else value
+    return json.dumps(event, separators=(",", ":")).encode() + b"\n"  # ASCII, so that no cut text can break it
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """Return the event of a line; of the line behind one that was cut, since the disk was full, that one."""
+    import json
+
+    for begin in (0, line.rfind(_BEGIN)):
+        with contextlib.suppress(ValueError):
+            event = json.loads(line[begin:])
+            if isinstance(event, dict) and isinstance(event.get("op"), str) and isinstance(event.get("at"), str):
+                return event
+    return None
+
+
+def _open(home: Path) -> int:
+    flags = CREATING | os.O_APPEND | os.O_RDWR | getattr(os, "O_NONBLOCK", 0)  # a pipe keeps nobody waiting
+    try:
+        return os.open(home / FILE, flags, 0o600)
+    except FileNotFoundError:
+        make_folder(home)
+        return os.open(home / FILE, flags, 0o600)
+
+
+def _size(fd: int) -> int:
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
+    return found.st_size
+
+
+def _old(home: Path, number: int) -> Path:
+    return home / f"events.{number}.jsonl"
+
+
+def _rotate(home: Path, fd: int) -> None:
+    """Give the file, which is open, the name of an old one; whoever comes second finds that it has been done."""
+    path = home / FILE
+    if fcntl is not None:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this file: another one does it just now
+        except BlockingIOError:
+            return
+        if not (path.exists() and path.stat().st_ino == os.fstat(fd).st_ino):
+            return
+    for number in range(KEPT - 1, 0, -1):
+        with contextlib.suppress(FileNotFoundError):
+            _old(home, number).replace(_old(home, number + 1))
+    path.replace(_old(home, 1))
