@@ -6,17 +6,19 @@ Noting is only a statistic: it never fails an operation. `problem` tells why it 
 
 import contextlib
 import errno
+import functools
 import os
 import stat
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from memories.disk import CREATING, make_folder, replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from memories.settings import Config
 
 try:
     import fcntl
@@ -32,7 +34,19 @@ OFF, ON, CONTENT = "off", "on", "content"
 
 _BEGIN = b'{"at":"'
 
+# The verbs of `Memories` that are noted, by another name where that of the command is shorter; those that write.
+_READS = {
+    "get": "", "list": "", "search": "", "explain": "search", "history": "", "tags": "", "status": "", "log": "",
+    "namespaces": "", "tail_turns": "turns", "turns": "", "list_conversations": "conversations",
+}  # fmt: skip
+WRITES = {
+    "create_many": "create", "update": "", "reinforce": "", "delete": "", "restore": "", "forget": "",
+    "delete_where": "delete", "forget_where": "forget", "tag_where": "tag", "rollback": "", "add_turns": "",
+    "update_conversation": "", "forget_turns": "",
+}  # fmt: skip
+
 Figure = str | int | float | None
+Kind = TypeVar("Kind")
 
 
 def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) -> None:
@@ -53,6 +67,78 @@ def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) ->
         figures.pop(CONTENT, None)
     with contextlib.suppress(OSError):
         append(home, operation, figures)
+
+
+@contextlib.contextmanager
+def noting(config: "Config", operation: str, **figures: Figure) -> Iterator[dict[str, Figure]]:
+    """Note what is done inside, with how long it took and how it ended; more figures may be put into what it yields."""
+    began, known = time.perf_counter(), dict(figures)
+    known["outcome"] = "ok"
+    try:
+        yield known
+    finally:
+        if error := sys.exc_info()[0]:
+            known["outcome"] = error.__name__
+        known["ms"] = round((time.perf_counter() - began) * 1000, 2)
+        note(config.home, operation, setting=config.events, **{"namespace": config.namespace, **known})
+
+
+def observed(kind: type[Kind]) -> type[Kind]:
+    """Have each verb of a class like `Memories` noted, and what it says of reads written down after a write."""
+    for verb, name in {**_READS, **WRITES}.items():
+        setattr(kind, verb, _observed(getattr(kind, verb), verb, name or verb))
+    return kind
+
+
+def _observed(method: Callable[..., Any], verb: str, name: str) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def done(self: Any, *args: Any, **given: Any) -> Any:
+        config = self.config
+        if config.events == OFF:
+            return method(self, *args, **given)
+        with noting(config, name, **self.event_figures()) as known:
+            if config.events == CONTENT:
+                known[CONTENT] = _told(args, config)
+            known["project"] = _project(args, given)
+            result = method(self, *args, **given)
+            known["written" if verb in WRITES else "results"] = _counted(result)
+        return result
+
+    return done
+
+
+def _project(args: tuple[Any, ...], given: Mapping[str, Any]) -> str | None:
+    """Return the project that an operation names, if it names one."""
+    project = given.get("project") or (given.get("tags") or {}).get("project")
+    if project is None and args and isinstance(args[0], list) and args[0]:
+        project = getattr(args[0][0], "tags", {}).get("project")  # of drafts
+    return project if isinstance(project, str) else None
+
+
+def _told(args: tuple[Any, ...], config: "Config") -> str | None:
+    """Return the text that an operation was given, without secrets."""
+    from memories.redaction.redactor import redact
+
+    first = args[0][0] if args and isinstance(args[0], list) and args[0] else args[0] if args else None
+    text = first if isinstance(first, str) else getattr(first, "content", None)
+    if not isinstance(text, str):
+        return None
+    return redact(text[: 8 * MAX_CONTENT], personal=config.redact == "pii", own=config.redact_rules).text
+
+
+def _counted(result: Any) -> int:
+    """Return how much came back, or how much was written."""
+    if isinstance(result, list):
+        return sum(bool(getattr(each, "stored", True)) for each in result)
+    for name in ("memories", "hits", "versions", "counts"):  # of a page, an explanation, a history, a change of many
+        found = getattr(result, name, None)
+        if isinstance(found, Mapping):
+            return 0 if result.dry_run else sum(found.values())
+        if isinstance(found, tuple):
+            return len(found)
+    if isinstance(result, tuple | dict) and not hasattr(result, "_fields"):
+        return len(result)
+    return 1
 
 
 def append(home: Path, operation: str, figures: dict[str, Figure]) -> None:
@@ -106,7 +192,7 @@ def read(home: Path, since: str = "") -> Iterator[dict[str, Any]]:
                     yield event
 
 
-def forget(home: Path, gone: "Callable[[dict[str, Any]], bool]") -> int:
+def forget(home: Path, gone: Callable[[dict[str, Any]], bool]) -> int:
     """Remove events for good, such as those of a namespace that is erased; return how many.
 
     Args:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from memories import validate, versions
 from memories.config import load_config
 from memories.errors import InvalidInput, NotFound
+from memories.events import observed
 from memories.ids import parse_id
 from memories.lookup import Lookup, known_at, narrowed, order_by, waiting, with_global, written
 from memories.models import SHARED, Draft, Forgotten, History, LogCheck, LogEntry, Memory, Moment, Page, Status
@@ -42,6 +43,7 @@ def _clock() -> datetime:
     return datetime.now(UTC)
 
 
+@observed
 class Memories(ConversationVerbs):
     """Stores statements, finds them again by meaning and by word, keeps every version, and loses none.
 
@@ -103,6 +105,7 @@ class Memories(ConversationVerbs):
         self._write_as(client)
 
     def _write_as(self, client: tuple[str, str] | None) -> None:
+        self._agent = client[0] if client else self.config.identity
         identity = self.config.identity or self.namespace
 
         @functools.lru_cache(maxsize=8)
@@ -685,6 +688,10 @@ class Memories(ConversationVerbs):
         self.close()
 
     # --- inside ----------------------------------------------------------------------------------------------------
+
+    def event_figures(self) -> dict[str, str | None]:
+        """Return who works with this memory and how, for `events`."""
+        return {"namespace": self.namespace, "agent": self._agent, "channel": self._channel}
 
     def _selector(
         self,

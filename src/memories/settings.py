@@ -104,6 +104,16 @@ class Config(NamedTuple):
     token_file: Path | None
     plain_http: bool
     events: str
+    rank: str
+    freshness_decay_rate: float
+    freshness_min: float
+    freshness_fresh: float
+    freshness_stale: float
+    access_boost_rate: float
+    access_boost_max: float
+    relevance_threshold_fresh: float
+    relevance_threshold_normal: float
+    relevance_threshold_stale: float
     sources: Mapping[str, str]
     identity: str | None = None
     redact_rules: "tuple[Rule, ...]" = ()
@@ -129,6 +139,19 @@ def _unit(text: str) -> float:
         return validate.unit(float(text), "it")
     except ValueError:
         raise ValueError("must be a number from 0 to 1") from None
+
+
+def _number(least: float, most: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not least <= number <= most:
+            raise ValueError(f"must be a number from {least:g} to {most:g}")
+        return number
+
+    return parse
 
 
 def _hours(text: str) -> float:
@@ -312,5 +335,23 @@ SETTINGS = (
             "true: memories and the token may cross a network unencrypted"),
     Setting("events", "MEMORY_EVENTS", "on", _one_of("on", "off", "content"),
             "note figures of each operation in events.jsonl: on; content, also texts, redacted; or off"),
+    Setting("rank", "MEMORY_RANK", "relevance", _one_of("relevance", "similarity"),
+            "order of memories: relevance heeds their age and use, similarity does not"),
+    Setting("freshness_decay_rate", "FRESHNESS_DECAY_RATE", 0.02, _number(0, 1000),
+            "freshness of a decaying memory is 1 / (1 + this * days)"),
+    Setting("freshness_min", "FRESHNESS_MIN", 0.9, _unit, "the least factor of a score for age; 1 leaves age out"),
+    Setting("freshness_fresh", "FRESHNESS_FRESH", 0.8, _unit, "freshness from which a memory that was read is fresh"),
+    Setting("freshness_stale", "FRESHNESS_STALE", 0.5, _unit,
+            "freshness below which a memory that was never read is stale"),
+    Setting("access_boost_rate", "ACCESS_BOOST_RATE", 0.002, _number(0, 1000),
+            "what each read adds to the factor of a score for use"),
+    Setting("access_boost_max", "ACCESS_BOOST_MAX", 1.02, _number(1, 1000),
+            "the largest factor of a score for use; 1 leaves use out"),
+    Setting("relevance_threshold_fresh", "RELEVANCE_THRESHOLD_FRESH", 0.70, _unit,
+            "least calibrated similarity of a fresh memory that shares no word with the query"),
+    Setting("relevance_threshold_normal", "RELEVANCE_THRESHOLD_NORMAL", 0.75, _unit,
+            "the same of one that is neither fresh nor stale"),
+    Setting("relevance_threshold_stale", "RELEVANCE_THRESHOLD_STALE", 0.85, _unit,
+            "the same of a stale one, also if it shares a few words"),
 )
 # fmt: on

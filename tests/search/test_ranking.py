@@ -11,7 +11,6 @@ from memories.models import DecayPolicy
 from memories.search.calibration import calibrated, uncalibrated
 from memories.search.noise import FAMILIAR_MARGIN, NEAR_BEST, Sense, makes_sense, noise_bounds, noise_floor
 from memories.search.ranking import (
-    ACCESS_CAP,
     FULL_WORDS,
     STANDALONE,
     WEIGHTS,
@@ -24,6 +23,7 @@ from memories.search.ranking import (
     fused,
     rank,
 )
+from memories.search.relevance import Relevance
 
 SIGNS = ("named", "date", "told_date", "tells_when", "aside", "question", "brevity")
 FOR = {"named", "date", "told_date", "tells_when"}
@@ -31,7 +31,7 @@ FOR = {"named", "date", "told_date", "tells_when"}
 
 def found(similarity: float | None = 0.5, words: float = 1.0, *, date: float = 0.0, **changes: Any) -> Features:
     """A memory."""
-    return Features(Evidence.standalone(words, similarity, date), **changes)
+    return Features(Evidence.standalone(words, similarity, date), **({"name": "memory"} | changes))
 
 
 def said(**changes: Any) -> Features:
@@ -85,14 +85,75 @@ def test_age_counts_against_what_decays_only() -> None:
     [fresh, old] = rank([found(decay_policy=DecayPolicy.CONTEXTUAL, age_days=50), found(age_days=5000)], rules())
     assert (fresh.row, fresh.freshness) == (1, 1.0)
     assert (old.row, old.freshness) == (0, 0.5)
-    assert old.score == pytest.approx(fresh.score / 2)
+    assert old.score == pytest.approx(fresh.score * 0.95)  # half of what age may take
     assert only(found(decay_policy=DecayPolicy.REINFORCEABLE, age_days=-3)).freshness == 1.0
 
 
 def test_reads_settle_a_tie_and_no_more() -> None:
     assert order(found(), found(accesses=5)) == [1, 0]
     assert order(found(0.6), found(0.5, accesses=1_000_000)) == [0, 1]
-    assert only(found(accesses=1_000_000)).boost == ACCESS_CAP
+    assert only(found(accesses=1_000_000)).boost == Relevance().most_boost
+
+
+def test_age_buries_nothing_that_answers_better() -> None:
+    old = found(0.8, decay_policy=DecayPolicy.CONTEXTUAL, age_days=100_000)
+    assert order(*[found(0.5, accesses=1_000)] * 9, old)[0] == 9
+
+
+def test_without_relevance_age_and_use_do_not_count() -> None:
+    old, used = found(0.51, decay_policy=DecayPolicy.CONTEXTUAL, age_days=5_000), found(0.5, accesses=1_000)
+    assert order(used, old) == [0, 1]
+    assert order(used, old, relevance=None) == [1, 0]
+    [first, _] = rank([old, used], rules(relevance=None))
+    assert (first.freshness, first.boost, first.threshold) == (1.0, 1.0, 0.0)
+
+
+def test_what_is_pinned_does_not_age() -> None:
+    aged = {"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 5_000}
+    assert order(found(**aged), found(**aged, pinned=True)) == [1, 0]
+    assert only(found(**aged, pinned=True)).threshold == Relevance().thresholds[0]
+
+
+SCALE = (20.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "threshold"),
+    [
+        ({"accesses": 1}, 0.70),
+        ({}, 0.75),
+        ({"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 49}, 0.75),
+        ({"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 51}, 0.85),
+        ({"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 51, "accesses": 1}, 0.75),
+        ({"age_days": 10_000}, 0.75),
+    ],
+)
+def test_age_and_use_decide_how_similar_a_memory_must_be(candidate: dict[str, Any], threshold: float) -> None:
+    """On the calibrated scale, which means the same for every model; what shares no word has nothing but that."""
+    enough, clear = uncalibrated(threshold, *SCALE), found(0.7, 0.0)
+    [_, above] = rank([clear, found(enough + 0.001, 0.0, **candidate)], rules(curve=SCALE))
+    [_, below] = rank([clear, found(enough - 0.001, 0.0, **candidate)], rules(curve=SCALE))
+    assert (above.dropped, below.threshold) == ("", threshold)
+    assert below.dropped == f"calibrated similarity is below its threshold of {threshold:.2f}"
+    assert order(clear, found(enough - 0.001, 0.0, **candidate), curve=SCALE, relevance=None) == [0, 1]
+
+
+def test_where_nothing_is_clear_only_what_is_stale_is_left_out() -> None:
+    unclear = uncalibrated(0.6, *SCALE)
+    stale = {"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 400}
+    assert order(found(unclear, 0.0), found(unclear, 0.0, accesses=1), curve=SCALE) == [1, 0]
+    assert order(found(unclear, 0.0, **stale), curve=SCALE) == []
+    assert order(found(unclear, 0.0, **stale, accesses=1), curve=SCALE) == [0]
+    assert order(found(unclear, 0.0, **stale, pinned=True), curve=SCALE) == [0]
+
+
+def test_words_speak_for_a_memory_below_its_threshold_and_few_of_them_not_for_a_stale_one() -> None:
+    stale = {"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 400}
+    assert order(found(0.3, 1.0), found(0.6, 8.0), curve=SCALE) == [1, 0]
+    assert order(found(0.3, 3.9, **stale), found(0.6, 8.0), curve=SCALE) == [1]
+    assert order(found(0.3, 4.1, **stale), found(0.6, 8.0), curve=SCALE) == [1, 0]
+    assert order(found(0.3, 1.0, **stale, on_date=True), found(0.6, 8.0), curve=SCALE) == [1, 0]
+    assert order(found(0.3, 1.0, **stale, verbatim=True), found(0.6, 8.0), curve=SCALE) == [0, 1]
 
 
 def test_scores_are_at_most_1() -> None:

@@ -145,7 +145,7 @@ def _features(record: Record, query: Query, evidence: Evidence, near: float) -> 
         evidence,
         confidence=versions.confidence(record, query.judged_at, query.half_life_hours),
         decay_policy=versions.decay_policy(record),
-        age_days=(query.judged_at - record.created_at).total_seconds() / 86_400,
+        age_days=(query.judged_at - versions.aging_from(record, query.judged_at)).total_seconds() / 86_400,
         accesses=record.accesses,
         readable=readable,
         on_date=on_date,

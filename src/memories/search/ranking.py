@@ -7,18 +7,17 @@ Words and similarity are each a weighted mean over three scales: the text itself
     similarity = mean of own, window, session
     fused      = (words + weight × similarity + Σ signs / unit) / (1 + weight)     unit = sum of the word weights;
                  for a memory the weight is 1.4 times as large
-    freshness  = 1 / (1 + rate × age in days)         for memories that decay, else 1
-    boost      = 1 + rate × accesses, capped
-    score      = fused × freshness × boost
+    score      = fused × the factor for age and use of a memory; see `relevance`
 
-`WEIGHTS` has the weights of the means, the signs, and where the numbers come from. Freshness and boost are Decision 5
-of the identity specification.
+`WEIGHTS` has the weights of the means, the signs, and where the numbers come from.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from memories.models import DecayPolicy
+from memories.search.calibration import uncalibrated
+from memories.search.relevance import FRESH, STALE, Relevance, boost, condition, factor, freshness
 
 
 class Weights(NamedTuple):
@@ -56,9 +55,7 @@ class Weights(NamedTuple):
 
 
 WEIGHTS = Weights()
-FRESHNESS_RATE = 0.02  # a decaying memory counts half after 50 days
-ACCESS_RATE = 0.002  # ten reads weigh 2 %: enough to settle a tie, too little to keep itself on top
-ACCESS_CAP = 1.02
+OWN_WORDS = 0.5  # share of the best words from which those of a stale memory speak for it, whatever it means
 FULL_WORDS = 4.0  # from this BM25 on, the best words count in full; one common word in a small store should not
 STANDALONE = 1.4  # factor on the weight of similarity for a memory: no turn beside it shares its words
 FULL_LENGTH = 20  # words from which a turn is not brief
@@ -116,8 +113,9 @@ class Features(NamedTuple):
         evidence: What speaks for it.
         confidence: How current it is, 0 to 1.
         decay_policy: Whether its age counts.
-        age_days: Since it was written.
+        age_days: Since it was written, or last reinforced if it heeds that.
         accesses: How often it was read.
+        pinned: Whether somebody wants it at hand: then it does not age.
         readable: Whether the embedder knows its language, so that its similarity alone can make it a hit.
         on_date: Whether it is from a day or month that the query names: then it needs no word in common.
         verbatim: Whether it says the very words of the query: then only what corrects it goes before it.
@@ -131,6 +129,7 @@ class Features(NamedTuple):
     decay_policy: DecayPolicy = DecayPolicy.STABLE
     age_days: float = 0.0
     accesses: int = 0
+    pinned: bool = False
     readable: bool = True
     on_date: bool = False
     verbatim: bool = False
@@ -151,6 +150,8 @@ class Rules(NamedTuple):
         limit: How many hits at most.
         include_corrected: Keep what another hit corrects.
         strangers: How similar two texts are that have nothing in common; a constant of the embedder.
+        relevance: How age and use count; None if they do not.
+        curve: Of the embedder's calibration, for the thresholds of `relevance`; None without similarities.
     """
 
     weight: float
@@ -161,6 +162,8 @@ class Rules(NamedTuple):
     limit: int
     include_corrected: bool = True
     strangers: float = 0.0
+    relevance: Relevance | None = Relevance()
+    curve: tuple[float, float] | None = None
 
 
 class Ranked(NamedTuple):
@@ -169,8 +172,9 @@ class Ranked(NamedTuple):
     Attributes:
         row: Its place in the sequence that was ranked.
         score: 0 to 1.
-        freshness: Its factor for age.
+        freshness: How fresh it is, 0 to 1.
         boost: Its factor for reads.
+        threshold: How similar it must be if its words do not speak for it, on the calibrated scale; 0 for a turn.
         dropped: Why it is no hit; empty for a hit.
     """
 
@@ -178,6 +182,7 @@ class Ranked(NamedTuple):
     score: float
     freshness: float
     boost: float
+    threshold: float
     dropped: str
 
 
@@ -242,6 +247,7 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     judged = [
         each._replace(dropped=noise or _why_not(candidates[each.row], rules, weakest, nearest)) for each in scored
     ]
+    judged = _at_thresholds(judged, candidates, best_words, rules)
     ordered: list[Ranked] = []
     hits = 0
     shown: set[str] = set()
@@ -288,16 +294,19 @@ def _corrections_first(
 
 
 def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> Ranked:
-    decays = candidate.decay_policy is not DecayPolicy.STABLE
-    freshness = 1 / (1 + FRESHNESS_RATE * max(0.0, candidate.age_days)) if decays else 1.0
-    boost = min(ACCESS_CAP, 1 + ACCESS_RATE * candidate.accesses)
-    score = float(fused(candidate.evidence, best_words, rules.weight))
+    score, relevance = float(fused(candidate.evidence, best_words, rules.weight)), rules.relevance
+    if relevance is None or not candidate.name:
+        return Ranked(index, score, 1.0, 1.0, 0.0, "")
+    policy = DecayPolicy.STABLE if candidate.pinned else candidate.decay_policy
+    fresh = freshness(candidate.age_days, relevance.decay_rate, policy)
+    used = boost(candidate.accesses, relevance.boost_rate, relevance.most_boost)
+    state = FRESH if candidate.pinned else condition(fresh, candidate.accesses, relevance)
     # Age and reads count for what a hit has above a stranger: where models hold all texts close, 2 % is much of it.
     weight = rules.weight * (STANDALONE if candidate.evidence.window_words is None else 1.0)
     common = 0.0 if candidate.evidence.similarity is None else rules.strangers * weight / (1 + weight)
     common = min(common, score)
-    score = common + (score - common) * freshness * boost
-    return Ranked(index, score, freshness, boost, "")
+    score = common + (score - common) * factor(fresh, used, relevance.least_freshness)
+    return Ranked(index, score, fresh, used, relevance.thresholds[state], "")
 
 
 def _why_not(candidate: Features, rules: Rules, weakest: float, nearest: float) -> str:
@@ -315,6 +324,36 @@ def _why_not(candidate: Features, rules: Rules, weakest: float, nearest: float) 
     if candidate.confidence < rules.min_confidence:
         return f"confidence {candidate.confidence:.2f} is below {rules.min_confidence:.2f}"
     return ""
+
+
+def _at_thresholds(
+    ranked: Sequence[Ranked], candidates: Sequence[Features], best_words: float, rules: Rules
+) -> list[Ranked]:
+    """Drop what neither its words nor, for its age and use, its similarity speak for enough.
+
+    Fresh and normal memories are dropped only beside one that means the answer clearly: where none does, the nearest
+    may still be what was asked for. What is stale has to be clear itself.
+    """
+    if rules.curve is None or rules.relevance is None:
+        return list(ranked)
+    relevance = rules.relevance
+    least = {each: uncalibrated(each, *rules.curve) for each in {place.threshold for place in ranked}}
+
+    def clear(place: Ranked) -> bool:
+        similarity = candidates[place.row].evidence.similarity
+        return similarity is None or similarity >= least[place.threshold]
+
+    beside_clear = any(place.threshold and not place.dropped and clear(place) for place in ranked)
+    judged = []
+    for place in ranked:
+        candidate = candidates[place.row]
+        old = not candidate.pinned and condition(place.freshness, candidate.accesses, relevance) == STALE
+        enough = OWN_WORDS * max(best_words, FULL_WORDS) if old else 0.0
+        spoken_for = candidate.on_date or candidate.verbatim or candidate.evidence.words > enough
+        weak = place.threshold and not place.dropped and not spoken_for and not clear(place)
+        reason = f"calibrated similarity is below its threshold of {place.threshold:.2f}"
+        judged.append(place._replace(dropped=reason) if weak and (old or beside_clear) else place)
+    return judged
 
 
 def _why_not_by_meaning(similarity: float | None, weakest: float, *, readable: bool) -> str:

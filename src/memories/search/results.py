@@ -165,6 +165,7 @@ class Found(NamedTuple):
             "confidence": features.confidence,
             "freshness": round(place.freshness, 4),
             "boost": round(place.boost, 4),
+            "threshold": place.threshold or None,
         }
         name = self._item(record).id if turn else record.ref.group
         return Considered(name, record.text, round(place.score, 4), numbers, place.dropped)

@@ -17,6 +17,7 @@ from memories.search import noise
 from memories.search.calibration import uncalibrated
 from memories.search.candidates import Gathered, Query, standalone, with_surroundings
 from memories.search.ranking import Features, Rules, rank
+from memories.search.relevance import Relevance
 from memories.search.results import Found
 from memories.settings import Config
 from memories.stores.protocol import Store, refuse_other_model
@@ -59,6 +60,8 @@ class SearchFilters(TypedDict, total=False):
         include_corrected: Whether a hit that another hit corrects is shown, behind that one; true by default.
         where: An expression of the filter language that each hit must meet.
         project: Only what belongs to this project, and memories that are valid in every one (the tag `global`).
+        rank: `relevance`, which heeds age and use of memories, or `similarity`, which does not; by default the setting
+            of that name.
     """
 
     scope: Scope
@@ -79,6 +82,7 @@ class SearchFilters(TypedDict, total=False):
     include_corrected: bool
     where: str | None
     project: str | Sequence[str] | None
+    rank: str | None
 
 
 class Search(NamedTuple):
@@ -92,6 +96,7 @@ class Search(NamedTuple):
         min_similarity: Least similarity of a hit, on the calibrated scale.
         include_corrected: Whether a hit that another hit corrects is shown.
         fits: For each collection that is narrowed by an expression, whether a record meets it.
+        relevance: How age and use count; None if they do not.
     """
 
     query: Query
@@ -101,6 +106,7 @@ class Search(NamedTuple):
     min_similarity: float
     include_corrected: bool
     fits: Mapping[Collection, Callable[[Record], bool]]
+    relevance: Relevance | None
 
 
 def search(
@@ -168,6 +174,24 @@ def parse(
         min_similarity=least,
         include_corrected=given.get("include_corrected", True),
         fits=fits,
+        relevance=_relevance(given.get("rank") or config.rank, config),
+    )
+
+
+def _relevance(order: str, config: Config) -> Relevance | None:
+    """Return how age and use count in an order; None if they do not."""
+    if order not in ("relevance", "similarity"):
+        raise InvalidInput(f'"{validate.shown(str(order))}" is no way to rank; use relevance or similarity')
+    if order == "similarity":
+        return None
+    return Relevance(
+        config.freshness_decay_rate,
+        config.freshness_min,
+        config.access_boost_rate,
+        config.access_boost_max,
+        config.freshness_fresh,
+        config.freshness_stale,
+        (config.relevance_threshold_fresh, config.relevance_threshold_normal, config.relevance_threshold_stale),
     )
 
 
@@ -288,4 +312,6 @@ def _rules(store: Store, search: Search, found: Sequence[Candidate], features: S
         limit=search.limit,
         include_corrected=search.include_corrected,
         strangers=0.0 if embedder is None else embedder.space.noise_mean,
+        relevance=search.relevance,
+        curve=None if embedder is None else embedder.space.calibration,
     )

@@ -64,6 +64,10 @@ _CHANGES = ("set", "remove", "rename", "merge")  # of tags
     "--min-confidence", metavar="0..1", section="Ranking", help="Hide results with lower confidence. [default: 0.3]"
 )
 @option("--min-similarity", metavar="0..1", section="Ranking", help="Hide results that are less similar. [default: 0]")
+@option(
+    "--rank", metavar="ORDER", values=("relevance", "similarity"), section="Ranking",
+    help="Heed age and use of memories (relevance) or not (similarity). [default: relevance]",
+)  # fmt: skip
 @option("--explain", is_flag=True, section="Ranking", help="Show every candidate, its scores, and why it was left out.")
 @limit_option
 @fields_option
@@ -77,6 +81,7 @@ def search(
     scope: str | None,
     conversation: str | None,
     now: str | None,
+    rank: str | None,
     explain: bool,
     pending: bool,
     said_by: Mapping[str, Any],
@@ -101,6 +106,7 @@ def search(
         scope=cast("Scope", scope or "memories"),  # the service refuses any other
         conversation=conversation,
         now=now,
+        rank=rank,
         **said_by,
         **written,
         pending=pending,
