@@ -84,15 +84,14 @@ def noting(config: "Config", operation: str, **figures: Figure) -> Iterator[dict
 
 
 def observed(kind: type[Kind]) -> type[Kind]:
-    """Have each verb of a class like `Memories` noted, and what it says of reads written down after a write."""
+    """Have each verb of `Memories` noted, and reads that wait for it counted after those that write."""
     for verb, name in {**_READS, **WRITES}.items():
         setattr(kind, verb, _observed(getattr(kind, verb), verb, name or verb))
     return kind
 
 
 def _observed(method: Callable[..., Any], verb: str, name: str) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def done(self: Any, *args: Any, **given: Any) -> Any:
+    def noted(self: Any, *args: Any, **given: Any) -> Any:
         config = self.config
         if config.events == OFF:
             return method(self, *args, **given)
@@ -104,7 +103,16 @@ def _observed(method: Callable[..., Any], verb: str, name: str) -> Callable[...,
             known["written" if verb in WRITES else "results"] = _counted(result)
         return result
 
-    return done
+    if verb not in WRITES and verb != "status":
+        return functools.wraps(method)(noted)
+
+    @functools.wraps(method)
+    def flushing(self: Any, *args: Any, **given: Any) -> Any:
+        result = noted(self, *args, **given)
+        self.flush_accesses()
+        return result
+
+    return flushing
 
 
 def _project(args: tuple[Any, ...], given: Mapping[str, Any]) -> str | None:

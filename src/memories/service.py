@@ -20,7 +20,7 @@ from memories.models import SHARED, Draft, Forgotten, History, LogCheck, LogEntr
 from memories.origin import Place, is_reserved, origin
 from memories.service_turns import ConversationVerbs
 from memories.settings import Config
-from memories.stores import Store, open_store
+from memories.stores import Store, local_path, open_store
 from memories.stores.damage import Damaged
 from memories.stores.logged import logged
 from memories.stores.records import Collection, Record
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from memories.search.search import SearchFilters
     from memories.transfer.audit import LogFilters
     from memories.where.selector import Selector
+    from memories.write.accesses import Accesses
     from memories.write.create import Created, Writer
     from memories.write.many import Affected
     from memories.write.repeats import Repetition
@@ -96,11 +97,14 @@ class Memories(ConversationVerbs):
         readable = (self.namespace, SHARED) if shared and self.namespace != SHARED else (self.namespace,)
         self._clock, self._place = clock, place
         self._embedder = self._choose_embedder(embedder)
-        self._owns_store = store is None or isinstance(store, str)
+        self._owns_store, self._url = store is None or isinstance(store, str), ""
         if store is None or isinstance(store, str):
             space = self._embedder.space if self._embedder else None
-            store = open_store(store or self.config.store, space, self.config)
+            self._url = store or self.config.store
+            store = open_store(self._url, space, self.config)
         self._kept, self._channel = store, channel
+        self._accesses: Accesses | None = None
+        self._transactions = 0
         self._lookup = Lookup(store, self.namespace, readable)
         self._write_as(client)
 
@@ -337,7 +341,18 @@ class Memories(ConversationVerbs):
         Other writers wait until it ends. A store without transactions (Chroma, Qdrant) keeps each write whole, not
         all of them together.
         """
-        return self._store.transaction()
+        return self._unflushed()
+
+    @contextlib.contextmanager
+    def _unflushed(self) -> Iterator[None]:
+        """Run a transaction, within which no batch of reads is counted: it may be undone."""
+        self._transactions += 1
+        try:
+            with self._store.transaction():
+                yield
+        finally:
+            self._transactions -= 1
+        self.flush_accesses()
 
     # --- changing many ---------------------------------------------------------------------------------------------
 
@@ -675,7 +690,9 @@ class Memories(ConversationVerbs):
         return self._store.damaged
 
     def close(self) -> None:
-        """Close the store, unless it was passed in."""
+        """Close the store, unless it was passed in; what is known of reads is counted at the end of a session."""
+        if self._accesses is not None and self._channel not in ("cli", "hook"):  # which are one short command
+            self.flush_accesses()
         if self._owns_store:
             self._store.close()
 
@@ -725,5 +742,18 @@ class Memories(ConversationVerbs):
         return found
 
     def _count_access(self, records: Sequence[Record]) -> None:
-        if self.config.count_accesses and records:
-            self._store.touch([record.ref for record in records])
+        if self.config.count_accesses and records and self._waiting().add([record.ref for record in records]):
+            self.flush_accesses()
+
+    def _waiting(self) -> "Accesses":
+        if self._accesses is None:
+            from memories.write.accesses import Accesses
+
+            url = self._url or self._store.info(self._lookup.where()).url
+            self._accesses = Accesses(self.config.home, str(local_path(url) or url))
+        return self._accesses
+
+    def flush_accesses(self) -> None:
+        """Have reads counted that wait for it, unless another one writes; writes and `status` do it by themselves."""
+        if self.config.count_accesses and not self._transactions:
+            self._waiting().flush(self._store)

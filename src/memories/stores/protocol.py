@@ -71,8 +71,17 @@ class Store(Protocol):
             Conflict: A record would become live again, and another one has its key now; nothing was changed.
         """
 
-    def touch(self, refs: Sequence[Ref]) -> None:
-        """Count one access of each record. Only a statistic: a store that is busy or read-only may skip it."""
+    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
+        """Count one access of each record, of one that is named twice two. Only a statistic: no caller waits for it.
+
+        Args:
+            refs: The records; those that don't exist are ignored.
+            batch: A name for these accesses. A store that can keeps the last name with the counts, and does not count
+                the same batch again.
+
+        Returns:
+            Whether they are counted; not by a store that is busy or read-only.
+        """
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """Remove records for good: afterwards no byte of their text, words or vectors is in the store's files.

@@ -76,9 +76,9 @@ class Changes:
         changed = record._replace(ended_at=patch.ended_at, ended_by=patch.ended_by, fields=fields)
         self._change(changed, changes_of(patch))
 
-    def touch(self, record: Record) -> None:
-        """Count an access of a record."""
-        changed = record._replace(accesses=record.accesses + 1)
+    def touch(self, record: Record, count: int) -> None:
+        """Count accesses of a record."""
+        changed = record._replace(accesses=record.accesses + count)
         self._change(changed, {"accesses": changed.accesses})
 
     def _change(self, changed: Record, update: Mapping[str, Value | None]) -> None:

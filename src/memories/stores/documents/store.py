@@ -138,16 +138,18 @@ class RemoteStore:
             revived = [known[ref] for ref in ended if known[ref].ended_at is None]
             check_keys(self._driver, revived, changes, self._local.lock)
 
-    def touch(self, refs: Sequence[Ref]) -> None:
+    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - it keeps no names of batches
         """See `Store.touch`; two accesses at the same moment may count as one."""
-        records = self.read(refs)
+        counts = Counter(refs)
+        records = self.read(list(counts))
         if self._changes is not None:
             for record in records:
-                self._changes.touch(record)
-            return
-        accesses = {record.ref: record.accesses + 1 for record in records}
+                self._changes.touch(record, counts[record.ref])
+            return True
+        accesses = {record.ref: record.accesses + counts[record.ref] for record in records}
         for part, own in by_part(accesses).items():
             self._driver.update(part, {record_id(ref): {"accesses": accesses[ref]} for ref in own})
+        return True
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`; the result also names what only the server can erase."""

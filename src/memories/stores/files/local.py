@@ -384,10 +384,9 @@ class LocalFiles:
                     work.dropped[name] = sorted(ids.values())
         return self.index.remove([])
 
-    def touch(self, refs: Iterable[Ref]) -> None:
-        """See `Store.touch`."""
-        if (self.folder.inner / "index.db").exists():
-            self.index.touch(list(refs))
+    def touch(self, refs: Iterable[Ref], batch: str = "") -> bool:
+        """See `Store.touch`; they are kept in the index alone."""
+        return not (self.folder.inner / "index.db").exists() or self.index.touch(list(refs), batch)
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
         """See `Store.unstaged`; of files that the index is up to date with."""

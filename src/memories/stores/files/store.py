@@ -101,10 +101,10 @@ class FilesStore:
                 for store, some in self._by_store(patches, lambda patch: patch.ref):
                     store.patch(some)
 
-    def touch(self, refs: Sequence[Ref]) -> None:
+    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
         """See `Store.touch`."""
-        for store, some in self._by_store(refs, lambda ref: ref):
-            store.touch(some)
+        counted = [store.touch(some, batch) for store, some in self._by_store(refs, lambda ref: ref)]
+        return all(counted)
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`; names also the files from before a move, and stores that were gone back from."""

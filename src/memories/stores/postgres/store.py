@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -155,15 +156,17 @@ class PostgresStore:
                 known[patch.ref] = seq, ends, patch.ended_by, length, labels
             counts.change(db, gone=gone, new=new)
 
-    def touch(self, refs: Sequence[Ref]) -> None:
+    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:  # noqa: ARG002 - it keeps no names of batches
         """See `Store.touch`."""
         try:
             with self._server.write(wait_seconds=0.1, durable=False) as db:
-                _count_accesses(db, [(ref.namespace, seq, 1) for ref, seq in seqs_of(db, refs).items()])
+                counts = Counter(refs)
+                _count_accesses(db, [(ref.namespace, seq, counts[ref]) for ref, seq in seqs_of(db, refs).items()])
         except StoreDamaged:
             raise
         except StoreError:
-            return  # busy, full or read-only: no read fails for its statistic
+            return False  # busy, full or read-only: nothing fails for its statistic
+        return True
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""

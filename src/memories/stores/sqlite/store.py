@@ -3,6 +3,7 @@
 import contextlib
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,18 +138,24 @@ class SQLiteStore:
             raise refusal(damaged_record(ref, "it can't be changed"))
         return found[seq]
 
-    def touch(self, refs: Sequence[Ref]) -> None:
+    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
         """See `Store.touch`."""
-        sql = "INSERT INTO access (seq, count) VALUES (?, 1) ON CONFLICT (seq) DO UPDATE SET count = count + 1"
+        sql = "INSERT INTO access (seq, count) VALUES (?, ?) ON CONFLICT (seq) DO UPDATE SET count = count + ?"
         try:
             with self._file.write(wait_seconds=0, durable=False) as db:
-                db.executemany(sql, [(seq,) for seq in (seq_of(db, ref) for ref in refs) if seq is not None])
+                if batch and fetch(db, "SELECT 1 FROM meta WHERE name = 'accesses' AND value = ?", (batch,)):
+                    return True
+                found = ((seq_of(db, ref), count) for ref, count in Counter(refs).items())
+                db.executemany(sql, [(seq, count, count) for seq, count in found if seq is not None])
+                if batch:
+                    db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('accesses', ?)", (batch,))
         except CommitsMissing:
-            return  # what is left can be read; writes and the status tell it
+            return False  # what is left can be read; writes and the status tell it
         except StoreDamaged:
             raise
         except StoreError:
-            return  # busy, full or read-only: no read fails for its statistic
+            return False  # busy, full or read-only: nothing fails for its statistic
+        return True
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""

@@ -1,0 +1,110 @@
+"""Reads that wait to be counted: a read appends a line to a file of the home folder, a later write counts them all.
+
+So no read waits for the store's lock, however long somebody holds it. A batch is renamed aside, counted in one
+transaction together with a mark that names it, and then removed: if that is cut short anywhere, the next flush finds
+the batch and the store knows whether it was counted. Only stores without such a mark (all but SQLite and files) may
+count the last batch twice after a kill. On a full or read-only disk reads are not counted.
+"""
+
+import contextlib
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from memories.disk import CREATING, make_folder, open_file, tried
+from memories.errors import MemoriesError
+from memories.stores.protocol import Store
+from memories.stores.records import Collection, Ref
+
+try:
+    import fcntl
+except ImportError:  # Windows, where a file that is open can't be renamed
+    fcntl = None  # type: ignore[assignment]
+
+FLUSH_BYTES = 65_536  # some hundred searches: from then on also a read tries to have them counted
+MAX_BYTES = 1_048_576  # where that can't be done for so long, further reads are not counted
+_ATTEMPTS = 3  # at finding the file that is appended to, while others take it away
+
+
+class Accesses:
+    """The reads of one store that wait to be counted, in one home folder."""
+
+    def __init__(self, home: Path, place: str) -> None:
+        """Prepare; nothing is opened.
+
+        Args:
+            home: The folder of the settings.
+            place: The store: its absolute path, or its URL.
+        """
+        self._waiting = home / f"accesses-{zlib.crc32(place.encode()):08x}.jsonl"
+        self._taken = self._waiting.with_suffix(".taken")
+
+    def add(self, refs: Sequence[Ref]) -> bool:
+        """Write down one read of each record; return whether so many wait that they should be counted."""
+        line = json.dumps([[ref.namespace, ref.group, ref.position] for ref in refs], separators=(",", ":"))
+        try:
+            return self._append(line.encode() + b"\n") > FLUSH_BYTES
+        except OSError:
+            return False  # no read fails for its statistic; `memory doctor` tells of a home that can't be written
+
+    def flush(self, store: Store) -> None:
+        """Have the store count what waits, unless it is busy, another process does it, or nothing waits."""
+        if not (self._taken.exists() or self._waiting.exists()):
+            return
+        with contextlib.suppress(OSError, MemoriesError), tried(self._waiting.with_suffix(".lock"), 0) as held:
+            if not held:
+                return
+            if not self._taken.exists():
+                self._waiting.rename(self._taken)
+            with open_file(self._taken) as stream:
+                if fcntl is not None:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # who still appends a line to it comes first
+                found = os.fstat(stream.fileno())
+                refs = [ref for line in stream for ref in _refs(line)]
+            batch = f"{found.st_ino} {found.st_mtime_ns} {found.st_size}"
+            if not refs or store.touch(refs, batch):
+                self._taken.unlink()
+
+    def _append(self, line: bytes) -> int:
+        """Append a line, and return how many bytes wait then."""
+        for _ in range(_ATTEMPTS):
+            fd = self._open()
+            try:
+                if fcntl is not None:
+                    fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                found = os.fstat(fd)
+                if not _same(self._waiting, found):
+                    continue  # it was taken to be counted
+                if found.st_size < MAX_BYTES:
+                    os.write(fd, line)
+                return found.st_size + len(line)
+            except BlockingIOError:
+                continue
+            finally:
+                os.close(fd)
+        return 0
+
+    def _open(self) -> int:
+        flags = CREATING | os.O_APPEND | os.O_WRONLY | getattr(os, "O_NONBLOCK", 0)
+        try:
+            return os.open(self._waiting, flags, 0o600)
+        except FileNotFoundError:
+            make_folder(self._waiting.parent)
+            return os.open(self._waiting, flags, 0o600)
+
+
+def _same(path: Path, found: os.stat_result) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_ino == found.st_ino
+    return False
+
+
+def _refs(line: bytes) -> list[Ref]:
+    """Return the records of a line; none of one that was cut short."""
+    try:
+        found = json.loads(line)
+        return [Ref(Collection.MEMORY, str(name), str(group), int(position)) for name, group, position in found]
+    except (ValueError, TypeError):
+        return []

@@ -1,0 +1,238 @@
+"""Reads are counted later, each once, and never wait for it."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from memories import Memories
+from memories.stores import open_store
+from memories.stores.records import Collection, Filter
+from memories.write import accesses
+from memories.write.accesses import Accesses
+
+
+@pytest.fixture
+def memories() -> Iterator[Memories]:
+    with Memories(embedder="none", channel="cli") as found:
+        yield found
+
+
+def made(memories: Memories, content: str = "the sky is blue") -> str:
+    found = memories.create(content).id
+    assert found is not None
+    return found
+
+
+def counted(memory_id: str) -> int:
+    """How often a memory was read, as the store has it."""
+    with Memories(embedder="none") as other:
+        [record] = other._store.scan(Filter(Collection.MEMORY, ("shared",), group=memory_id), limit=9)
+        return record.accesses
+
+
+def queued(home: Path) -> list[Path]:
+    return sorted([*home.glob("accesses-*.jsonl"), *home.glob("accesses-*.taken")])
+
+
+def test_a_read_writes_nothing_into_the_store(memories: Memories, home: Path) -> None:
+    one = made(memories)
+    before = {path: path.stat().st_mtime_ns for path in home.glob("memories.db*")}
+    for _ in range(3):
+        memories.get(one)
+        memories.search("sky")
+    assert {path: path.stat().st_mtime_ns for path in home.glob("memories.db*")} == before
+    assert counted(one) == 0
+    [file] = queued(home)
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [[["shared", one, 1]]] * 6
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("how", ["create", "update", "delete another", "status", "transaction", "close"])
+def test_what_was_read_is_counted_with_the_next_write(home: Path, how: str) -> None:
+    with Memories(embedder="none") as memories:
+        one, other = made(memories), made(memories, "grass is green")
+        for _ in range(3):
+            memories.get(one)
+        if how == "create":
+            memories.create("something else")
+        elif how == "update":
+            memories.update(other, "grass is yellow")
+        elif how == "delete another":
+            memories.delete(other)
+        elif how == "status":
+            memories.status()
+        elif how == "transaction":
+            with memories.transaction():
+                memories.create("something else")
+                assert len(queued(home)) == 1
+    assert queued(home) == []
+    assert counted(one) == 3
+
+
+def test_many_waiting_reads_are_counted_by_a_read(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = made(memories)
+    monkeypatch.setattr(accesses, "FLUSH_BYTES", 500)
+    for _ in range(50):
+        memories.get(one)
+    assert 40 <= counted(one) <= 50
+
+
+def test_waiting_reads_are_bounded(memories: Memories, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = made(memories)
+    monkeypatch.setattr(accesses, "MAX_BYTES", 500)
+    for _ in range(50):
+        memories.get(one)
+    [file] = queued(home)
+    assert file.stat().st_size < 600
+
+
+def test_while_another_one_writes_reads_answer_and_are_counted_afterwards(
+    memories: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accesses, "FLUSH_BYTES", 1)
+    one, inside, go_on = made(memories), threading.Event(), threading.Event()
+
+    def write() -> None:
+        with Memories(embedder="none") as other, other.transaction():
+            other.create("something else")
+            inside.set()
+            go_on.wait(60)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert inside.wait(60)
+    assert [memories.get(one).content for _ in range(5)] == ["the sky is blue"] * 5
+    assert counted(one) == 0
+    go_on.set()
+    writer.join()
+    memories.status()
+    assert counted(one) == 5
+
+
+def test_a_home_that_can_not_be_written_fails_no_read(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as first:
+        one = made(first)
+        config = first.config._replace(home=file / "home")
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", config=config) as memories:
+        assert memories.get(one).content == "the sky is blue"
+        assert memories.status().memory_count == 1
+
+
+@pytest.mark.parametrize("step", ["before it is counted", "after it is counted"])
+def test_a_batch_that_was_cut_short_is_counted_once(home: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    with Memories(embedder="none", channel="cli") as memories:
+        one = made(memories)
+        for _ in range(4):
+            memories.get(one)
+
+        def cut_short(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            if step.startswith("before"):
+                patched.setattr(type(memories._kept), "touch", cut_short)
+            else:
+                patched.setattr(Path, "unlink", cut_short)
+            memories.status()
+        assert [path.suffix for path in queued(home)] == [".taken"]
+        memories.get(one)  # waits for the next batch
+        memories.status()
+        memories.status()
+    assert queued(home) == []
+    assert counted(one) == 5
+
+
+def test_what_is_no_line_of_ours_is_left_out(memories: Memories, home: Path) -> None:
+    one = made(memories)
+    memories.get(one)
+    [file] = queued(home)
+    line = file.read_text()
+    unknown = json.dumps([["shared", "none", 1]])
+    file.write_text(f'7\n{line}[["a"]]\n{unknown}\nnull\n{{}}\n{line}[["shared"')
+    memories.status()
+    assert queued(home) == []
+    assert counted(one) == 2
+
+
+def test_each_store_has_reads_of_its_own(home: Path, tmp_path: Path) -> None:
+    with (
+        Memories(embedder="none", channel="cli") as here,
+        Memories(f"sqlite:///{tmp_path}/other.db", embedder="none", channel="cli") as there,
+    ):
+        one, other = made(here), made(there)
+        here.get(one)
+        there.get(other)
+        assert len(queued(home)) == 2
+        there.status()
+        assert [counted(one), len(queued(home))] == [0, 1]
+        there.close()
+    with contextlib.closing(open_store(f"sqlite:///{tmp_path}/other.db", None)) as store:
+        assert [each.accesses for each in store.scan(Filter(Collection.MEMORY, ("shared",)), limit=9)] == [1]
+
+
+_READER = """
+import sys
+from memories import Memories
+memories = Memories(embedder="none", channel="cli")
+for number in range(100_000):
+    memories.get(sys.argv[1])
+    print(number + 1, flush=True)
+    if number % 3 == 2:
+        memories.flush_accesses()
+"""
+
+
+def test_a_reader_that_is_killed_loses_and_doubles_nothing(
+    memories: Memories, clean_environment: Mapping[str, str], home: Path
+) -> None:
+    one, told, rounds = made(memories), 0, 8
+    environment = {**clean_environment, "MEMORY_HOME": str(home)}
+    for number in range(rounds):
+        with subprocess.Popen(
+            [sys.executable, "-c", _READER, one], env=environment, stdout=subprocess.PIPE, text=True
+        ) as reader:
+            assert reader.stdout is not None
+            for _ in range(5 + number):
+                reader.stdout.readline()
+            os.kill(reader.pid, signal.SIGKILL)
+            told += 5 + number + len(reader.stdout.readlines())
+    memories.status()
+    assert queued(home) == []
+    assert told <= counted(one) <= told + rounds  # a read may be killed before it says so
+
+
+def test_readers_and_flushes_of_many_threads_count_each_read_once(home: Path) -> None:
+    with Memories(embedder="none", channel="cli") as memories:
+        one = made(memories)
+
+        def read() -> None:
+            for number in range(40):
+                memories.get(one)
+                if number % 10 == 9:
+                    memories.flush_accesses()
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        memories.status()
+    assert queued(home) == []
+    assert counted(one) == 160
+
+
+def test_nothing_is_made_where_nothing_waits(tmp_path: Path) -> None:
+    waiting = Accesses(tmp_path / "home", "somewhere")
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
+        waiting.flush(memories._store)
+    assert not (tmp_path / "home").exists()
