@@ -37,7 +37,7 @@ _BEGIN = b'{"at":"'
 # The verbs of `Memories` that are noted, by another name where that of the command is shorter; those that write.
 _READS = {
     "get": "", "list": "", "search": "", "explain": "search", "history": "", "tags": "", "status": "", "log": "",
-    "namespaces": "", "tail_turns": "turns", "turns": "", "list_conversations": "conversations",
+    "namespaces": "", "stats": "", "tail_turns": "turns", "turns": "", "list_conversations": "conversations",
 }  # fmt: skip
 WRITES = {
     "create_many": "create", "update": "", "reinforce": "", "delete": "", "restore": "", "forget": "",
@@ -169,7 +169,9 @@ def append(home: Path, operation: str, figures: dict[str, Figure]) -> None:
 
 
 def problem(home: Path) -> str:
-    """Return why operations can't be noted; empty if they can. It notes that it was asked."""
+    """Return why operations can't be noted; empty if they can, which noting this one shows."""
+    if not os.path.lexists(home):
+        return ""
     try:
         append(home, "doctor", {"outcome": "ok"})
     except OSError as exc:

@@ -24,6 +24,7 @@ from memories.stores import Store, local_path, open_store
 from memories.stores.damage import Damaged
 from memories.stores.logged import logged
 from memories.stores.records import Collection, Record
+from memories.times import to_moment
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from memories.search.results import Explanation, Found, Hit
     from memories.search.search import SearchFilters
     from memories.transfer.audit import LogFilters
+    from memories.transfer.stats import Stats
     from memories.where.selector import Selector
     from memories.write.accesses import Accesses
     from memories.write.create import Created, Writer
@@ -648,6 +650,17 @@ class Memories(ConversationVerbs):
         where = written(self._lookup.where(), {"written_by": written_by, "trust": trust})
         counts = dict(self._store.labels(where, key))
         return counts if key else {name: count for name, count in counts.items() if not is_reserved(name)}
+
+    def stats(self, *, since: Moment | None = None) -> "Stats":
+        """Return what was done with the memory, how long it took, and what of it is used; see `Stats`.
+
+        Args:
+            since: Count only what was done or written at this time or later: an aware datetime, or text such as "7d".
+        """
+        from memories.transfer.stats import stats
+
+        self.flush_accesses()
+        return stats(self._lookup, self.config, to_moment(since, self._now()))
 
     def status(self) -> Status:
         """Return where memories are stored, how many there are, and what a quick look finds wrong."""

@@ -339,7 +339,7 @@ SETTINGS = (
             "order of memories: relevance heeds their age and use, similarity does not"),
     Setting("freshness_decay_rate", "FRESHNESS_DECAY_RATE", 0.02, _number(0, 1000),
             "freshness of a decaying memory is 1 / (1 + this * days)"),
-    Setting("freshness_min", "FRESHNESS_MIN", 0.9, _unit, "the least factor of a score for age; 1 leaves age out"),
+    Setting("freshness_min", "FRESHNESS_MIN", 0.95, _unit, "the least factor of a score for age; 1 leaves age out"),
     Setting("freshness_fresh", "FRESHNESS_FRESH", 0.8, _unit, "freshness from which a memory that was read is fresh"),
     Setting("freshness_stale", "FRESHNESS_STALE", 0.5, _unit,
             "freshness below which a memory that was never read is stale"),

@@ -13,6 +13,7 @@ from memories.agent.gathering import Wanted, gather
 from memories.agent.payloads import ContextPackage, HistoryTurn, MemoryItem
 from memories.agent.tokens import estimate_tokens
 from memories.errors import InvalidInput
+from memories.events import note
 from memories.logs import event
 from memories.times import to_iso
 from memories.validate import limit, one_line, unit
@@ -81,6 +82,7 @@ class ContextBuilder:
         self.token_budget = token_budget
         self.recall_n, self.shares = recall_n, _divided(shares)
         self._count_tokens, self._admission = count_tokens, admission
+        self._config: Config | None = None
 
     @classmethod
     def from_config(
@@ -107,7 +109,7 @@ class ContextBuilder:
             config.context_max_per_writer,
             config.context_memory_characters,
         )
-        return cls(
+        builder = cls(
             gateway,
             config.history_tail_n,
             config.memory_top_k,
@@ -117,6 +119,8 @@ class ContextBuilder:
             recall_n=config.context_recall_n,
             shares=Shares(*map(int, config.context_shares.split(","))),
         )
+        builder._config = config
+        return builder
 
     def build_context(self, conversation_id: str, latest_user_text: str) -> dict[str, Any]:
         """Gather what a model needs to answer a message.
@@ -229,7 +233,26 @@ class ContextBuilder:
             "left_out": admission.told(list(dict.fromkeys(found.left_out))),
         }
         package = ContextPackage(found.history, found.memories, message, metadata, found.recalled)
-        return self._truncate_to_budget({**vars(package), "query": query})
+        built = self._truncate_to_budget({**vars(package), "query": query})
+        if self._config is not None:
+            self._note(self._config, built, time.perf_counter() - began)
+        return built
+
+    def _note(self, config: "Config", built: Mapping[str, Any], seconds: float) -> None:
+        """Note how many tokens a model is given beside the message."""
+        counts = built["metadata"]["token_counts"]
+        parts = [built[part] for part in ("history", "recalled", "memories")]
+        note(
+            config.home,
+            "context",
+            setting=config.events,
+            namespace=config.namespace,
+            agent=config.identity,
+            outcome="degraded" if built["metadata"]["degraded"] else "ok",
+            ms=round(seconds * 1000, 2),
+            results=sum(map(len, parts)),
+            tokens=counts["total"] - counts["latest_message"],
+        )
 
     def _hits(self) -> int:
         """Return how many turns that answer are looked for: more than a budget may have room for are of no use."""

@@ -24,7 +24,7 @@ class Relevance(NamedTuple):
     """
 
     decay_rate: float = 0.02
-    least_freshness: float = 0.9
+    least_freshness: float = 0.95
     boost_rate: float = 0.002
     most_boost: float = 1.02
     fresh: float = 0.8

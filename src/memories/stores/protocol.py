@@ -83,6 +83,9 @@ class Store(Protocol):
             Whether they are counted; not by a store that is busy or read-only.
         """
 
+    def used(self, where: Filter) -> list[tuple[Ref, int]]:
+        """Return the records that were ever read, and how often each was; the most read ones first."""
+
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """Remove records for good: afterwards no byte of their text, words or vectors is in the store's files.
 

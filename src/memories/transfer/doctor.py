@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memories import events
 from memories.config import without_password
 from memories.disk import put_in_place
 from memories.errors import InvalidInput, MemoriesError, StoreDamaged
@@ -80,6 +81,10 @@ def examine(config: Config, *, deep: bool) -> Examined:
         _look_at_place(place, done)
         _look_at_owners(place, done)
         _look_for_leftovers(place, done)
+    if config.events != events.OFF and (problem := events.problem(config.home)):
+        done.findings.append(
+            Finding(f"operations can't be noted: {problem}", "free the place, or set MEMORY_EVENTS=off")
+        )
     if path is not None and not os.path.lexists(path):
         done.facts["records"] = 0
         return done

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from memories.errors import InvalidInput
+from memories.events import noting
 from memories.origin import TRUSTS
 from memories.skins.cli.output import FORMATS, told, unwatch, watch
 from memories.skins.cli.session import settings
@@ -15,6 +16,7 @@ from memories.validate import MAX_LIMIT, parse_tag
 if TYPE_CHECKING:
     from memories.settings import Config
 
+_NOTED = frozenset("export import_ migrate reembed backup".split())  # which are no verbs of `Memories`
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 TIME = (
@@ -242,7 +244,11 @@ def with_settings(*options: Callable[[Any], Any]) -> Callable[[Callable[..., Any
             output: str | None = None, namespace: str | None = None, store: str | None = None, **given: Any
         ) -> Any:
             unwatch()
-            return told(command(settings(output, namespace, store), **given))
+            config = settings(output, namespace, store)
+            if command.__name__ not in _NOTED:
+                return told(command(config, **given))
+            with noting(config, command.__name__.rstrip("_"), channel="cli", agent=config.identity):
+                return told(command(config, **given))
 
         return _with(options, wrapped)
 

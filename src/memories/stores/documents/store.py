@@ -21,6 +21,7 @@ from memories.stores.documents.query import View
 from memories.stores.documents.schema import LIVE, label_of, pair_of, record_id, window_ids
 from memories.stores.documents.spaces import SCHEMA, Spaces
 from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
+from memories.stores.used import used_among
 from memories.trust import others_may_write
 
 if TYPE_CHECKING:
@@ -150,6 +151,10 @@ class RemoteStore:
         for part, own in by_part(accesses).items():
             self._driver.update(part, {record_id(ref): {"accesses": accesses[ref]} for ref in own})
         return True
+
+    def used(self, where: Filter) -> list[tuple[Ref, int]]:
+        """See `Store.used`."""
+        return used_among(self.scan, where)
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`; the result also names what only the server can erase."""

@@ -149,6 +149,11 @@ class FilesStore:
         """See `Store.groups`."""
         return joined.grouped(self._ask(where, lambda at, some: at.groups(some, limit=limit)), limit)
 
+    def used(self, where: Filter) -> list[tuple[Ref, int]]:
+        """See `Store.used`."""
+        found = [pair for part in self._ask(where, lambda at, some: at.used(some)) for pair in part]
+        return sorted(found, key=lambda pair: (-pair[1], pair[0]))
+
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
         """See `Store.count`."""
         found = sum(self._ask(where, lambda at, some: at.count(some, at_most=at_most)))

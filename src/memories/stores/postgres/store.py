@@ -31,6 +31,7 @@ from memories.stores.postgres.words import best as best_by_words
 from memories.stores.postgres.words import indexed_tokens
 from memories.stores.protocol import required
 from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
+from memories.stores.used import used_among
 from memories.times import to_millis
 
 if TYPE_CHECKING:
@@ -167,6 +168,10 @@ class PostgresStore:
         except StoreError:
             return False  # busy, full or read-only: nothing fails for its statistic
         return True
+
+    def used(self, where: Filter) -> list[tuple[Ref, int]]:
+        """See `Store.used`."""
+        return used_among(self.scan, where)
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""

@@ -157,6 +157,18 @@ class SQLiteStore:
             return False  # busy, full or read-only: nothing fails for its statistic
         return True
 
+    def used(self, where: Filter) -> list[tuple[Ref, int]]:
+        """See `Store.used`."""
+        sql = "SELECT p.namespace, r.grp, r.position, a.count FROM access a JOIN record r ON r.seq = a.seq "
+        with self._file.read() as db:
+            selected = selection(db, where)
+            sql += f"JOIN pool p ON p.id = r.pool WHERE {selected.find} AND a.count > 0 ORDER BY a.count DESC, r.grp"
+            rows = fetch(db, sql, selected.values)
+        named = (row for row in rows if _is_name(row[1]))
+        return [
+            (Ref(where.collection, name, schema.decode_group(group), at), count) for name, group, at, count in named
+        ]
+
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
         if self._file.in_write:
