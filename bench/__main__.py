@@ -19,6 +19,7 @@ from bench import (
     identities,
     languages,
     long,
+    relevance,
     report,
     scale,
     search,
@@ -45,6 +46,7 @@ _WHAT = {
     "context": ("contexts",),
     "floor": ("noise floor",),
     "calibration": ("calibration",),
+    "relevance": ("relevance",),
     "duplicates": ("duplicates",),
     "suspicion": ("suspicious texts",),
     "languages": ("languages",),
@@ -62,7 +64,7 @@ _WHAT = {
         "suspicious texts",
     ),
 }
-_OF_LOCOMO = ("LoCoMo", "noise floor", "calibration")  # what needs its conversations
+_OF_LOCOMO = ("LoCoMo", "noise floor", "calibration", "relevance")  # what needs its conversations
 _LOCOMO = Path("../shared/data/locomo-dev.json")
 _BEAM = Path("../shared/data/beam-100k-dev")
 
@@ -105,7 +107,7 @@ def _measure(part: str, given: argparse.Namespace) -> None:
             stores.run(stores.Options(given.texts, given.sizes, given.stores, queries, timed))
         case "contexts" | "LoCoMo":
             _contexts(given) if part == "contexts" else _locomo(given.locomo, given.embedder, chroma=given.peers)
-        case "noise floor" | "calibration":
+        case "noise floor" | "calibration" | "relevance":
             _constants(part, given)
         case "duplicates" | "corrections" | "languages" | "long texts" | "suspicious texts":
             _without_data(part)
@@ -157,8 +159,11 @@ def _contexts(given: argparse.Namespace) -> None:
 
 
 def _constants(part: str, given: argparse.Namespace) -> None:
-    """Fit the constants of an embedder."""
-    if part == "noise floor":
+    """Fit the constants of an embedder, or measure the order by relevance."""
+    if part == "relevance":
+        report.heading("Relevance")
+        relevance.run(given.locomo, given.embedder)
+    elif part == "noise floor":
         report.heading("Noise floor")
         floor.run(given.locomo, given.embedder)
     else:

@@ -924,3 +924,24 @@ def test_a_named_store_that_was_gone_back_from_is_told_of_and_not_moved_to_again
     assert first.ref not in {found.ref for found in content(open_with(2, target), "ann")}
     (tmp_path / "large.db").write_bytes(b"nobody can tell")
     assert open_with(99, target).remove([Ref(MEMORY, "ann", "more", 1)]) == (target,)
+
+
+def test_a_qdrant_folder_can_be_the_larger_store(
+    open_with: OpenWith, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("qdrant_client")
+    target = f"qdrant:///{tmp_path / 'large'}"
+    store = open_with(3, target)
+    before = fill(store)
+    assert caplog.records[-1].getMessage().startswith(f"ann has {len(before)} records and was moved to {target} in ")
+    assert {"ann.moved", "ann.jsonl.before-move", "ann.turns.jsonl.before-move"} <= names(folder)
+    store.append([record("last")])
+    store.close()
+    again = open_with(3, target)
+    assert [found for found in content(again, "ann") if found.ref.group != "last"] == before
+    assert again.count(pool(group="last")) == 1
+    again.close()
+    go_back(folder)
+    back = open_with(99, target)
+    assert plain(content(back, "ann")) == plain(before)
+    assert back.remove([before[0].ref]) == (target,)

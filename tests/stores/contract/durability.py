@@ -212,6 +212,18 @@ class Durability(Opened):
         store.touch([])
         assert [entry.accesses for entry in store.scan(pool(), limit=9)] == [2, 0]
 
+    def test_what_was_read_is_told_the_most_read_first(self, store: Store) -> None:
+        store.append([record("m"), record("n"), record("never"), record("other", namespace="bob")])
+        one, two, others = (
+            Ref(MEMORY, name, group, 1) for name, group in (("ann", "m"), ("ann", "n"), ("bob", "other"))
+        )
+        assert store.used(pool()) == []
+        assert store.touch([two, one, two, others, Ref(MEMORY, "ann", "missing", 1)], "first")
+        assert store.used(pool()) == [(two, 2), (one, 1)]
+        assert store.used(pool("ann", "bob"))[0] == (two, 2)
+        store.patch([Patch(two, at(9), "delete", {})])
+        assert store.used(pool()) == [(one, 1)]
+
     def test_what_is_removed_is_gone_from_every_read(self, store: Store) -> None:
         store.append([record("m", text="apple", key="k", labels={"colour": "red"}), record("n", text="apple")])
         remains = store.remove([Ref(MEMORY, "ann", "m", 1), Ref(MEMORY, "ann", "missing", 1)])
