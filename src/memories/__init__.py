@@ -12,9 +12,7 @@
 Importing this package loads nothing heavy: its names come when they are first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as in `typing`, whose import costs more than a command that a server answers may take
 if TYPE_CHECKING:
     from memories.agent.backend import Backend, MCPError
     from memories.agent.context import ContextBuilder, ContextBuildError
@@ -123,6 +121,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
+        from importlib import import_module
+
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner
 
 from memories import __main__ as front_door
-from memories.skins.cli import output
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,10 @@ def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Command:
+def memory() -> Command:
     """Run the command in this process, its streams being pipes."""
 
     def run(*arguments: str, stdin: bytes | str = b"", env: Mapping[str, str | None] | None = None) -> Answer:
-        monkeypatch.setattr(output, "_format", None)
         with CliRunner().isolation(input=stdin, env=env) as (out, err, _):
             code = front_door.run(arguments)
             sys.stdout.flush()

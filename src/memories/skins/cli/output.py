@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from memories import unseen
@@ -18,27 +19,43 @@ IN_DOUBT = "Interrupted. The change was not confirmed: it may or may not have be
 
 FORMATS = ("json", "text", "compact")
 
-# One of these, once the options are read; so that an error is printed as the answer would have been.
-_format: str | None = None
-_watched: "list[Damaged]" = []
 DAMAGED = 4  # the exit code of what was done, but for records that are damaged
 
-# What this run changed, as a part of a sentence; empty while that is not known, None before it changes anything.
-_changed: str | None = None
+
+class _Run:
+    """What is known of one run; a server has many at a time, each in a context of its own.
+
+    Attributes:
+        format: One of `FORMATS`, once the options are read: so an error is printed as the answer would have been.
+        changed: What it changed, as a part of a sentence; empty while that is not known, None before it changes
+            anything.
+        watched: What its stores left out since they were opened.
+    """
+
+    def __init__(self) -> None:
+        self.format: str | None = None
+        self.changed: str | None = None
+        self.watched: list[tuple[Damaged, int]] = []
+
+
+_run: ContextVar[_Run] = ContextVar("run", default=_Run())  # noqa: B039 - `begin` gives each run one of its own
 
 Result = TypeVar("Result")
 
 
 def set_format(chosen: str | None) -> None:
     """Remember how to print: one of `FORMATS`, or `auto` for text on a terminal and JSON elsewhere."""
-    global _format  # noqa: PLW0603 - one command runs in a process
-    _format = _format_of(sys.stdout) if chosen == "auto" else chosen
+    _run.get().format = _format_of(sys.stdout) if chosen == "auto" else chosen
 
 
 def begin() -> None:
-    """Forget what an earlier run in this process changed."""
-    global _changed  # noqa: PLW0603 - one command runs at a time
-    _changed = None
+    """Begin a run, of which nothing is known."""
+    _run.set(_Run())
+
+
+def changed() -> str | None:
+    """Return what this run changed, as a part of a sentence; empty if that is not known, None if nothing."""
+    return _run.get().changed
 
 
 def changing(run: Callable[[], Result], tell: Callable[[Result], str]) -> Result:
@@ -48,24 +65,23 @@ def changing(run: Callable[[], Result], tell: Callable[[Result], str]) -> Result
         run: Makes the change.
         tell: Says what was done, as a part of a sentence; after a semicolon, what running it again would do.
     """
-    global _changed  # noqa: PLW0603 - see `begin`
-    _changed = ""
+    state = _run.get()
+    state.changed = ""
     result = run()
-    _changed = tell(result)
+    state.changed = tell(result)
     return result
 
 
 def so_far(done: str) -> None:
     """Remember how far a run of many steps has come, for when it is cut short; see `changing`."""
-    global _changed  # noqa: PLW0603 - see `begin`
-    _changed = done
+    _run.get().changed = done
 
 
 def interrupted() -> int:
     """Print what is known of a run that Ctrl-C ended; return the exit code."""
-    if _changed is None:
+    if changed() is None:
         return fail(INTERRUPTED, 1)
-    return fail(_lost("it was interrupted before it answered") if _changed else IN_DOUBT, 1)
+    return fail(_lost("it was interrupted before it answered") if changed() else IN_DOUBT, 1)
 
 
 def failed(error: Exception) -> int:
@@ -74,12 +90,12 @@ def failed(error: Exception) -> int:
         return fail("out of memory; close other programs or raise the limit (ulimit -v)", 1)
     if isinstance(error, OSError) and not isinstance(error, MemoriesError):
         reason = error.strerror or str(error)
-        if _changed:
+        if changed():
             return fail(_lost(f"the answer could not be printed: {reason}"), 1)
         if error.errno in (errno.EPIPE, errno.EBADF):
             return 0  # the reader has left, as `head` does, or there was none
         return fail(f"operating system error: {reason}", 1)
-    if _changed:
+    if changed():
         return fail(_lost(str(error)), 1)
     code = 2 if isinstance(error, ConfigError | InvalidInput) else 1
     return fail(str(error), code, matches=getattr(error, "matches", ()))
@@ -87,12 +103,12 @@ def failed(error: Exception) -> int:
 
 def unwatch() -> None:
     """Begin a command, which has not opened any store yet."""
-    _watched.clear()
+    _run.get().watched.clear()
 
 
 def watch(damaged: "Damaged") -> None:
     """Have what a store leaves out of this command's answer told with it."""
-    _watched.append(damaged)
+    _run.get().watched.append((damaged, damaged.mark()))
 
 
 def told(answer: object) -> object:
@@ -107,7 +123,7 @@ def told(answer: object) -> object:
 
 
 def _left_out() -> "list[Finding]":
-    return [finding for damaged in _watched for finding in damaged.since()]
+    return [finding for damaged, mark in _run.get().watched for finding in damaged.since(mark)]
 
 
 def emit(
@@ -126,7 +142,7 @@ def emit(
         stream: Where it is printed.
     """
     stream = stream or sys.stdout
-    render = {"text": text, "compact": compact}.get(_format or "")
+    render = {"text": text, "compact": compact}.get(_run.get().format or "")
     if findings := _left_out():
         from memories.skins import shapes
 
@@ -138,7 +154,7 @@ def emit(
 
 def emit_lines(answers: Sequence[Mapping[str, Any]], text: Callable[[], Sequence[str]]) -> None:
     """Print answers, each on a line of its own: as JSON, or as the texts that `text` makes of them."""
-    as_json = _format not in ("text", "compact")
+    as_json = _run.get().format not in ("text", "compact")
     say("\n".join([_to_json(answer, indented=False) for answer in answers] if as_json else text()))
 
 
@@ -147,7 +163,7 @@ def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
     from memories.redaction.redactor import redact
 
     one_line = " ".join(redact(message).text.split())  # a wrong option may quote what was meant for another
-    if (_format or _format_of(sys.stderr)) in ("text", "compact"):
+    if (_run.get().format or _format_of(sys.stderr)) in ("text", "compact"):
         red, plain = ("\033[31m", "\033[0m") if colored(sys.stderr) else ("", "")
         say(f"{red}error:{plain} {safe(one_line)}" + "".join(f"\n  {safe(match)}" for match in matches), sys.stderr)
     else:
@@ -170,7 +186,7 @@ def say(printed: str, stream: TextIO | None = None) -> None:
 
 
 def _lost(reason: str) -> str:
-    done, separator, again = (_changed or "").partition(";")
+    done, separator, again = (changed() or "").partition(";")
     return f"{done}, but {reason}{separator}{again}"
 
 
