@@ -13,7 +13,7 @@ SIZE ?= 1
 ONLY ?= test
 MINUTES ?= 60
 
-.PHONY: help demo test test-slow torture soak check lint types architecture bench lock sbom clean
+.PHONY: help demo test test-warm test-slow torture soak check lint types architecture bench lock sbom clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,6 +23,9 @@ demo: $(VENV)/.installed  ## store a dozen memories, find them again, show where
 
 test: $(VENV)/.dev  ## run the tests, several at once (a few minutes on two idle cores)
 	$(BIN)/pytest $(TOGETHER)
+
+test-warm: $(VENV)/.dev  ## run the tests of the command with a server that answers it
+	$(BIN)/pytest $(TOGETHER) --warm tests/skins/cli
 
 test-slow: $(VENV)/.dev  ## run the tests that take minutes
 	$(BIN)/pytest -m slow

@@ -23,6 +23,7 @@ from bench import (
     report,
     scale,
     search,
+    serve,
     stores,
     suspicion,
     turns,
@@ -39,6 +40,7 @@ _WHAT = {
     "conversation": ("conversation",),
     "long": ("long texts",),
     "stores": ("stores",),
+    "serve": ("server",),
     "scale": ("growth",),
     "identities": ("identities",),
     "speed": ("cold commands", "warm search", "turns", "conversation", "long texts"),
@@ -100,6 +102,8 @@ def _measure(part: str, given: argparse.Namespace) -> None:
             turns.run(given.texts, max(given.sizes), given.timed or search.TIMED)
         case "conversation":
             conversation.run(given.texts, max(given.sizes))
+        case "server":
+            serve.run(given.texts, given.sizes, given.rounds)
         case "growth" | "identities":
             _growth(given, scale if part == "growth" else identities)
         case "stores":

@@ -101,6 +101,11 @@ def figures(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
             file.write(json.dumps(head | counted) + "\n")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Have the tests of the command ask a server, which has to answer the same."""
+    parser.addoption("--warm", action="store_true", help="run memory commands through a server")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let a campaign that is told to end print its figures, and remember where those of this run begin."""
     if FULL is not None:

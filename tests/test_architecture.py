@@ -64,8 +64,9 @@ ORDER = {
     "memories.skins.cli": """output < text < said < session < complete < options < backup many bulk < edit <
         log memories search turns context stores status serve identities < review < app""",
     "memories.skins.mcp": "answers < tools < server < stdio",
-    "memories.skins.server": """problems params schemas < guard access once protocol < handles oauth < server <
-        routes records mcp_http < verbs openapi changes < many talks whole < app""",
+    "memories.skins.server": """problems params schemas place watch metrics < client writers start < guard access once
+        protocol caller < handles oauth warm < server < routes records mcp_http < verbs openapi changes <
+        many talks whole < app manage < http < serve""",
 }
 MAX_FILES_TO_ROWS = 16
 HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp".split()

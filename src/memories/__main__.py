@@ -1,15 +1,16 @@
 """The front door of the `memory` command; it imports nothing heavy before it knows what is asked."""
 
-import contextlib
 import gc
 import os
 import sys
-from collections.abc import Sequence
 
 TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+    from typing import Any
 
+    from memories.service import Memories
     from memories.settings import Config
 
 MCP_SDK = "mcp>=2.2,<3"  # the extra `server`
@@ -20,17 +21,66 @@ def main() -> None:
     gc.set_threshold(100_000)  # imports make many objects that stay: looking through them costs a tenth of a command
     try:
         _open_missing_streams()
-        code = run(sys.argv[1:])
+        code = ask(sys.argv[1:])
     except KeyboardInterrupt:  # at any moment, also while modules are being imported
         code = _interrupted()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # what can't be written was reported, or its reader has left
+        try:
             stream.flush()
+        except OSError:
+            continue
+    _start_wanted(sys.argv[1:])
     # The store is closed and all is said: taking the interpreter down piece by piece would cost another 15 ms.
     os._exit(code)
 
 
-def run(arguments: Sequence[str]) -> int:
+def ask(arguments: list[str]) -> int:
+    """Have the server of the store run the command, or else run it here; return the exit code."""
+    from memories import __version__
+    from memories.skins.server import client
+
+    try:
+        code = client.ask(arguments, __version__)
+    except client.Lost as lost:
+        if lost.once:  # with this id it is stored once, whatever the server has done
+            return answer(arguments, None, lost.once)[0]
+        from memories.skins.cli import output
+
+        return output.fail(client.LOST, 1)
+    return run(arguments) if code is None else code
+
+
+def _start_wanted(arguments: list[str]) -> None:
+    """Start a server for the store of the command that was just run here, if a setting wants one."""
+    session = sys.modules.get("memories.skins.cli.session")
+    if session is not None and session.WANTED and arguments[:1] != ["serve"]:
+        from memories.skins.server.start import start
+
+        start(session.WANTED[-1])
+
+
+def answer(
+    arguments: "Sequence[str]", opened: "Callable[[Config, bool], Memories] | None" = None, once: str = ""
+) -> tuple[int, str]:
+    """Run the command as a server does, or as one whose server was lost.
+
+    Args:
+        arguments: Of the command.
+        opened: Gives it its memory.
+        once: The id of the memory that it creates.
+
+    Returns:
+        The exit code, and what it changed, as a part of a sentence.
+    """
+    from memories.skins.cli import output, session
+
+    session.OPENED.set(opened)
+    session.ONCE.set(once)
+    code = run(arguments)
+    return code, output.changed() or ""
+
+
+def run(arguments: "Sequence[str]") -> int:
     """Run the command with these arguments; print its answer or its error, and return the exit code."""
     from memories.errors import MemoriesError
     from memories.skins.cli import output
@@ -44,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
     return answer if isinstance(answer, int) else 0
 
 
-def _answer(arguments: Sequence[str]) -> object:
+def _answer(arguments: "Sequence[str]") -> object:
     """Do what was asked; return the exit code, or something else for 0."""
     first = arguments[0] if arguments else "--help"
     if first in ("--help", "-h", "--version") and "_MEMORY_COMPLETE" not in os.environ:
@@ -57,8 +107,57 @@ def _answer(arguments: Sequence[str]) -> object:
 
     answer = run_command(arguments)
     if isinstance(answer, tuple):
-        return (_serve_mcp if type(answer).__name__ == "ServeMCP" else _chat)(*answer)
+        starts: dict[str, Callable[..., object]] = {
+            "ServeMCP": _serve_mcp,
+            "StartChat": _chat,
+            "Serve": _serve,
+            "Manage": _manage,
+        }
+        return starts[type(answer).__name__](*answer)
     return answer
+
+
+def load_commands() -> None:
+    """Import what the commands that a server answers need."""
+    from importlib import import_module
+
+    from memories.skins.cli import COMMANDS
+
+    for module in ("app", "text", "said", *dict.fromkeys(name for name, _, _ in COMMANDS.values())):
+        import_module(f"memories.skins.cli.{module}")
+
+
+def _serve(config: "Config", asked: "Mapping[str, Any]") -> int:
+    """Start the server that a command asked for; here, since no skin knows another."""
+    from memories.skins.server.serve import Asked, serve
+
+    return serve(config, Asked(**asked), answer, load_commands)
+
+
+def _manage(config: "Config", arguments: "Sequence[str]", how: str, dry_run: bool) -> int:
+    """Do what a command asked about a server."""
+    from memories.skins.cli.output import emit, note
+    from memories.skins.server import manage
+
+    if how in ("status", "stop"):
+        told = manage.asked(config, how) or {"running": False}
+        told = {**told, "running": False, "stopped": told["running"]} if how == "stop" else told
+        rows = [f"{name}: {value}" for name, value in told.items() if value is not None]
+        emit(told, lambda: "\n".join(rows))
+        return 0 if told["running"] or how == "stop" else 1
+    if how == "install":
+        unit = manage.install(config, arguments, dry_run=dry_run)
+    else:
+        found = manage.uninstall(config)
+        if found is None:
+            note("It is not installed.")
+            return 1
+        unit = found
+    commands = unit.start if how == "install" else unit.stop
+    done = "would be written" if dry_run else "written" if how == "install" else "removed"
+    shown = f"{unit.path} {done}" + (f":\n\n{unit.text}" if dry_run else ".") + "\nNow run:\n  " + "\n  ".join(commands)
+    emit({"file": str(unit.path), "done": done, "text": unit.text, "commands": list(commands)}, lambda: shown)
+    return 0
 
 
 def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:

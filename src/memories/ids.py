@@ -88,6 +88,18 @@ def parse_id(text: str) -> str:
     return hyphenated(bare)
 
 
+def whole_id(text: str) -> str:
+    """Return an id that was made elsewhere, in its canonical form.
+
+    Raises:
+        InvalidInput: It is no whole UUIDv7.
+    """
+    found = parse_id(text)
+    if len(found) != ID_LENGTH or found[14] != "7" or found[19] not in "89ab":
+        raise InvalidInput(f'"{shown(text)}" is no UUIDv7, which the id of a memory has to be')
+    return found
+
+
 def storable(text: str) -> bool:
     """Return whether every store can hold a text: it has no NUL and no half of a character."""
     return "\0" not in text and text.encode("utf-8", "ignore") == text.encode("utf-8", "surrogatepass")

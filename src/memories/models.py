@@ -143,6 +143,8 @@ class Draft:
     Attributes:
         pending: It waits until it is accepted; its key, and what it supersedes, count from then on.
         data: A JSON object that a program keeps with it, as text; "" removes the one that is there.
+        id: The id that a new memory gets, a UUIDv7 that nobody else has: writing the same draft again, since nobody
+            knows whether it was written, stores nothing twice.
     """
 
     content: str
@@ -155,6 +157,7 @@ class Draft:
     pending: bool = False
     source: str | None = None
     data: str | None = None
+    id: str | None = None
 
 
 class Page(NamedTuple):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from memories.transfer.stats import Stats
     from memories.where.selector import Selector
     from memories.write.accesses import Accesses
-    from memories.write.create import Created, Writer
+    from memories.write.create import Created, Prepared, Writer
     from memories.write.many import Affected
     from memories.write.repeats import Repetition
     from memories.write.review import Review
@@ -215,11 +215,20 @@ class Memories(ConversationVerbs):
         """
         if isinstance(drafts, str):
             raise InvalidInput("create_many takes a list of drafts or texts; for one text use create")
-        given = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
-        if self._channel == "hook":
-            given = [replace(draft, pending=True) for draft in given]
-        given = [self._lookup.placed(draft, self._place()) for draft in given]
+        given = self._held(draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts)
         return self._writer(force=force, redact=redact)._replace(within=tuple(within)).write(given)
+
+    def prepare(self, drafts: Iterable[Draft], *, force: bool = False, redact: bool = True) -> "Iterator[Prepared]":
+        """Yield what `create_many` would write, in parts of which each `write` writes one, in a transaction.
+
+        What takes time is done before: they are checked, redacted and embedded.
+        """
+        return self._writer(force=force, redact=redact).prepared(self._held(drafts))
+
+    def _held(self, drafts: Iterable[Draft]) -> list[Draft]:
+        held = self._channel == "hook"  # what a hook took down waits until somebody decides
+        given = (replace(draft, pending=True) if held else draft for draft in drafts)
+        return [self._lookup.placed(draft, self._place()) for draft in given]
 
     def _writer(self, *, force: bool = False, redact: bool = True) -> "Writer":
         from memories.write.create import Writer

@@ -114,6 +114,7 @@ class Config(NamedTuple):
     relevance_threshold_fresh: float
     relevance_threshold_normal: float
     relevance_threshold_stale: float
+    serve: str
     sources: Mapping[str, str]
     identity: str | None = None
     redact_rules: "tuple[Rule, ...]" = ()
@@ -353,5 +354,7 @@ SETTINGS = (
             "the same of one that is neither fresh nor stale"),
     Setting("relevance_threshold_stale", "RELEVANCE_THRESHOLD_STALE", 0.85, _unit,
             "the same of a stale one, also if it shares a few words"),
+    Setting("serve", "MEMORY_SERVE", "off", _one_of("off", "auto"),
+            "auto: a command starts a server that makes the next ones fast, and that ends when idle"),
 )
 # fmt: on

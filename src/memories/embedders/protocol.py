@@ -1,7 +1,8 @@
 """What an embedder is: text in, unit vectors out, in a space with a name."""
 
+import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
 
 from memories.errors import EmbedderError
 from memories.stores.records import Space
@@ -97,8 +98,8 @@ def embed_many(
     Raises:
         EmbedderError: There are no vectors for any of the texts.
     """
-    if isinstance(embedder, RemoteEmbedder):
-        made = embedder.embed_many(texts)
+    if _is_remote(type(embedder)):
+        made = cast("RemoteEmbedder", embedder).embed_many(texts)
     else:
         made = [embedder.embed(text) for text in texts]
     if not roles:
@@ -125,7 +126,13 @@ def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
     Raises:
         EmbedderError: There are none.
     """
-    return embedder.embed_query(text) if isinstance(embedder, RemoteEmbedder) else embedder.embed(text)
+    return cast("RemoteEmbedder", embedder).embed_query(text) if _is_remote(type(embedder)) else embedder.embed(text)
+
+
+@functools.cache
+def _is_remote(kind: type) -> bool:
+    """Return whether embedders of a kind have the methods of `RemoteEmbedder`; asking its protocol costs 50 µs."""
+    return all(callable(getattr(kind, name, None)) for name in ("embed_many", "embed_query"))
 
 
 def embed_to_store(embedder: Embedder | None, texts: Sequence[str], roles: Sequence[str | None] = ()) -> Embedded:

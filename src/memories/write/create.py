@@ -1,15 +1,15 @@
 """How a draft becomes a memory, a version of one that has its key, or neither because it is a duplicate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories import validate, versions
 from memories.batches import by_count
-from memories.embedders.protocol import embed_to_store
+from memories.embedders.protocol import Embedded, embed_to_store
 from memories.errors import InvalidInput, RequestError
-from memories.ids import new_id
+from memories.ids import new_id, whole_id
 from memories.lookup import Lookup, refuse_waiting
 from memories.models import PENDING, SHARED, DecayPolicy, Draft, Memory
 from memories.origin import Origin, origin_of, tags_of
@@ -154,26 +154,23 @@ class Writer(NamedTuple):
         return self.lookup.store
 
     def write(self, drafts: Sequence[Draft]) -> list[Created]:
-        """Write drafts in order; all are redacted and checked before the first is written.
+        """Write drafts in order; all are redacted and checked before the first is written."""
+        return [done for batch in self.prepared(drafts) for done in batch.write()]
+
+    def prepared(self, drafts: Sequence[Draft]) -> "Iterator[Prepared]":
+        """Yield drafts in batches that are ready to be written.
 
         Vectors are made before the transaction, so that no other writer waits for the model.
         """
         ready = [_ready(draft, self.redactor) for draft in drafts]
-        created: list[Created] = []
         for batch in by_count(ready, BATCH if self.force else BATCH_COMPARED):
-            made = embed_to_store(self.embedder, [each.draft.content for each in batch])
-            if made.note and self.embedder is not None:
-                refuse_other_model(self.store, self.embedder.space, Filter(Collection.MEMORY, (self.lookup.namespace,)))
-            with self.store.transaction():
-                written = [self._write(each, vectors) for each, vectors in zip(batch, made.vectors, strict=True)]
-            created += [
-                replace(done, note=made.note if done.stored else done.note, redacted=each.redacted)
-                for done, each in zip(written, batch, strict=True)
-            ]
-        return created
+            yield Prepared(self, batch, embed_to_store(self.embedder, [each.draft.content for each in batch]))
 
-    def _write(self, ready: _Ready, vectors: Any) -> Created:
+    def add(self, ready: _Ready, vectors: Any) -> Created:
+        """Write a draft that was checked, within a transaction."""
         draft = ready.draft
+        if draft.id is not None and (known := self._written_before(draft.id)) is not None:
+            return self.created(known)
         superseded = None if draft.supersedes is None else self._find_replaced(draft.supersedes)
         if superseded is not None:
             draft = replace(draft, supersedes=superseded.ref.group)
@@ -195,12 +192,19 @@ class Writer(NamedTuple):
             return Created(stored=False, memory=None, duplicates=found.duplicates)
         return self._append(ready, vectors, superseded, found)
 
+    def _written_before(self, memory_id: str) -> Record | None:
+        """Return the memory that this same draft became when it was written for the first time."""
+        where = Filter(Collection.MEMORY, (self.lookup.namespace,), state="any", group=memory_id)
+        return next(iter(self.store.scan(where, limit=1, newest_first=True)), None)
+
     def _append(
         self, ready: _Ready, vectors: Any, superseded: Record | None = None, found: Compared = _NOTHING
     ) -> Created:
         draft = ready.draft
         created_at = draft.created_at or self.now
-        new = versions.first_version(draft, new_id(created_at), self.lookup.namespace, created_at, ready.redacted)
+        new = versions.first_version(
+            draft, draft.id or new_id(created_at), self.lookup.namespace, created_at, ready.redacted
+        )
         record = as_added(self.store, marked(new))
         self.retire(superseded, record.ref.group, created_at)
         record = linked(self.store, record, found.corrected, retired=superseded)
@@ -379,6 +383,27 @@ class Writer(NamedTuple):
         return sorted(rivals, key=lambda rival: -(rival.similarity or 0.0))
 
 
+class Prepared(NamedTuple):
+    """Drafts that were checked and redacted, and their vectors: what has to be known before a transaction begins."""
+
+    writer: Writer
+    ready: Sequence[_Ready]
+    made: Embedded
+
+    def write(self) -> list[Created]:
+        """Write them in a transaction, which may be a part of another one."""
+        writer, note = self.writer, self.made.note
+        if note and writer.embedder is not None:
+            where = Filter(Collection.MEMORY, (writer.lookup.namespace,))
+            refuse_other_model(writer.store, writer.embedder.space, where)
+        with writer.store.transaction():
+            written = [writer.add(each, vectors) for each, vectors in zip(self.ready, self.made.vectors, strict=True)]
+        return [
+            replace(done, note=note if done.stored else done.note, redacted=each.redacted)
+            for done, each in zip(written, self.ready, strict=True)
+        ]
+
+
 def _ready(draft: Draft, redactor: "Redactor | None") -> _Ready:
     """Return a draft without secrets, in the form in which it is kept: nothing else sees what was given."""
     if redactor is None:
@@ -405,6 +430,7 @@ def _checked(draft: Draft) -> Draft:
         created_at=None if draft.created_at is None else kept(draft.created_at, "created_at"),
         source=None if draft.source is None else validate.one_line(draft.source, "source"),
         data=None if draft.data is None else validate.data(draft.data),
+        id=None if draft.id is None else whole_id(draft.id),
     )
 
 

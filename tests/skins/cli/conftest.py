@@ -1,11 +1,13 @@
 """The `memory` command as tests run it: in this process, in one of its own, or on a terminal."""
 
+import contextlib
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from memories import __main__ as front_door
+from memories.skins.server import client, place
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,73 @@ def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return work
 
 
+class Servers:
+    """Servers for the stores of one test, each started when a command first asks for its store."""
+
+    def __init__(self, zygote: "subprocess.Popen[str] | None") -> None:
+        self._zygote = zygote
+        self._tried: set[str] = set()
+        self._children: list[int] = []
+
+    def begin(self, arguments: Sequence[str]) -> None:
+        """Start the server that a command will ask, unless there is one."""
+        if self._zygote is None or not client.is_warm(arguments):
+            return
+        store = client.store_of(arguments)
+        path = place.socket_of(store, os.environ)
+        if path in self._tried:
+            return
+        self._tried.add(path)
+        assert self._zygote.stdin is not None and self._zygote.stdout is not None
+        asked = {"environment": dict(os.environ), "folder": _here(), "store": store}
+        self._zygote.stdin.write(json.dumps(asked) + "\n")
+        self._zygote.stdin.flush()
+        if child := int(self._zygote.stdout.readline()):
+            self._children.append(child)
+
+    def end(self) -> None:
+        """End them all."""
+        for child in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+
+
+def _here() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return "/"
+
+
+@pytest.fixture(scope="session")
+def zygote(request: pytest.FixtureRequest) -> "Iterator[subprocess.Popen[str] | None]":
+    """What starts servers, if the commands of this run are to ask them (`--warm`)."""
+    if not request.config.getoption("--warm"):
+        yield None
+        return
+    script = Path(__file__).parent.parent / "server_zygote.py"
+    started = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with started:
+        yield started
+        started.stdin.close()  # type: ignore[union-attr]
+
+
 @pytest.fixture
-def memory() -> Command:
+def servers(zygote: "subprocess.Popen[str] | None", request: pytest.FixtureRequest) -> Iterator[Servers]:
+    """The servers of one test; none if it is about a machine on which none runs."""
+    found = Servers(None if request.node.get_closest_marker("cold") else zygote)
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def memory(servers: Servers) -> Command:
     """Run the command in this process, its streams being pipes."""
 
     def run(*arguments: str, stdin: bytes | str = b"", env: Mapping[str, str | None] | None = None) -> Answer:
         with CliRunner().isolation(input=stdin, env=env) as (out, err, _):
-            code = front_door.run(arguments)
+            servers.begin(arguments)
+            code = front_door.ask(list(arguments))
             sys.stdout.flush()
             sys.stderr.flush()
             printed, said = out.getvalue(), err.getvalue()

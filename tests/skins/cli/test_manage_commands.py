@@ -36,6 +36,7 @@ def test_status_of_a_healthy_memory(memory: Command, stored: Callable[..., str],
     assert shape["size_bytes"] > 0
 
 
+@pytest.mark.cold
 def test_status_creates_nothing(memory: Command, home: Path) -> None:
     shape = memory("status").json
     assert (shape["status"], shape["memory_count"], shape["schema_version"]) == ("healthy", 0, None)

@@ -402,6 +402,7 @@ def test_turns_alone_shows_its_help(memory: Command) -> None:
     assert (answer.code, answer.out) == (0, memory("turns", "--help").out) or len(answer.error) < 200
 
 
+@pytest.mark.cold
 def test_a_bad_first_turn_makes_no_store(memory: Command, home: Path) -> None:
     for command in (["turns", "add", "trip", ""], ["turns", "tail", "trip"], ["search", "q", "--in", "history"]):
         memory(*command)

@@ -23,6 +23,7 @@ COMMANDS = {
     "turns": ("turns", "Conversations", "Add, read and erase what was said in conversations."),
     "context": ("context", "Agents", "Assemble what a model needs to answer a message."),
     "chat": ("serve", "Agents", "Talk to an agent that remembers you."),
+    "serve": ("serve", "Agents", "Make the command fast, and serve programs over HTTP."),
     "mcp": ("serve", "Agents", "Serve an agent over MCP, on standard input and output."),
     "status": ("status", "Store and settings", "Check that the store works, and show what it holds."),
     "namespaces": ("identities", "Store and settings", "List the namespaces and how much is in each."),

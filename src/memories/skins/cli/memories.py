@@ -28,7 +28,7 @@ from memories.skins.cli.options import (
     whole_number,
 )
 from memories.skins.cli.output import changing, confirm, emit
-from memories.skins.cli.session import compacts, read_argument, texts
+from memories.skins.cli.session import ONCE, compacts, read_argument, texts
 
 if TYPE_CHECKING:
     from memories.models import Forgotten, Memory
@@ -100,7 +100,7 @@ def create(
         return create_lines(memories, jsonl or lines or "", plan)
     if content is None:
         raise click.UsageError("Missing argument 'CONTENT'.")
-    draft = replace(draft, content=read_argument(content, "content"))
+    draft = replace(draft, content=read_argument(content, "content"), id=ONCE.get() or None)
     try:
         created = changing(
             lambda: memories.create_many([draft], force=force, redact=not no_redact)[0],

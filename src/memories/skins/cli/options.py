@@ -10,7 +10,7 @@ from memories.errors import InvalidInput
 from memories.events import noting
 from memories.origin import TRUSTS
 from memories.skins.cli.output import FORMATS, told, unwatch, watch
-from memories.skins.cli.session import settings
+from memories.skins.cli.session import memory, settings
 from memories.validate import MAX_LIMIT, parse_tag
 
 if TYPE_CHECKING:
@@ -268,10 +268,7 @@ def in_session(*, reads: bool) -> Callable[[Callable[..., Any]], Callable[..., A
         @with_settings(namespace_option, *between, store_option, format_option)
         @functools.wraps(command)
         def wrapped(config: "Config", no_shared: bool = False, **given: Any) -> Any:
-            from memories.identity.place import here
-            from memories.service import Memories  # after the settings, whose errors need none of it
-
-            with Memories(shared=not no_shared, config=config, channel="cli", place=here(config)) as memories:
+            with memory(config, shared=not no_shared) as memories:
                 watch(memories.damaged)
                 return command(memories, **given)
 

@@ -1,11 +1,109 @@
-"""Commands that ask for another skin: mcp, chat. The front door starts it, since no skin knows another."""
+"""Commands that ask for another skin: serve, mcp, chat. The front door starts it, since no skin knows another."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from memories.errors import InvalidInput
 from memories.settings import Config
-from memories.skins.cli.options import command, namespace_option, no_shared_option, option, store_option, with_settings
+from memories.skins.cli.options import (
+    command,
+    format_option,
+    namespace_option,
+    no_shared_option,
+    option,
+    store_option,
+    whole_number,
+    with_settings,
+)
+
+
+class Serve(NamedTuple):
+    """What is asked of the server; see its `Asked`."""
+
+    config: Config
+    asked: Mapping[str, Any]
+
+
+@command(
+    epilog="memory serve\nmemory serve --no-http\nmemory serve --host 0.0.0.0 --host-name memory.example.org\n"
+    "memory serve --install\nmemory serve --status"
+)
+@option("--host", metavar="ADDRESS", help="Where HTTP is served. [default: 127.0.0.1]")
+@option("--port", metavar="N", help="Port of HTTP. [default: 8765]")
+@option(
+    "--host-name", "names", metavar="NAME", multiple=True,
+    help="A name under which browsers and proxies ask for it; may be repeated.",
+)  # fmt: skip
+@option("--no-http", is_flag=True, help="Only make the command fast; listen on no port.")
+@option("--tls-cert", metavar="FILE", help="Serve HTTPS with this certificate.")
+@option("--tls-key", metavar="FILE", help="The key of the certificate.")
+@option("--idle", metavar="MINUTES", help="End when nothing was asked for so long. [default: never]")
+@option("--status", "how", flag_value="status", section="Manage", help="Show whether a server runs, and how it does.")
+@option("--stop", "how", flag_value="stop", section="Manage", help="End the server of this store.")
+@option(
+    "--install", "how", flag_value="install", section="Manage",
+    help="Have the system start it when you log in: systemd or launchd.",
+)  # fmt: skip
+@option("--uninstall", "how", flag_value="uninstall", section="Manage", help="Undo --install.")
+@option("--dry-run", is_flag=True, section="Manage", help="With --install: only show what would be written.")
+@with_settings(store_option, format_option)
+def serve(
+    config: Config,
+    host: str | None,
+    port: str | None,
+    names: tuple[str, ...],
+    no_http: bool,
+    tls_cert: str | None,
+    tls_key: str | None,
+    idle: str | None,
+    how: str | None,
+    dry_run: bool,
+) -> "Serve | Manage":
+    """Make the command fast, and serve programs over HTTP.
+
+    While it runs, memory commands ask it over a socket that only you can open, which takes them a few milliseconds; no
+    setting is needed. The API, MCP and the page are on http://127.0.0.1:8765; see docs/server.md and docs/http.md. It
+    ends by Ctrl-C or memory serve --stop.
+    """
+    if (tls_cert is None) != (tls_key is None):
+        raise InvalidInput("--tls-cert and --tls-key go together; give both")
+    if no_http and (host or port or names or tls_cert):
+        raise InvalidInput("--no-http goes with none of --host, --port, --host-name and --tls-cert")
+    if dry_run and how != "install":
+        raise InvalidInput("--dry-run goes with --install")
+    whole = whole_number(port, "port must be a whole number from 0 to 65535")
+    minutes = whole_number(idle, "idle must be a whole number of minutes from 1")
+    if (whole or 0) > 65_535 or minutes == 0:
+        raise InvalidInput("port must be at most 65535, and idle at least 1 minute")
+    files = [str(Path(file).expanduser().absolute()) for file in (tls_cert, tls_key) if file is not None]
+    if how is not None:
+        options = {
+            "--host": host,
+            "--port": port,
+            "--tls-cert": files[:1],
+            "--tls-key": files[1:],
+            "--host-name": names,
+        }
+        return Manage(config, _arguments(options) + ["--no-http"] * no_http, how, dry_run)
+    asked: dict[str, Any] = {"host": host, "port": whole, "http": not no_http, "names": names, "tls": tuple(files)}
+    asked |= {"idle_seconds": None if minutes is None else minutes * 60.0}
+    return Serve(config, {name: value for name, value in asked.items() if value is not None})
+
+
+def _arguments(options: Mapping[str, str | Sequence[str] | None]) -> list[str]:
+    """Return options as they are typed."""
+    several = {name: [value] if isinstance(value, str) else value or () for name, value in options.items()}
+    return [part for name, values in several.items() for value in values for part in (name, value)]
+
+
+class Manage(NamedTuple):
+    """What is asked about a server; see its `manage`."""
+
+    config: Config
+    arguments: Sequence[str]
+    how: str
+    dry_run: bool
 
 
 class ServeMCP(NamedTuple):
@@ -55,4 +153,4 @@ def chat(config: Config, root: str | None, env_file: str | None, demo: bool, liv
     return StartChat(config, folder, None if env_file is None else Path(env_file).expanduser(), demo, live)
 
 
-COMMANDS = (mcp, chat)
+COMMANDS = (serve, mcp, chat)

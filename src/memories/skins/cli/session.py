@@ -1,6 +1,7 @@
 """One run of a command: its settings, what it reads from standard input, how it renders answers, how far it is."""
 
 import sys
+from contextvars import ContextVar
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
@@ -10,7 +11,15 @@ from memories.skins.cli.output import note, set_format
 from memories.validate import MAX_CONTENT_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memories.service import Memories
     from memories.settings import Config
+
+# In a server: what gives a run its memory. And the id of what it creates, if it may be the second run of one command.
+OPENED: "ContextVar[Callable[[Config, bool], Memories] | None]" = ContextVar("opened", default=None)
+WANTED: list[str] = []  # the stores of runs whose settings want a server for them
+ONCE: ContextVar[str] = ContextVar("once", default="")
 
 
 def texts(of: str = "text") -> ModuleType:
@@ -33,7 +42,20 @@ def settings(output: str | None, namespace: str | None, store: str | None) -> "C
         set_format(output)  # also for the error, should a setting be wrong
     config = load_config({"format": output, "namespace": namespace, "store": store}, tell=note)
     set_format(config.format)
+    if config.serve == "auto":
+        WANTED.append(config.store)
     return config
+
+
+def memory(config: "Config", *, shared: bool) -> "Memories":
+    """Return the memory of this run; in a server, over the store that it has open."""
+    opened = OPENED.get()
+    if opened is not None:
+        return opened(config, shared)
+    from memories.identity.place import here
+    from memories.service import Memories  # after the settings, whose errors need none of it
+
+    return Memories(shared=shared, config=config, channel="cli", place=here(config))
 
 
 def read_argument(given: str, name: str, most: int = MAX_CONTENT_BYTES) -> str:

@@ -15,6 +15,7 @@ from memories.models import SHARED
 from memories.service import Memories
 from memories.skins import shapes
 from memories.skins.server.access import Principal
+from memories.skins.server.metrics import LOG
 from memories.skins.server.once import Work
 from memories.skins.server.params import Field, Fields, from_body, from_query
 from memories.skins.server.problems import encoded, failed
@@ -110,6 +111,7 @@ def endpoint(route: Route) -> StarletteRoute:
 
 async def _answer(route: Route, request: Request) -> Response:
     server: Server = request.app.state.server
+    request.scope.get(LOG, {})["route"] = route.path
     given = _asked(route, request)
     if route.body is not None and not route.streams:
         given |= from_body(await request.body(), route.body)
@@ -152,6 +154,7 @@ def _call(server: Server, route: Route, request: Request, given: dict[str, Any])
         Refused: They may not.
     """
     who = server.access.principal(request.scope)
+    request.scope.get(LOG, {})["token"] = who.id
     namespace = given.pop("namespace", None)
     named = who.home(server.config.namespace) if namespace is None else checked_namespace(namespace)
     if route.scope == "store":

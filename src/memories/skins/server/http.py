@@ -1,0 +1,141 @@
+"""Serves the application over HTTP with uvicorn, on sockets that are bound already."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import anyio
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from memories.errors import ConfigError, MemoriesError
+from memories.settings import Config
+from memories.skins import tokens
+from memories.skins.server.app import Options, build, principal
+from memories.skins.server.metrics import LOG, Gauge, Logged, Metrics
+from memories.skins.server.problems import encoded, failed
+from memories.skins.server.writers import MOST_WAITING
+from memories.stores.records import Collection, Filter
+
+if TYPE_CHECKING:
+    from memories.skins.server.serve import Asked, Process
+
+_MOST_CONNECTIONS = 256
+_GRACE_SECONDS = 3
+
+
+class Web:
+    """HTTP, as a part of a server's process."""
+
+    def __init__(self, process: "Process", asked: "Asked", address: socket.socket) -> None:
+        """Build the application.
+
+        Args:
+            process: What it serves.
+            asked: How.
+            address: The TCP socket.
+        """
+        host, port, *_ = address.getsockname()
+        scheme = "https" if asked.tls else "http"
+        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        self._process, self._tls = process, bool(asked.tls)
+        writers = process.writers
+        self.metrics = Metrics(
+            self._asked,
+            (
+                Gauge("memories_writes_waiting", "gauge", "Writes in the queue.", lambda: writers.waiting),
+                Gauge("memories_writes_total", "counter", "Writes that shared transactions.", lambda: writers.writes),
+                Gauge("memories_commits_total", "counter", "Those transactions.", lambda: writers.commits),
+                Gauge("memories_commands_total", "counter", "Commands answered.", lambda: process.warm.answered),
+                Gauge("memories_ready", "gauge", "Whether the store answers.", lambda: float(not self._problem())),
+            ),
+        )
+        options = Options(
+            port=port,
+            hosts=asked.names,
+            store=process.store,
+            embedder=process.embedder,
+            create=writers.create,
+            routes=(Route("/ready", self._ready), Route("/metrics", self._metrics)),
+            secure=bool(asked.tls),
+        )
+        certificate, key = asked.tls or (None, None)
+        self._server = _Server(
+            uvicorn.Config(
+                Logged(build(process.config, options), self.metrics),
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                http="httptools",
+                limit_concurrency=_MOST_CONNECTIONS,
+                timeout_graceful_shutdown=_GRACE_SECONDS,
+                timeout_keep_alive=5,
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
+            )
+        )
+
+    @staticmethod
+    def check(config: Config, host: str, *, loopback: bool) -> None:
+        """Refuse to listen where others could come in without a token.
+
+        Raises:
+            ConfigError: There is no token.
+        """
+        if not loopback and not tokens.read(config.home):
+            raise ConfigError(
+                f"others can reach {host}, and there is no token yet; make one with: memory tokens create NAME"
+            )
+
+    def run(self, unix: socket.socket, address: socket.socket) -> None:
+        """Serve until it is told to stop; what is open then has some seconds to end."""
+        sockets = [address] if self._tls else [unix, address]  # who can open the Unix socket needs no encryption
+        self._server.run(sockets=sockets)
+
+    def stop(self) -> None:
+        """End, from any thread or a signal."""
+        self._server.should_exit = True
+
+    def _asked(self) -> None:
+        self._process.last_at = time.monotonic()
+
+    def _problem(self) -> str:
+        """Return why requests can't be served; nothing if they can."""
+        writers = self._process.writers
+        if writers.problem or not self._process.fits():
+            return "the store can't be used"
+        if writers.waiting >= MOST_WAITING:
+            return "too many writes wait"
+        try:
+            config = self._process.config
+            self._process.store.count(Filter(Collection.MEMORY, (config.namespace,), group="00000000"))
+        except MemoriesError:
+            return "the store does not answer"
+        return ""
+
+    async def _ready(self, request: Request) -> Response:
+        request.scope[LOG]["route"] = "/ready"
+        problem = await anyio.to_thread.run_sync(self._problem)
+        shape = {"ready": not problem, **({"problem": problem} if problem else {})}
+        return Response(encoded(shape), 503 if problem else 200, media_type="application/json")
+
+    async def _metrics(self, request: Request) -> Response:
+        request.scope[LOG]["route"] = "/metrics"
+        try:
+            (await principal(request)).require("admin")
+        except Exception as exc:  # noqa: BLE001 - as for every route
+            return failed(exc)
+        text = await anyio.to_thread.run_sync(self.metrics.text)
+        return Response(text, media_type="text/plain; version=0.0.4")
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the process, which has more to end than this."""
+        yield

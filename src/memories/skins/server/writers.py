@@ -1,0 +1,205 @@
+"""Group commit: writes wait in a queue, and one thread makes many of them in one transaction of the store.
+
+A flush of the disk takes as long for one write as for a hundred, so what comes while one transaction is committed goes
+into the next one. Each write is acknowledged after its commit; one that is refused fails alone.
+"""
+
+import contextvars
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeVar
+
+from memories.errors import StoreBusy, StoreDamaged, StoreError, SystemFault
+from memories.models import Draft
+from memories.service import Memories
+from memories.stores import Store
+from memories.write.create import Created
+
+MOST_WAITING = 2_000
+MOST_AT_ONCE = 256
+MOST_BYTES = 1_048_576
+_SECONDS = 0.1  # of work in one transaction: other processes wait for it
+_SINGLE = 25  # drafts; more are a transaction of their own
+
+Result = TypeVar("Result")
+
+
+class Full(StoreBusy):
+    """Too many writes wait already; nothing was written."""
+
+
+class _Waiting(NamedTuple):
+    run: Callable[[], Any]
+    size: int
+    store: Store
+    context: contextvars.Context
+    future: "Future[Any]"
+
+
+class _Made(NamedTuple):
+    item: _Waiting
+    result: Any
+    error: Exception | None
+
+
+class Writers:
+    """The queue of the writes to one store, and the thread that makes them; any number of threads may use it."""
+
+    def __init__(self, store: Store, fits: Callable[[], bool] = lambda: True) -> None:
+        """Begin with an empty queue.
+
+        Args:
+            store: Where the transactions are made.
+            fits: Whether the store is still the one that was opened; asked before each transaction.
+        """
+        self._store, self._fits = store, fits
+        self._waiting: queue.Queue[_Waiting | None] = queue.Queue(MOST_WAITING)
+        self._broken: SystemFault | None = None
+        self._closed = False
+        self.commits = self.writes = 0
+        self._thread = threading.Thread(target=self._work, name="writers", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """How many writes wait."""
+        return self._waiting.qsize()
+
+    @property
+    def problem(self) -> str:
+        """Why nothing is written any more; empty while all is well."""
+        return "" if self._broken is None else str(self._broken)
+
+    def create(self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool) -> list[Created]:
+        """Store drafts as `Memories.create_many` does; see `do` for what else it may raise."""
+        done: list[Created] = []
+        for prepared in memories.prepare(drafts, force=force, redact=redact):
+            if len(prepared.ready) > _SINGLE:
+                done += prepared.write()
+            else:
+                size = sum(len(each.draft.content) for each in prepared.ready)
+                done += self.do(prepared.write, size, prepared.writer.store)
+        return done
+
+    def do(self, run: Callable[[], Result], size: int = 0, store: Store | None = None) -> Result:
+        """Run what writes in a transaction that others share; return what it returns once that is committed.
+
+        Args:
+            run: Writes to the store, in a transaction; it is run by another thread, in the context of this one.
+            size: How many bytes it writes, about.
+            store: What it writes through, if it logs: writes by the same one have one entry in the audit log.
+
+        Raises:
+            Full: Too many writes wait.
+            SystemFault: The transaction failed, and with it all that it held.
+        """
+        if self._closed:
+            raise Full("the server is ending; nothing was written; try again")
+        item = _Waiting(run, size, store or self._store, contextvars.copy_context(), Future())
+        try:
+            self._waiting.put_nowait(item)
+        except queue.Full:
+            raise Full(f"{MOST_WAITING} writes wait for the store already; nothing was written; try again") from None
+        result: Result = item.future.result()
+        return result
+
+    def close(self, seconds: float = 3.0) -> bool:
+        """Make what waits, and nothing more; return whether it was all made in time."""
+        self._closed = True
+        self._waiting.put(None)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        ended = False
+        while not ended:
+            items, ended = self._next()
+            if items:
+                self._commit(items)
+        for item in self._taken(MOST_WAITING):  # what came while it ended
+            item.future.set_exception(Full("the server is ending; nothing was written; try again"))
+
+    def _next(self) -> tuple[list[_Waiting], bool]:
+        """Wait for a write; return it with those behind it, and whether the end of the queue was reached."""
+        first = self._waiting.get()
+        if first is None:
+            return [], True
+        items, size = [first], first.size
+        while len(items) < MOST_AT_ONCE and size < MOST_BYTES:
+            try:
+                item = self._waiting.get_nowait()
+            except queue.Empty:
+                break
+            if item is None:
+                return items, True
+            items.append(item)
+            size += item.size
+        return items, False
+
+    def _taken(self, most: int) -> list[_Waiting]:
+        items: list[_Waiting] = []
+        while len(items) < most and not self._waiting.empty():
+            item = self._waiting.get_nowait()
+            items += [] if item is None else [item]
+        return items
+
+    def _commit(self, items: Sequence[_Waiting]) -> None:
+        """Make writes, in one transaction or, if that takes long, in several."""
+        # Those that share an entry of the log stand together; a client that waits for one sends no second one.
+        left = sorted(items, key=lambda item: id(item.store))
+        while left:
+            done: list[_Made] = []
+            try:
+                self._refuse_broken()
+                until = time.monotonic() + _SECONDS
+                with self._store.transaction():
+                    while left and (not done or time.monotonic() < until):
+                        store = left[0].store
+                        with store.transaction():
+                            while left and left[0].store is store and (not done or time.monotonic() < until):
+                                done.append(self._made(left.pop(0)))
+            except Exception as exc:  # noqa: BLE001 - each who waits is told, and the thread goes on
+                self._fail([*(made.item for made in done), *left], exc)
+                return
+            self.commits += 1
+            self.writes += len(done)
+            for item, result, error in done:
+                if error is None:
+                    item.future.set_result(result)
+                else:
+                    item.future.set_exception(error)
+
+    def _made(self, item: _Waiting) -> "_Made":
+        """Make one write in a part of the transaction; one that is refused undoes its own part only.
+
+        Raises:
+            StoreError: The store failed, and with it the whole transaction.
+        """
+        try:
+            return _Made(item, item.context.run(item.run), None)
+        except StoreError as exc:
+            if exc.__cause__ is not None:  # what its driver says, and no judgement of ours
+                self._fail([item], exc)
+                raise
+            return _Made(item, None, exc)
+        except Exception as exc:  # noqa: BLE001 - who waits for it is told
+            return _Made(item, None, exc)
+
+    def _refuse_broken(self) -> None:
+        if self._broken is None and not self._fits():
+            self._broken = StoreDamaged(
+                "the store was removed or replaced while the server had it open; start it again"
+            )
+        if self._broken is not None:
+            raise type(self._broken)(str(self._broken))
+
+    def _fail(self, items: Sequence[_Waiting], error: Exception) -> None:
+        """Tell all of them; what says that the file is damaged ends all writing."""
+        if isinstance(error, StoreDamaged) and self._broken is None:
+            self._broken = error
+        for item in items:
+            if not item.future.done():
+                item.future.set_exception(error)

@@ -1,0 +1,84 @@
+"""A server is killed while many commands write through it: what was acknowledged is stored, and stored once."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories import Memories
+
+COMMAND = [sys.executable, "-m", "memories"]
+
+
+def stored(folder: Path) -> list[tuple[str, str]]:
+    """Return ids and contents of all memories, whose log has to be sound."""
+    with Memories(f"sqlite:///{folder}/h/memories.db", embedder="fake") as memories:
+        assert {check.problem for check in memories.verify_log()} == {None}
+        page = memories.list(limit=1000)
+        found = [*page.memories]
+        while page.next_cursor is not None:
+            page = memories.list(limit=1000, cursor=page.next_cursor)
+            found += page.memories
+    return [(memory.id, memory.content) for memory in found]
+
+
+@pytest.mark.torture
+def test_kill_server(
+    tmp_path: Path,
+    clean_environment: Mapping[str, str],
+    size: Callable[[int, int], int],
+    figures: dict[str, Any],
+) -> None:
+    environment = {**clean_environment, "MEMORY_HOME": str(tmp_path / "h"), "XDG_RUNTIME_DIR": str(tmp_path)}
+    clients, each, kills = size(4, 32), size(6, 60), size(2, 30)
+    acknowledged: list[tuple[str, str]] = []
+    refused: list[str] = []
+    done, lock = threading.Event(), threading.Lock()
+
+    def write(number: int) -> None:
+        for turn in range(each):
+            text = f"client {number} says {turn}"
+            command = [*COMMAND, "create", text, "--force"]
+            made = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+            with lock:
+                if made.returncode == 0:
+                    acknowledged.append((json.loads(made.stdout)["id"], text))
+                else:
+                    refused.append(made.stderr)
+
+    def serve() -> "subprocess.Popen[str]":
+        command = [*COMMAND, "serve", "--no-http"]
+        server = subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        assert server.stderr is not None
+        server.stderr.readline()
+        return server
+
+    def kill() -> None:
+        for turn in range(kills):
+            server = serve()
+            wanted = (turn + 1) * clients * each // (kills + 1)
+            while len(acknowledged) < wanted and not done.wait(0.005):
+                pass
+            server.kill()
+            server.communicate(timeout=60)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(clients)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    done.set()
+    killer.join()
+    assert refused == []
+    found = stored(tmp_path)
+    assert sorted(found) == sorted(acknowledged)
+    assert set(Counter(text for _, text in found).values()) == {1}
+    figures |= {"acknowledged": len(acknowledged), "kills": kills, "clients": clients}
