@@ -102,13 +102,10 @@ def _measure(part: str, given: argparse.Namespace) -> None:
             turns.run(given.texts, max(given.sizes), given.timed or search.TIMED)
         case "conversation":
             conversation.run(given.texts, max(given.sizes))
-        case "server":
-            serve.run(given.texts, given.sizes, given.rounds)
         case "growth" | "identities":
             _growth(given, scale if part == "growth" else identities)
-        case "stores":
-            queries, timed = given.queries or stores.QUERIES, given.timed or stores.TIMED
-            stores.run(stores.Options(given.texts, given.sizes, given.stores, queries, timed))
+        case "stores" | "server":
+            _stores(part, given)
         case "contexts" | "LoCoMo":
             _contexts(given) if part == "contexts" else _locomo(given.locomo, given.embedder, chroma=given.peers)
         case "noise floor" | "calibration" | "relevance":
@@ -121,6 +118,14 @@ def _growth(given: argparse.Namespace, of: ModuleType) -> None:
     """Measure what grows: at the sizes that are given, or at its own."""
     sizes = of.SIZES if given.sizes == search.SIZES else given.sizes
     of.run(given.texts.read_text().splitlines(), sizes, given.timed or of.TIMED)
+
+
+def _stores(part: str, given: argparse.Namespace) -> None:
+    if part == "server":
+        serve.run(given.texts, given.sizes, given.rounds)
+        return
+    queries, timed = given.queries or stores.QUERIES, given.timed or stores.TIMED
+    stores.run(stores.Options(given.texts, given.sizes, given.stores, queries, timed))
 
 
 def _without_data(part: str) -> None:

@@ -129,7 +129,8 @@ def load_commands() -> None:
 
 def _serve(config: "Config", asked: "Mapping[str, Any]") -> int:
     """Start the server that a command asked for; here, since no skin knows another."""
-    from memories.skins.server.serve import Asked, serve
+    from memories.skins.server.serve import serve
+    from memories.skins.server.watch import Asked
 
     return serve(config, Asked(**asked), answer, load_commands)
 

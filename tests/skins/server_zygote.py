@@ -9,7 +9,7 @@ import sys
 def main() -> None:
     """For each line, an environment and a store, start a server and print its process; 0 if it did not start."""
     from memories import __main__ as front_door
-    from memories.skins.server import serve, warm  # noqa: F401 - what is imported here need not be in each child
+    from memories.skins.server import serve, warm, watch  # noqa: F401 - what is imported here need not be in each child
 
     front_door.load_commands()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -37,7 +37,7 @@ def _child(asked: dict[str, object], ready: int) -> None:
     try:
         from memories import __main__ as front_door
         from memories.config import load_config
-        from memories.skins.server import serve
+        from memories.skins.server import serve, watch
 
         config = load_config({"store": asked["store"] or None}, tell=lambda _: None)  # type: ignore[dict-item]
 
@@ -46,7 +46,7 @@ def _child(asked: dict[str, object], ready: int) -> None:
             os.close(ready)
 
         os.chdir("/")
-        code = serve.serve(config, serve.Asked(http=False), front_door.answer, preload)
+        code = serve.serve(config, watch.Asked(http=False), front_door.answer, preload)
     except BaseException as exc:  # noqa: BLE001 - a child must not go on as its parent
         sys.stderr.write(f"no server: {exc!r}\n")
         code = 1

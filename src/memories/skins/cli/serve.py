@@ -38,6 +38,8 @@ class Serve(NamedTuple):
 @option("--no-http", is_flag=True, help="Only make the command fast; listen on no port.")
 @option("--tls-cert", metavar="FILE", help="Serve HTTPS with this certificate.")
 @option("--tls-key", metavar="FILE", help="The key of the certificate.")
+@option("--issuer", metavar="URL", help="Accept tokens of this OAuth issuer too, for MCP clients elsewhere.")
+@option("--public-url", metavar="URL", help="The URL under which clients elsewhere reach it.")
 @option("--idle", metavar="MINUTES", help="End when nothing was asked for so long. [default: never]")
 @option("--status", "how", flag_value="status", section="Manage", help="Show whether a server runs, and how it does.")
 @option("--stop", "how", flag_value="stop", section="Manage", help="End the server of this store.")
@@ -56,6 +58,8 @@ def serve(
     no_http: bool,
     tls_cert: str | None,
     tls_key: str | None,
+    issuer: str | None,
+    public_url: str | None,
     idle: str | None,
     how: str | None,
     dry_run: bool,
@@ -68,8 +72,8 @@ def serve(
     """
     if (tls_cert is None) != (tls_key is None):
         raise InvalidInput("--tls-cert and --tls-key go together; give both")
-    if no_http and (host or port or names or tls_cert):
-        raise InvalidInput("--no-http goes with none of --host, --port, --host-name and --tls-cert")
+    if no_http and (host or port or names or tls_cert or issuer or public_url):
+        raise InvalidInput("--no-http goes with no option of HTTP; leave out one or the other")
     if dry_run and how != "install":
         raise InvalidInput("--dry-run goes with --install")
     whole = whole_number(port, "port must be a whole number from 0 to 65535")
@@ -87,7 +91,7 @@ def serve(
         }
         return Manage(config, _arguments(options) + ["--no-http"] * no_http, how, dry_run)
     asked: dict[str, Any] = {"host": host, "port": whole, "http": not no_http, "names": names, "tls": tuple(files)}
-    asked |= {"idle_seconds": None if minutes is None else minutes * 60.0}
+    asked |= {"issuer": issuer, "public_url": public_url, "idle_seconds": None if minutes is None else minutes * 60.0}
     return Serve(config, {name: value for name, value in asked.items() if value is not None})
 
 

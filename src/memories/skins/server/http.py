@@ -4,7 +4,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import anyio
 import uvicorn
@@ -12,26 +12,42 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from memories.embedders import Embedder
 from memories.errors import ConfigError, MemoriesError
 from memories.settings import Config
 from memories.skins import tokens
 from memories.skins.server.app import Options, build, principal
 from memories.skins.server.metrics import LOG, Gauge, Logged, Metrics
 from memories.skins.server.problems import encoded, failed
-from memories.skins.server.writers import MOST_WAITING
+from memories.skins.server.warm import Warm
+from memories.skins.server.watch import Asked
+from memories.skins.server.writers import MOST_WAITING, Writers
+from memories.stores import Store
 from memories.stores.records import Collection, Filter
-
-if TYPE_CHECKING:
-    from memories.skins.server.serve import Asked, Process
 
 _MOST_CONNECTIONS = 256
 _GRACE_SECONDS = 3
 
 
+class Process(Protocol):
+    """What is served; see `serve`."""
+
+    config: Config
+    store: Store
+    embedder: Embedder | None
+    writers: Writers
+    warm: Warm
+    last_at: float
+
+    def fits(self) -> bool:
+        """Return whether the store is still the one that was opened."""
+        ...
+
+
 class Web:
     """HTTP, as a part of a server's process."""
 
-    def __init__(self, process: "Process", asked: "Asked", address: socket.socket) -> None:
+    def __init__(self, process: Process, asked: Asked, address: socket.socket) -> None:
         """Build the application.
 
         Args:
@@ -62,6 +78,8 @@ class Web:
             create=writers.create,
             routes=(Route("/ready", self._ready), Route("/metrics", self._metrics)),
             secure=bool(asked.tls),
+            issuer=asked.issuer,
+            public_url=asked.public_url,
         )
         certificate, key = asked.tls or (None, None)
         self._server = _Server(

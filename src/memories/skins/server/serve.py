@@ -20,6 +20,7 @@ from memories.errors import ConfigError, MemoriesError
 from memories.settings import Config
 from memories.skins.server import caller, place, watch
 from memories.skins.server.warm import Run, Served, Warm
+from memories.skins.server.watch import Asked
 from memories.skins.server.writers import Writers
 from memories.stores import local_path, open_store
 
@@ -29,26 +30,6 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 5.0  # between two looks at the store's file
 RESTART = 75  # the exit code that asks a supervisor to start it again
 ALREADY = "a server of this store is running already"
-
-
-class Asked(NamedTuple):
-    """How a server is to be run.
-
-    Attributes:
-        host: Where HTTP is served.
-        port: Of HTTP; 0 for any that is free.
-        http: Whether HTTP is served at all, and not the command alone.
-        names: Names under which browsers and proxies may ask for it.
-        tls: The files of a certificate and of its key; empty without TLS.
-        idle_seconds: How long it lives without being asked anything; None for as long as it takes.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8765
-    http: bool = True
-    names: tuple[str, ...] = ()
-    tls: tuple[str, ...] = ()
-    idle_seconds: float | None = None
 
 
 class AlreadyRunning(Exception):

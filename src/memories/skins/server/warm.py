@@ -226,9 +226,9 @@ class Warm:
                 code, changed = self._run(asked["argv"], self._opener(asked["argv"]), asked["once"])
         except Direct:
             return DIRECT
-        except Exception:  # noqa: BLE001 - a bug; the client shows what the command would have shown
+        except Exception as exc:  # noqa: BLE001 - a bug; the client shows what the command would have shown
             code, changed = 1, ""
-            written.append((2, traceback.format_exc().encode("utf-8", "backslashreplace")))
+            written.append((2, "".join(traceback.format_exception(exc)).encode("utf-8", "backslashreplace")))
         self._served.fits()  # now, should the command have made the file
         return _encoded(code, changed, written)
 

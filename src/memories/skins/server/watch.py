@@ -1,7 +1,32 @@
-"""What a server tells its supervisor, gets from it, and sees of its store's file."""
+"""How a server is run, what it tells its supervisor, gets from it, and sees of its store's file."""
 
 import os
 import socket
+from typing import NamedTuple
+
+
+class Asked(NamedTuple):
+    """How a server is to be run.
+
+    Attributes:
+        host: Where HTTP is served.
+        port: Of HTTP; 0 for any that is free.
+        http: Whether HTTP is served at all, and not the command alone.
+        names: Names under which browsers and proxies may ask for it.
+        tls: The files of a certificate and of its key; empty without TLS.
+        issuer: The URL of an OAuth issuer whose tokens count too.
+        public_url: The URL under which clients elsewhere reach it.
+        idle_seconds: How long it lives without being asked anything; None for as long as it takes.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8765
+    http: bool = True
+    names: tuple[str, ...] = ()
+    tls: tuple[str, ...] = ()
+    issuer: str | None = None
+    public_url: str | None = None
+    idle_seconds: float | None = None
 
 
 def identity(file: str | None) -> tuple[int, int] | None:
