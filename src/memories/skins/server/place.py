@@ -18,10 +18,16 @@ def socket_of(store: str, environment: "os._Environ[str] | dict[str, str]") -> s
     name = f"{crc32(absolute(store).encode('utf-8', 'surrogateescape')):08x}" if store else _HOME
     given = environment.get("MEMORY_HOME", "").strip(" ")
     folder = os.path.join(_path(given) if given else _data_folder(environment), "serve")  # noqa: PTH118
-    if len(os.fsencode(folder)) + len("/12345678.sock") > _MOST_BYTES:
+    if _is_long(folder):
         short = f"memories-{os.getuid()}-{crc32(os.fsencode(folder)):08x}"
         folder = os.path.join(environment.get("XDG_RUNTIME_DIR") or "/tmp", short)  # noqa: PTH118, S108 - see `is_ours`
+        folder = f"/tmp/{short}" if _is_long(folder) else folder  # noqa: S108
     return f"{folder}/{name}.sock"
+
+
+def _is_long(folder: str) -> bool:
+    """Return whether a socket in a folder, by the name under which it is bound at first, has too long a path."""
+    return len(os.fsencode(folder)) + len("/12345678.http.4194304") > _MOST_BYTES
 
 
 def is_ours(path: str) -> bool:
