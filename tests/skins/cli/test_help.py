@@ -160,6 +160,7 @@ def test_every_option_with_a_default_says_it() -> None:
         "supersedes", "remove_tag", "speaker", "message_id", "target", "salvage", "action", "against", "partitions",
         "import_id", "match", "written_by", "trust",
         "not_corrects", "where", "to", "source", "allow", "jsonl", "lines", "version", "title", "user", "env_file",
+        "names", "tls_cert", "tls_key", "issuer", "public_url",
     }  # fmt: skip
     for name, option in options():
         if not option.is_flag:
@@ -205,7 +206,7 @@ def test_version(memory: Command) -> None:
         (("search", "-5"), "No such option '-5'; if it is text, put -- before it; see memory search --help"),
         (("create", "--a flag of the compiler"), "if it is text, put -- before it"),
         (("list", "--limt", "3"), "Did you mean '--limit'?; see memory list --help"),
-        (("serch", "x"), "No such command 'serch'. Did you mean 'search'?; see memory --help"),
+        (("seach", "x"), "No such command 'seach'. Did you mean 'search'?; see memory --help"),
         (("get",), "Missing argument 'ID', or --key; see memory get --help"),
         (("migrate",), "Missing option '--to'; see memory migrate --help"),
         (("--flag",), "No such option '--flag'"),
@@ -229,6 +230,7 @@ def test_a_wrong_command_line_gets_one_sentence(memory: Command, arguments: tupl
         (("migrate", "--to", "sqlite:///a.db", "--to", "sqlite:///b.db"), "--to"),
     ],
 )
+@pytest.mark.cold
 def test_an_option_with_one_value_is_given_once(
     memory: Command, home: Path, arguments: tuple[str, ...], option: str
 ) -> None:
