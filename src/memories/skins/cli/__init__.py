@@ -33,7 +33,6 @@ COMMANDS = {
         "List the projects, their other names and their folders.",
     ),
     "stats": ("stats", "Store and settings", "Show what was done, how fast, and what is used."),
-    "namespaces": ("status", "Store and settings", "List the namespaces and how much is in each."),
     "config": ("status", "Store and settings", "Show every setting and where it came from."),
     "trust": ("status", "Store and settings", "Let the .env of a folder choose every setting."),
     "tokens": ("tokens", "Store and settings", "Make, list and revoke the tokens of a server."),
