@@ -60,6 +60,7 @@ class Memory:
         corrects: The id of the memory that it corrects, which stays as it is: see `write.corrections`.
         corrected_by: The id of the memory that corrects it; a search shows that one first.
         data: A JSON object that a program keeps with it, as text; it goes when the content is changed without it.
+        pinned: Whether it stays in the scratchpad of its namespace.
     """
 
     id: str
@@ -88,6 +89,7 @@ class Memory:
     corrects: str | None = None
     corrected_by: str | None = None
     data: str | None = None
+    pinned: bool = False
 
 
 class Version(NamedTuple):

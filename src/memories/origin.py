@@ -17,9 +17,10 @@ TRUST, BY, VIA = "=trust", "=by", "=via"
 BRANCH = "=branch"  # of git, if the writer was on one
 # What had to wait for a review has the one, now and later; what a foreign file brought has the id of its import.
 HELD, IMPORT = "=held", "=import"
+PINNED = "=pinned"  # a memory that has it stays in the scratchpad of its namespace
 # Each part after the first of a long message has both: the index of the first one, and that it is one.
 PART, CONTINUED = "=part", "=continued"
-_KEPT = (HELD, IMPORT, PART, CONTINUED)  # of what a record says itself
+_KEPT = (HELD, IMPORT, PINNED, PART, CONTINUED)  # of what a record says itself
 _BAR = "|"
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED}  # what came so was decided by nobody
 # Together they fit into a label; the names of machines and users may be anything.

@@ -14,6 +14,7 @@ from memories import validate, versions
 from memories.config import load_config
 from memories.errors import InvalidInput, NotFound
 from memories.events import observed
+from memories.hot.verbs import ScratchpadVerbs
 from memories.ids import parse_id
 from memories.lookup import Lookup, known_at, narrowed, order_by, waiting, with_global, written
 from memories.models import SHARED, Draft, Forgotten, History, LogCheck, LogEntry, Memory, Moment, Page, Status
@@ -47,7 +48,7 @@ def _clock() -> datetime:
 
 
 @observed
-class Memories(ConversationVerbs):
+class Memories(ConversationVerbs, ScratchpadVerbs):
     """Stores statements, finds them again by meaning and by word, keeps every version, and loses none.
 
     Many threads may share one object, and many processes one store. It is a context manager. The store is opened and
@@ -124,7 +125,8 @@ class Memories(ConversationVerbs):
             from memories.write.quota import admission
 
             admit = admission(self.config.namespace_quota)
-        self._store = logged(self._kept, self._channel, self._clock, self._origin, admit=admit)
+        told = self._tell_scratchpads()
+        self._store = logged(self._kept, self._channel, self._clock, self._origin, admit=admit, told=told)
         self._lookup = self._lookup._replace(store=self._store)
 
     def of_client(self, name: str, version: str) -> Self:
@@ -452,7 +454,8 @@ class Memories(ConversationVerbs):
 
         now = self._now()
         selector = None if where is None else self._selector(where, any_state=True, now=now)
-        lookup = self._lookup._replace(store=logged(self._kept, self._channel, self._clock, None))
+        told = self._tell_scratchpads()
+        lookup = self._lookup._replace(store=logged(self._kept, self._channel, self._clock, None, told=told))
         return Rollback.of(lookup, to, now, selector).run(self._embedder, dry_run=dry_run)
 
     # --- reading ---------------------------------------------------------------------------------------------------
@@ -715,6 +718,7 @@ class Memories(ConversationVerbs):
         """Close the store, unless it was passed in; what is known of reads is counted at the end of a session."""
         if self._accesses is not None and self._channel not in ("cli", "hook"):  # which are one short command
             self.flush_accesses()
+        self._tell_the_rest()
         if self._owns_store:
             self._store.close()
 
@@ -757,6 +761,7 @@ class Memories(ConversationVerbs):
         found = search(self._lookup, self._embedder, query, filters, self.config, now)
         if filters.get("as_of") is None and not filters.get("pending"):
             self._count_access(found.memories())
+            self._promote(found.memories())
             if self.config.reinforce_on_retrieval:
                 from memories.write.change import reset_decay
 

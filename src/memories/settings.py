@@ -115,6 +115,8 @@ class Config(NamedTuple):
     relevance_threshold_normal: float
     relevance_threshold_stale: float
     serve: str
+    scratchpad_size: int
+    prompt_tokens: int
     sources: Mapping[str, str]
     identity: str | None = None
     redact_rules: "tuple[Rule, ...]" = ()
@@ -356,5 +358,9 @@ SETTINGS = (
             "the same of a stale one, also if it shares a few words"),
     Setting("serve", "MEMORY_SERVE", "off", _one_of("off", "auto"),
             "auto: a command starts a server that makes the next ones fast, and that ends when idle"),
+    Setting("scratchpad_size", "SCRATCHPAD_SIZE", 30, _whole(10, 50), "number of memories in a scratchpad",
+            harmless=True),
+    Setting("prompt_tokens", "PROMPT_TOKENS", 1500, _whole(100, 100_000), "maximum number of tokens of memory prompt",
+            harmless=True),
 )
 # fmt: on

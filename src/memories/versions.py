@@ -6,7 +6,7 @@ from typing import Any
 
 from memories.decay import compute_confidence, reference_time
 from memories.models import PENDING, DecayPolicy, Draft, Memory, Version
-from memories.origin import HELD, origin_of, tags_of
+from memories.origin import HELD, PINNED, origin_of, tags_of
 from memories.stores.records import Collection, Patch, Record, Ref
 from memories.times import from_millis, to_millis
 
@@ -47,7 +47,8 @@ def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, 
         operation: `update` or `restore`.
         now: The time of writing.
         fresh: Its decay starts over because it was stated again; otherwise it goes on aging.
-        **changes: `text`, `labels`, or `fields` to set, where they differ from the latest version.
+        **changes: `text`, `labels`, or `fields` to set, where they differ from the latest version; and `pinned`, which
+            otherwise stays as it is.
     """
     kept = ("decay", "confidence", "source", "supersedes", *LINK, "first_at")
     names = (*kept, *(() if fresh else ("aging_from", "reinforced_at")))
@@ -61,16 +62,19 @@ def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, 
     # A clock that was set back must not make a version older than the one before it.
     written_at = max(now, latest.created_at, latest.ended_at or latest.created_at)
     key = plain_key(latest.key)
+    labels = changes.pop("labels", tags_of(latest.labels))
+    pinned = changes.pop("pinned", PINNED in latest.labels)
     return latest._replace(
         ref=latest.ref._replace(position=latest.ref.position + 1),
         created_at=written_at,
         ended_at=None,
         ended_by=None,
-        key=None if key is None else scoped_key(key, changes.get("labels", latest.labels)),
+        key=None if key is None else scoped_key(key, labels),
         fields=_present(fields),
         vectors=None,
         accesses=0,
-        **{"labels": tags_of(latest.labels), **changes},
+        labels={**labels, PINNED: "1"} if pinned else labels,
+        **changes,
     )
 
 
@@ -144,6 +148,7 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         data=fields.get("data"),
         corrects=fields.get("corrects"),
         corrected_by=corrected_by(latest, now),
+        pinned=PINNED in latest.labels,
     )
 
 

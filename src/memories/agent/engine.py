@@ -131,7 +131,7 @@ class EngineBackend:
             hits = self.memories.search(
                 query, limit=k, min_confidence=min_confidence, tags=tags, include_corrected=self._include_corrected
             )
-            return [_memory_document(hit) | self._place_of(hit.memory) for hit in hits]
+            return [memory_document(hit) | self._place_of(hit.memory) for hit in hits]
 
     def recall_turns(self, query_text: str, k: int, conversation_id: str | None) -> list[Document]:
         """Search the turns; only the beginning of a long text is looked for."""
@@ -201,7 +201,8 @@ def _turn_document(turn: Turn) -> Document:
     return document(turn.id, turn.content, metadata) | {"origin": turn.origin} | _suspicious(turn)
 
 
-def _memory_document(hit: Hit) -> Document:
+def memory_document(hit: Hit) -> Document:
+    """Return the document of a memory that was found."""
     memory = hit.memory
     metadata = {
         "type": memory.tags.get(_TYPE, ""),

@@ -71,6 +71,8 @@ def gather(gateway: "MemoryGateway", wanted: Wanted, conversation: str | None, q
         reader.attempt("memories", lambda: reader.memories(query))
         if wanted.hits and hasattr(gateway, "recall_history"):
             reader.attempt("recalled", lambda: reader.recalled(query, conversation))
+        if hasattr(gateway, "recall_offline") and any(each["part"] == "memories" for each in reader.found.errors):
+            reader.offline(query)
     return reader.found
 
 
@@ -119,6 +121,13 @@ class _Reader:
         # Twice as many as are wanted, so that there are others to divide the room among.
         admitted = self._enough(read, most, min(2 * most, MAX_LIMIT))
         self.found.memories = self._each(lambda found: (item_of(found), float(found["similarity"])), admitted)
+
+    def offline(self, query: str) -> None:
+        """Take what the gateway knows without its store."""
+        wanted = self._wanted
+        found = self._gateway.recall_offline(query, 2 * wanted.memories, wanted.min_confidence)  # type: ignore[attr-defined]
+        admitted = self._admitted(admission.memories(found, wanted.rules, wanted.memories))
+        self.found.memories = self._each(lambda each: (item_of(each), float(each["similarity"])), admitted)
 
     def recalled(self, query: str, conversation_id: str | None) -> None:
         """Read the turns that answer, and those beside the best."""

@@ -1,1 +1,1 @@
-"""Who an agent is and where it works: its namespace, its project, and what it is told when it starts."""
+"""Who an agent is, where it works and what it begins with: namespace, project, scratchpad, the block of its prompt."""

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories import unseen
 from memories.errors import InvalidInput
@@ -23,6 +23,7 @@ from memories.origin import CAPTURED, IMPORTED
 from memories.validate import shown
 
 if TYPE_CHECKING:
+    from memories.hot.entries import Entry
     from memories.models import Version
     from memories.search.results import Hit
     from memories.service import Memories
@@ -38,12 +39,20 @@ _NESTED = ("tags", "origin")
 FIELDS = frozenset(
     """access_count accepted_at accepted_by agent base_confidence calibrated confidence content conversation_id
     corrected_by corrects created_at date decay_policy deleted ended_at ended_by global id key kind last_reinforced_at
-    message_id namespace operation origin pending personality project redacted role score similarity source speaker
-    superseded_by supersedes suspicious tags turn_index type updated_at version version_count""".split()
+    message_id namespace operation origin pending personality pinned project redacted role score similarity source
+    speaker superseded_by supersedes suspicious tags turn_index type updated_at version version_count""".split()
 )
 
 
-def hits(memories: "Memories", found: "Sequence[Hit]", note: str = "") -> str:
+class Named(NamedTuple):
+    """Names memories by their ids alone, where no store can be asked which beginnings are enough."""
+
+    def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return for each id a beginning that few others share."""
+        return {name: name[:_USUAL] for name in ids}
+
+
+def hits(memories: "Memories | Named", found: "Sequence[Hit]", note: str = "") -> str:
     """Return the hits of a search, best first."""
     return _page(memories, [each.found for each in found], [f"note: {_one_line(note)}"] if note else [])
 
@@ -56,6 +65,15 @@ def page(memories: "Memories", found: "Sequence[Memory | Turn]", cursor: str | N
 def one(memories: "Memories", found: Memory) -> str:
     """Return a memory as a whole."""
     return "\n".join(_lines([found], memories.short_ids([found.id]), most=None))
+
+
+def entry(found: "Entry", namespace: str) -> str:
+    """Return an entry of a scratchpad."""
+    marks = ["pinned"] if found.pinned else []
+    marks += ["suspicious"] if found.suspicious else []
+    marks += [found.namespace] if found.namespace != namespace else []
+    told = f"[{', '.join(marks)}] " if marks else ""
+    return f"{_name(found.id[:_USUAL])} {told}{_content(found.content, MAX_SHOWN)}"
 
 
 def created(memories: "Memories", result: "Created") -> str:
@@ -81,7 +99,7 @@ def versions(found: "Sequence[Version]") -> str:
     )
 
 
-def _page(memories: "Memories", found: "Sequence[Memory | Turn]", last: Sequence[str]) -> str:
+def _page(memories: "Memories | Named", found: "Sequence[Memory | Turn]", last: Sequence[str]) -> str:
     names = memories.short_ids([each.id for each in found if isinstance(each, Memory)])
     return "\n".join([*_lines(found, names), *last]) or NOTHING
 

@@ -58,6 +58,7 @@ def memory(found: "Memory") -> dict[str, Any]:
         "access_count": found.access_count or None,
         "origin": origin(found.origin, found.namespace),
         "pending": found.pending or None,
+        "pinned": found.pinned or None,
         **fields(found, "accepted_at", "accepted_by"),
         "redacted": list(found.redacted) or None,
         "suspicious": list(found.suspicious) or None,

@@ -38,6 +38,7 @@ def logged(
     *,
     action: str | None = None,
     admit: "Callable[[Store, Sequence[Record]], None] | None" = None,
+    told: "Told | None" = None,
 ) -> "Store":
     """Return a store that is the given one, gives what is added its origin, and logs each change.
 
@@ -49,8 +50,11 @@ def logged(
             theirs, as copies do. It is called for each record.
         action: What all that is added is called, instead of what its records say.
         admit: Is given what is going to be added, in the transaction that adds it, and raises an error to refuse it.
+        told: Is given what each transaction changed, once it is done, and what is to be removed, before it is.
     """
-    return cast("Store", _Logged(store, channel, clock, writer, (action, admit)))
+    logging = _Logged(store, channel, clock, writer, (action, admit))
+    logging.told = told
+    return cast("Store", logging)
 
 
 def as_added(store: "Store", record: Record) -> Record:
@@ -64,6 +68,9 @@ def append_kept(store: "Store", records: Sequence[Record]) -> None:
         store.append_kept(records)
     else:
         store.append(records)
+
+
+Told = Callable[[Sequence[Record | Patch | Ref]], None]
 
 
 class _Logged:
@@ -88,6 +95,7 @@ class _Logged:
         self._local = threading.local()
         self._salts: dict[str, str] = {}
         self._heads: dict[str, tuple[Record, Link]] = {}  # the last entries that were read or written
+        self.told: Told | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -97,14 +105,16 @@ class _Logged:
         """See `Store.transaction`."""
         notes: list[_Note] | None = getattr(self._local, "notes", None)
         if notes is not None:
-            count = len(notes)
+            changes: list[Record | Patch | Ref] = self._local.changes
+            count, done = len(notes), len(changes)
             try:
                 with self._store.transaction():
                     yield
             except BaseException:
-                del notes[count:]
+                del notes[count:], changes[done:]
                 raise
             return
+        self._local.changes = changes = []
         with self._store.transaction():
             self._local.notes = notes = []
             try:
@@ -112,6 +122,8 @@ class _Logged:
                 self._write(notes)
             finally:
                 self._local.notes = None
+        if self.told is not None and changes:
+            self.told(changes)
 
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
@@ -124,6 +136,7 @@ class _Logged:
                 self._admit(self._store, records)
             self._store.append(records)
             self._note(_Note(_added(record, self._action), record.ref) for record in records)
+            self._local.changes += records
 
     def as_added(self, record: Record) -> Record:
         """See the function of that name."""
@@ -136,12 +149,14 @@ class _Logged:
         with self._within():
             self._store.patch(patches)
             self._note(map(_changed, patches))
+            self._local.changes += patches
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
         if any(ref.collection in SEARCHED for ref in refs) and getattr(self._local, "notes", None) is None:
             with self.transaction():
                 self._note(_Note("forget", ref) for ref in refs)
+                self._local.changes += refs
         return self._store.remove(refs)
 
     def _within(self) -> AbstractContextManager[None]:

@@ -9,14 +9,16 @@ from memories.embedders.protocol import embed_to_store
 from memories.errors import Conflict, InvalidInput, NotFound, NotReinforceable, RequestError
 from memories.lookup import Lookup, refuse_waiting
 from memories.models import PENDING, DecayPolicy, Draft
-from memories.origin import tags_of
+from memories.origin import PINNED, is_reserved, tags_of
 from memories.stores.chain import reinforced
-from memories.stores.logged import as_added
+from memories.stores.logged import append_kept, as_added
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record
 from memories.times import from_millis, to_millis
 from memories.write.links import recheck, release, relink, unlink, unlinked
 from memories.write.suspicion import marked
+
+MOST_PINNED = 50
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -172,6 +174,40 @@ def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
         patch = versions.ended(latest, latest.ended_at or now, "delete")
         lookup.store.patch([patch])
     return latest._replace(ended_at=patch.ended_at, ended_by="delete")
+
+
+def is_pinned(record: Record) -> bool:
+    """Return whether a memory stays in the scratchpad of its namespace."""
+    return PINNED in record.labels
+
+
+def pin(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: datetime, *, pinned: bool) -> Record:
+    """Pin a memory, or take that back, by a new version that says the same; return its latest version.
+
+    Raises:
+        RequestError: As many as there may be are pinned already.
+    """
+    vectors = _embed(embedder, lookup.find(memory_id).text)
+    with lookup.store.transaction():
+        latest = lookup.find_current(memory_id)
+        if is_pinned(latest) == pinned:
+            return latest
+        where = Filter(Collection.MEMORY, (latest.ref.namespace,), labels={PINNED: "1"})
+        if pinned and lookup.store.count(where, at_most=MOST_PINNED) >= MOST_PINNED:
+            raise RequestError(f"{MOST_PINNED} memories are pinned, the limit; unpin one first: memory scratchpad show")
+        new = versions.next_version(latest, "update", now, fresh=False, pinned=pinned)
+        return _append_as_it_is(lookup.store, latest, new, vectors)
+
+
+def _append_as_it_is(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
+    """Append a version that says the same as the one before, and so keeps its origin and who accepted it."""
+    kept = {name: value for name, value in latest.labels.items() if is_reserved(name) and name != PINNED}
+    names = [name for name in ("accepted_at", "accepted_by", "redacted") if name in latest.fields]
+    fields = {**new.fields, **{name: latest.fields[name] for name in names}}
+    new = marked(new._replace(labels={**kept, **new.labels}, fields=fields, vectors=vectors))
+    store.patch([versions.ended(latest, new.created_at, "update")])
+    append_kept(store, [new])
+    return new
 
 
 def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: datetime) -> Record:

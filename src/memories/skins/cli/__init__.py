@@ -22,6 +22,8 @@ COMMANDS = {
     "forget": ("memories", "Change", "Erase a memory for good, every version of it."),
     "turns": ("turns", "Conversations", "Add, read and erase what was said in conversations."),
     "context": ("context", "Agents", "Assemble what a model needs to answer a message."),
+    "prompt": ("scratchpad", "Agents", "Print the block that a session's prompt begins with."),
+    "scratchpad": ("scratchpad", "Agents", "Show and change what a session begins with."),
     "chat": ("serve", "Agents", "Talk to an agent that remembers you."),
     "serve": ("serve", "Agents", "Make the command fast, and serve programs over HTTP."),
     "mcp": ("serve", "Agents", "Serve an agent over MCP, on standard input and output."),
@@ -65,7 +67,8 @@ Defaults:
 
 Exit codes:
   0 done, 1 error, 2 usage, 3 not stored: a duplicate, 4 done, but damaged
-  records were left out. Storing the same text again is done: "stored": false.
+  records were left out, or the store was out of reach and the scratchpad
+  answered. Storing the same text again is done: "stored": false.
 
 Examples:
   memory create "The user prefers Python" --type preference

@@ -8,7 +8,7 @@ import click
 from memories.errors import InvalidInput
 from memories.skins import shapes
 from memories.skins.cli.options import command, in_session, option
-from memories.skins.cli.output import emit, note, safe
+from memories.skins.cli.output import DAMAGED, emit, note, safe
 from memories.skins.cli.session import read_argument
 
 if TYPE_CHECKING:
@@ -36,29 +36,38 @@ def context(
     include_suspicious: bool,
     include_tool_turns: bool,
     include_corrected: bool,
-) -> None:
+) -> int:
     """Assemble what a model needs to answer a message.
 
     That is the last turns of its conversation, earlier turns that answer it, memories, and the message itself. QUERY
     is the message, or - to read it from standard input. Everything recalled is fenced as data. The text format is the
     prompt; in JSON it is under prompt, beside its parts. What seems to give orders to a model is left out, and turns
-    of tools; a note says how many.
+    of tools; a note says how many. If the store can't be reached, memories are those of the scratchpad, and it exits 4.
     """
     message = read_argument(query, "query")
     asked = {"include_suspicious": include_suspicious, "include_tool_turns": include_tool_turns}
     most = None if budget is None else _tokens(budget)
+    from memories.identity.degraded import WithScratchpad
+
     builder = _builder(memories, most, include_corrected=include_corrected, **asked)
-    with contextlib.closing(builder.gateway):
+    gateway = WithScratchpad(builder.gateway, memories)
+    builder.gateway = gateway  # type: ignore[assignment] # it passes on all that it does not do itself
+    with contextlib.closing(gateway):
         if conversation is None:
             built = builder.build_everywhere(message)
         else:
             built = builder.build_context(conversation, message)
     prompt = builder.format_for_prompt(built)
     for failed in built["metadata"]["errors"]:
-        note(f"{failed['part']} left out: {failed['error']}")
+        instead = gateway.degraded and failed["part"] == "memories"
+        note(f"{failed['part']} {'from the scratchpad alone' if instead else 'left out'}: {failed['error']}")
     if told := left_out(built["metadata"]["left_out"]):
         note(told)
     emit(shapes.context(built, prompt), lambda: "\n".join(map(safe, prompt.split("\n"))))
+    if not gateway.degraded:
+        return 0
+    memories.abandon()  # a call that was given up may still use the store
+    return DAMAGED
 
 
 def left_out(found: "Mapping[str, Mapping[str, Any]]") -> str:

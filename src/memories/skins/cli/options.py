@@ -9,7 +9,7 @@ import click
 from memories.errors import InvalidInput
 from memories.events import noting
 from memories.origin import TRUSTS
-from memories.skins.cli.output import FORMATS, told, unwatch, watch
+from memories.skins.cli.output import FORMATS, note, told, unwatch, watch
 from memories.skins.cli.session import memory, settings
 from memories.validate import MAX_LIMIT, parse_tag
 
@@ -270,6 +270,8 @@ def in_session(*, reads: bool) -> Callable[[Callable[..., Any]], Callable[..., A
         def wrapped(config: "Config", no_shared: bool = False, **given: Any) -> Any:
             with memory(config, shared=not no_shared) as memories:
                 watch(memories.damaged)
+                for sentence in memories.edits():
+                    note(sentence)
                 return command(memories, **given)
 
         return wrapped

@@ -27,16 +27,17 @@ from memories.skins.cli.options import (
     where_option,
     whole_number,
 )
-from memories.skins.cli.output import emit, note, safe
+from memories.skins.cli.output import DAMAGED, emit, note, safe
 from memories.skins.cli.session import compacts, read_argument, texts
 from memories.validate import shown
 
 if TYPE_CHECKING:
     from memories.models import Memory
-    from memories.search.search import Scope
+    from memories.search.search import Scope, SearchFilters
     from memories.service import Memories
 
 ORDERS = ("created", "updated", "reinforced", "confidence", "accesses", "version", "key")
+TIERS = ("deep", "hot", "auto")
 _CHANGES = ("set", "remove", "rename", "merge")  # of tags
 
 
@@ -69,6 +70,11 @@ _CHANGES = ("set", "remove", "rename", "merge")  # of tags
     help="Heed age and use of memories (relevance) or not (similarity). [default: relevance]",
 )  # fmt: skip
 @option("--explain", is_flag=True, section="Ranking", help="Show every candidate, its scores, and why it was left out.")
+@option(
+    "--tier", metavar="TIER", values=TIERS, section="Ranking",
+    help="deep: the store. hot: the scratchpad alone, by words. auto: the store unless the scratchpad has every word. "
+    "[default: deep]",
+)  # fmt: skip
 @limit_option
 @fields_option
 @in_session(reads=True)
@@ -83,6 +89,7 @@ def search(
     now: str | None,
     rank: str | None,
     explain: bool,
+    tier: str | None,
     pending: bool,
     said_by: Mapping[str, Any],
     where: str | None,
@@ -91,35 +98,40 @@ def search(
     tags: Mapping[str, str],
     written: Mapping[str, Any],
     times: Mapping[str, Any],
-) -> None:
+) -> int:
     """Find memories or conversation turns, best match first.
 
-    QUERY is a question or some words, or - to read it from standard input. Both meaning and words count.
+    QUERY is a question or some words, or - to read it from standard input. Both meaning and words count. If the store
+    can't be reached, what the scratchpad has is shown, and it exits 4.
     """
+    from memories.skins.cli.degraded import tiered
+
     chosen = _names(fields)
-    found = memories.explain(
-        read_argument(query, "query"),
-        tags=tags,
-        limit=whole_number(limit),
-        min_confidence=share(min_confidence, "min-confidence"),
-        min_similarity=share(min_similarity, "min-similarity"),
-        scope=cast("Scope", scope or "memories"),  # the service refuses any other
-        conversation=conversation,
-        now=now,
-        rank=rank,
+    filters: dict[str, Any] = {
+        "tags": tags,
+        "limit": whole_number(limit),
+        "min_confidence": share(min_confidence, "min-confidence"),
+        "min_similarity": share(min_similarity, "min-similarity"),
+        "scope": cast("Scope", scope or "memories"),  # the service refuses any other
+        "conversation": conversation,
+        "now": now,
+        "rank": rank,
         **said_by,
         **written,
-        pending=pending,
-        where=where,
-        project=project,
+        "pending": pending,
+        "where": where,
+        "project": project,
         **times,
-    )
+    }
+    answer = tiered(memories, read_argument(query, "query"), tier or "deep", cast("SearchFilters", filters))
+    found, names = answer.found, memories if answer.error is None and answer.tier != "hot" else answer.names
     _emit(
-        shapes.found(found, explain=explain),
+        shapes.found(found, explain=explain) | answer.told(),
         lambda: str(texts().found(found, explain=explain)),
-        lambda: str(compacts().hits(memories, found.hits, shapes.note_on(found))),
+        lambda: str(compacts().hits(names, found.hits, shapes.note_on(found))),
         chosen,
     )
+    return DAMAGED if answer.error is not None else 0
 
 
 @command(epilog="memory get 01a1fdf1-92cd-72f2\nmemory get --key user/editor\nmemory get --key port --project shop")

@@ -1,0 +1,126 @@
+"""Which memories of a store a scratchpad shows: records as entries, and what a refresh reads."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from memories import versions
+from memories.hot.entries import MAX_SHOWN, MOST_PINNED, MOST_SESSIONS, SESSION, Entry, chosen
+from memories.lookup import waiting
+from memories.models import DecayPolicy, Memory
+from memories.origin import PINNED, origin_of, tags_of
+from memories.stores.protocol import Store
+from memories.stores.records import Collection, Filter, Record, Ref
+from memories.times import to_iso
+
+_PAGE = 500
+_MORE = 4  # times the size: so many of the newest are looked at, since some are not shown
+
+
+class Rules(NamedTuple):
+    """What the settings say about entries.
+
+    Attributes:
+        size: How many at most.
+        min_confidence: The least confidence of one that is shown.
+        half_life_hours: See `decay`.
+    """
+
+    size: int
+    min_confidence: float
+    half_life_hours: float
+
+
+def entry_of(record: Record, rules: Rules, now: datetime) -> Entry | None:
+    """Return what a scratchpad shows of the latest version of a memory.
+
+    None if it is not shown: it was deleted, replaced or corrected, it waits for review, or it has expired.
+    """
+    fields = record.fields
+    if record.ended_at is not None or versions.corrected_by(record, now) is not None:
+        return None
+    if versions.confidence(record, now, rules.half_life_hours) < rules.min_confidence:
+        return None
+    origin = origin_of(record.labels)
+    known = versions.to_memory(record, now, rules.half_life_hours)
+    return Entry(
+        id=record.ref.group,
+        content=record.text[:MAX_SHOWN],
+        pinned=PINNED in record.labels,
+        version=record.ref.position,
+        written=to_iso(known.updated_at),
+        created=to_iso(known.created_at),
+        uses=record.accesses,
+        tags=tags_of(record.labels),
+        key=known.key,
+        by="" if origin is None else origin.by,
+        trust="" if origin is None else origin.trust,
+        decay=None if known.decay_policy is DecayPolicy.STABLE else str(known.decay_policy),
+        confidence=known.base_confidence,
+        expires=_expires(record, known, rules, now),
+        suspicious=" ".join(known.suspicious),
+        cut=len(record.text) if len(record.text) > MAX_SHOWN else None,
+        accepted="accepted_at" in fields,
+        namespace=record.ref.namespace,
+    )
+
+
+def _expires(record: Record, known: Memory, rules: Rules, now: datetime) -> str | None:
+    """Return when the confidence falls below the least that is shown, by the straight line of `decay`."""
+    if known.decay_policy is DecayPolicy.STABLE or not known.base_confidence:
+        return None
+    left = 1.0 - rules.min_confidence / known.base_confidence
+    try:
+        return to_iso(versions.aging_from(record, now) + timedelta(hours=left * rules.half_life_hours))
+    except OverflowError:
+        return None
+
+
+class Selection(NamedTuple):
+    """What a store has for a scratchpad: the entries, and how many memories wait for review."""
+
+    entries: list[Entry]
+    waiting: int
+
+
+def select(store: Store, namespace: str, rules: Rules, now: datetime, known: Sequence[Entry] = ()) -> Selection:
+    """Return what a scratchpad shows: pinned memories, the newest, what sessions left, and of those it had what holds.
+
+    It reads a few hundred records, however many there are.
+
+    Args:
+        store: Where the memories are.
+        namespace: Whose scratchpad it is.
+        rules: What the settings say.
+        now: The time to judge at.
+        known: What it shows already.
+    """
+    where = Filter(Collection.MEMORY, (namespace,))
+    records = [
+        *store.scan(where._replace(labels={PINNED: "1"}), limit=MOST_PINNED, newest_first=True),
+        *store.scan(where, limit=max(_MORE * rules.size, 1), newest_first=True),
+        *store.scan(where._replace(labels={"type": SESSION}), limit=_MORE * MOST_SESSIONS, newest_first=True),
+        *store.read([Ref(Collection.MEMORY, namespace, each.id, each.version) for each in known if each.version]),
+    ]
+    return Selection(_entries(records, rules, now), store.count(waiting(where)))
+
+
+def select_all(store: Store, namespace: str, rules: Rules, now: datetime) -> Selection:
+    """Return what a scratchpad shows, from all memories of a namespace: also what was used most, or changed lately."""
+    where = Filter(Collection.MEMORY, (namespace,))
+    best: list[Entry] = []
+    for page in _pages(store, where):
+        best = chosen([*best, *_entries(page, rules, now)], rules.size, now)
+    return Selection(best, store.count(waiting(where)))
+
+
+def _entries(records: Iterable[Record], rules: Rules, now: datetime) -> list[Entry]:
+    found = (entry_of(record, rules, now) for record in records)
+    return list({entry.id: entry for entry in found if entry is not None}.values())
+
+
+def _pages(store: Store, where: Filter) -> Iterator[list[Record]]:
+    after: tuple[str, int] | None = None
+    while page := store.scan(where, limit=_PAGE, after=after):
+        yield page
+        after = page[-1].ref.group, page[-1].ref.position

@@ -1,0 +1,154 @@
+"""Tells scratchpads at once what is written through this process: what is new, and above all what is gone."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from memories.errors import StoreBusy, StoreError
+from memories.hot import scratchpad
+from memories.hot.choice import Rules, entry_of
+from memories.hot.entries import OFTEN, Entry
+from memories.hot.scratchpad import Place
+from memories.models import PENDING
+from memories.stores.records import Collection, Patch, Record, Ref
+
+Change = Record | Patch | Ref  # added, changed, or about to be removed
+_REST_SECONDS = 0.25  # between two writes of one file because of something new
+
+
+class Mirror:
+    """Tells the scratchpads of a home what changes in the namespaces that they belong to.
+
+    What is gone leaves its file at once. What is new is written at most a few times a second; until then the file is
+    marked as stale, and `flush` writes the rest.
+    """
+
+    def __init__(
+        self, like: Callable[[str], Place], rules: Rules, clock: Callable[[], datetime], *, make: bool
+    ) -> None:
+        """Prepare.
+
+        Args:
+            like: Returns the place of the scratchpad of a namespace.
+            rules: What the settings say about entries.
+            clock: Returns the current time, aware.
+            make: Make files that are not there.
+        """
+        self._like, self._rules, self._clock, self._make = like, rules, clock, make
+        self._lock = threading.Lock()
+        self._waiting: dict[str, dict[str, Entry]] = {}
+        self._written: dict[str, float] = {}
+        self._known: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
+
+    def __call__(self, changes: Sequence[Change]) -> None:
+        """Tell what was changed, or is about to be removed.
+
+        Raises:
+            StoreError: What is gone, or is to go, could not be taken out of a scratchpad.
+        """
+        told: dict[str, _Told] = {}
+        for change in changes:
+            ref = change if isinstance(change, Ref) else change.ref
+            if ref.collection is Collection.MEMORY:
+                one = told.setdefault(ref.namespace, _Told({}, {}, set(), []))
+                one.take(change, self._rules, self._clock())
+        for namespace, one in told.items():
+            self._tell(self._like(namespace), one)
+
+    def promote(self, found: Sequence[Record]) -> None:
+        """Give memories that are often found a place, unless they have one."""
+        for namespace in {record.ref.namespace for record in found if record.accesses + 1 >= OFTEN}:
+            place = self._like(namespace)
+            known = self._ids(place)
+            often = [each for each in found if each.ref.namespace == namespace and each.accesses + 1 >= OFTEN]
+            fresh = [entry_of(each, self._rules, self._clock()) for each in often if each.ref.group not in known]
+            if fresh and known:
+                self._tell(place, _Told({each.id: each for each in fresh if each is not None}, {}, set(), []))
+
+    def flush(self) -> None:
+        """Write what is new and was not written yet."""
+        with self._lock:
+            rest, self._waiting = self._waiting, {}
+        for namespace, entries in rest.items():
+            self._change(self._like(namespace), list(entries.values()), {})
+
+    def _tell(self, place: Place, told: "_Told") -> None:
+        with self._lock:
+            waiting = self._waiting.setdefault(place.namespace, {})
+            for name in told.dropped:
+                waiting.pop(name, None)
+            waiting |= told.added
+            rested = time.monotonic() - self._written.get(place.namespace, -_REST_SECONDS) >= _REST_SECONDS
+            now = bool(told.ended) or (bool(waiting) and rested)
+            added = list(waiting.values()) if now else []
+            if now:
+                self._waiting[place.namespace] = {}
+                self._written[place.namespace] = time.monotonic()
+        if now:
+            self._change(place, added, told.dropped)
+        if (told.unclear or not now) and scratchpad.exists(place):
+            with contextlib.suppress(OSError):  # the folder can't be written, so the file isn't either
+                scratchpad.mark_stale(place)
+
+    def _change(self, place: Place, added: Sequence[Entry], dropped: dict[str, int]) -> None:
+        try:
+            scratchpad.change(place, added, list(dropped.items()), make=self._make)
+        except (OSError, StoreBusy) as exc:
+            if not dropped:
+                return  # a file that shows too little; the next refresh, or `memory scratchpad`, says why
+            reason = getattr(exc, "strerror", None) or exc
+            raise StoreError(
+                f"{place.file} still shows a memory that is deleted, changed or to be forgotten, and can't be written "
+                f"({reason}); remove that file"
+            ) from exc
+
+    def _ids(self, place: Place) -> frozenset[str]:
+        """Return the ids of a scratchpad, read again only when its file has changed; none if it can't be read."""
+        try:
+            found = place.file.lstat()
+        except OSError:
+            return frozenset()
+        stamp = found.st_mtime_ns, found.st_ino
+        if place.namespace not in self._known or self._known[place.namespace][0] != stamp:
+            try:
+                ids = frozenset(entry.id for entry in scratchpad.read(place.home, place.namespace))
+            except ValueError:
+                ids = frozenset()
+            self._known[place.namespace] = stamp, ids
+        return self._known[place.namespace][1]
+
+
+class _Told(NamedTuple):
+    """What a transaction did to one namespace, in its order.
+
+    Attributes:
+        added: What is new, or has a new version.
+        dropped: What is gone, with its last version.
+        ended: What is gone, or has a new version: what is shown of it must not stay.
+        unclear: What a file can't be told, such as a decision about what waited for review.
+    """
+
+    added: dict[str, Entry]
+    dropped: dict[str, int]
+    ended: set[str]
+    unclear: list[Change]
+
+    def take(self, change: Change, rules: Rules, now: datetime) -> None:
+        """Take in one change."""
+        ref = change if isinstance(change, Ref) else change.ref
+        if isinstance(change, Record):
+            entry = entry_of(change, rules, now)
+            if entry is not None:
+                self.added[entry.id] = entry
+                self.dropped.pop(entry.id, None)
+            elif change.ended_by == PENDING:
+                self.unclear.append(change)
+        elif isinstance(change, Ref) or change.ended_at is not None or change.fields.get("corrected_by"):
+            self.added.pop(ref.group, None)
+            self.ended.add(ref.group)
+            self.dropped[ref.group] = max(ref.position, self.dropped.get(ref.group, 0))
+        else:
+            self.unclear.append(change)

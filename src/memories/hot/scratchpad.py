@@ -1,0 +1,327 @@
+"""The file of a scratchpad: read with care, changed under a lock, replaced in one step."""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from memories.disk import locked, make_folder, replacing, tried
+from memories.errors import InvalidInput, StoreBusy
+from memories.hot.entries import Entry, chosen, current, ordered
+from memories.hot.layout import Pad, parse, render, without, without_ids
+
+MAX_BYTES = 262_144  # of a file that is read
+_MOST_WRITTEN = 131_072  # characters of one that is written; a person may add as much again
+_MOST_GONE = 64
+_WAIT_SECONDS = 30.0
+_LOCK = ".scratchpad.lock"
+_STALE, _TAKEN = ".scratchpad.stale", ".scratchpad.taken"
+
+
+class Place(NamedTuple):
+    """Where the scratchpad of a namespace is, and which store it mirrors.
+
+    Attributes:
+        home: The folder of the default store and of the settings.
+        namespace: The namespace.
+        store: The URL of the store, without a password.
+        size: How many entries are chosen at most.
+        stamp: Tells the file of the store from another one in its place; empty where there is none.
+    """
+
+    home: Path
+    namespace: str
+    store: str
+    size: int
+    stamp: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the namespace."""
+        return self.home / self.namespace
+
+    @property
+    def file(self) -> Path:
+        """The file."""
+        return path(self.home, self.namespace)
+
+    @property
+    def lock(self) -> Path:
+        """The file by which processes wait for each other."""
+        return self.folder / _LOCK
+
+
+def path(home: Path, namespace: str) -> Path:
+    """Return the path of a namespace's scratchpad."""
+    return home / namespace / "scratchpad.yaml"
+
+
+def read(home: Path, namespace: str) -> list[Entry]:
+    """Return what the scratchpad of a namespace holds now, in the order in which it is shown; none if there is none.
+
+    Nothing but this file is read, and nothing is written.
+
+    Raises:
+        InvalidInput: It can't be read, or is not to be relied on; the message says why.
+    """
+    pad = load(home, namespace)
+    return [] if pad is None else shown(pad, namespace)
+
+
+def shown(pad: Pad, namespace: str) -> list[Entry]:
+    """Return the entries of a scratchpad that are shown, in their order; those without an id are no memories yet."""
+    now = datetime.now(UTC)
+    return [each._replace(namespace=namespace) for each in ordered(current(pad.entries, now), now) if each.id]
+
+
+def load(home: Path, namespace: str) -> Pad | None:
+    """Return what the file of a scratchpad says; None if there is none.
+
+    Raises:
+        InvalidInput: See `read`.
+    """
+    file = path(home, namespace)
+    text = content(file)
+    if text is None:
+        return None
+    pad = parse(text, str(file))
+    if pad.namespace != namespace:
+        raise InvalidInput(f"{file} is not the scratchpad of {namespace}; remove it, and it is made anew")
+    return pad
+
+
+def content(file: Path) -> str | None:
+    """Return the text of a scratchpad's file; None if it is not there, or empty, as a power cut may leave it.
+
+    Raises:
+        InvalidInput: It is no file of this user's own, others may write it, it is too large, or it is not UTF-8.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    try:
+        if file.parent.is_symlink():
+            raise InvalidInput(f"{file.parent} is a symbolic link; put the folder itself there")
+        fd = os.open(file, flags)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as exc:
+        why = "is a symbolic link; put the file itself there" if exc.errno == errno.ELOOP else f"({exc.strerror})"
+        raise InvalidInput(f"{file} can't be read: it {why}") from exc
+    try:
+        _refuse(file, os.fstat(fd))
+        with os.fdopen(fd, "rb", closefd=False) as stream:
+            data = stream.read(MAX_BYTES + 1)
+    finally:
+        os.close(fd)
+    if len(data) > MAX_BYTES:
+        raise InvalidInput(f"{file} is larger than {MAX_BYTES} bytes; remove what does not belong there")
+    if not data.strip(b"\0 \r\n"):
+        return None
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as exc:
+        raise InvalidInput(f"{file} is not UTF-8 (byte {exc.start}); save it as UTF-8") from None
+
+
+def _refuse(file: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise InvalidInput(f"{file} is no file; remove it, and the scratchpad is made anew")
+    if os.name != "posix":
+        return
+    if found.st_uid not in (os.geteuid(), 0):
+        raise InvalidInput(f"{file} belongs to another user; remove it, and the scratchpad is made anew")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        from memories.trust import others_may_write  # which knows groups of one user
+
+        if doubt := others_may_write(file):
+            raise InvalidInput(f"{file} {doubt}")
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def exists(place: Place) -> bool:
+    """Return whether there is a scratchpad."""
+    try:
+        os.lstat(place.file)
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def alone(place: Place) -> Iterator[None]:
+    """Keep other threads and processes from changing the scratchpad.
+
+    Raises:
+        StoreBusy: Another process has it for too long.
+    """
+    with tried(place.lock, _WAIT_SECONDS) as held:
+        if not held:
+            raise StoreBusy(f"another process kept {place.lock} for {_WAIT_SECONDS:g} s; try again")
+        yield
+
+
+def write(place: Place, pad: Pad) -> Pad:
+    """Replace the file; return what it holds now. What there is no room for is left out, the coldest first."""
+    now = datetime.now(UTC)
+    entries = chosen(pad.entries, place.size, now, pad.left_out)
+    while True:
+        kept = pad._replace(
+            namespace=place.namespace,
+            store=place.store,
+            stamp=place.stamp,
+            size=place.size,
+            entries=tuple(entries),
+            edited=False,
+        )
+        text = render(kept)
+        if len(text) <= _MOST_WRITTEN or not entries:
+            break
+        entries = _lighter(entries)
+    replace(place, text)
+    return kept._replace(held=tuple(entry.id for entry in entries))
+
+
+def _lighter(entries: Sequence[Entry]) -> list[Entry]:
+    """Return entries without an eighth of them: the last ones that are neither pinned nor left by a session."""
+    dispensable = [at for at, entry in enumerate(entries) if not entry.pinned and not entry.is_session]
+    dispensable = dispensable or [at for at, entry in enumerate(entries)]
+    gone = {*dispensable[-max(1, len(dispensable) // 8) :]}
+    return [entry for at, entry in enumerate(entries) if at not in gone]
+
+
+def replace(place: Place, text: str) -> None:
+    """Replace the file by a text, for this user alone."""
+    make_folder(place.folder)
+    with replacing(place.file) as stream:
+        stream.write(text.encode())
+
+
+def replace_by_person(file: Path, text: str) -> None:
+    """Replace a scratchpad's file by what a person made of it.
+
+    Raises:
+        InvalidInput: It can't be read as a scratchpad; nothing was changed.
+    """
+    parse(text, "what was saved")
+    with locked(file.parent / _LOCK), replacing(file) as stream:
+        stream.write(f"{text.rstrip()}\n".encode())
+
+
+def mark_stale(place: Place) -> None:
+    """Note that the store has changed in a way that the file does not tell."""
+    with contextlib.suppress(FileNotFoundError):
+        os.close(os.open(place.folder / _STALE, os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
+
+
+def is_stale(place: Place) -> bool:
+    """Return whether the store has changed in a way that the file does not tell, also if a refresh was cut short."""
+    return os.path.lexists(place.folder / _STALE) or os.path.lexists(place.folder / _TAKEN)
+
+
+@contextlib.contextmanager
+def freshening(place: Place) -> Iterator[None]:
+    """Take the mark of what is stale, and drop it if nothing fails; a mark that is set meanwhile stays."""
+    taken = place.folder / _TAKEN
+    with contextlib.suppress(FileNotFoundError):
+        (place.folder / _STALE).rename(taken)
+    yield
+    taken.unlink(missing_ok=True)
+
+
+def change(place: Place, added: Sequence[Entry], dropped: Collection[tuple[str, int]], *, make: bool) -> None:
+    """Tell a scratchpad what has been written.
+
+    A file that a person has edited keeps what was written there: what is dropped is cut out of it, and what is added
+    comes with the next refresh. So does it where the file mirrors another store.
+
+    Args:
+        place: The scratchpad.
+        added: Memories as they are now.
+        dropped: Ids of memories that are no longer shown, each with its last version.
+        make: Make the file if it is not there.
+
+    Raises:
+        OSError: It can't be written.
+        StoreBusy: Another process has it for too long.
+    """
+    if not exists(place):
+        if make and added:
+            with alone(place):
+                if not exists(place):
+                    write(place, Pad(place.namespace, place.store, entries=tuple(added)))
+                    return
+        else:
+            return
+    with alone(place):
+        _change(place, added, dict(dropped))
+
+
+def _change(place: Place, added: Sequence[Entry], dropped: dict[str, int]) -> None:
+    try:
+        pad = load(place.home, place.namespace)
+    except InvalidInput:
+        _cut_ids(place, list(dropped))
+        mark_stale(place)
+        return
+    if pad is None:
+        return
+    if pad.edited or pad.store != place.store:
+        spans = [span for entry, span in zip(pad.entries, pad.spans, strict=True) if entry.id in dropped]
+        if spans:
+            replace(place, without(content(place.file) or "", spans))
+        mark_stale(place)
+        return
+    there = {entry.id: entry for entry in pad.entries}
+    gone = dict(_gone(name) for name in pad.gone)
+    known = all(name in there for name in dropped)
+    for name, version in dropped.items():
+        there.pop(name, None)
+        gone.pop(name, None)  # the newest stand last
+        gone[name] = version
+    for entry in added:
+        if entry.version > gone.get(entry.id, 0) and entry.version >= getattr(there.get(entry.id), "version", 0):
+            there[entry.id] = entry
+    left = tuple(name for name in pad.left_out if name not in dropped)
+    names = tuple(f"{name}@{version}" for name, version in list(gone.items())[-_MOST_GONE:])
+    write(place, pad._replace(entries=tuple(there.values()), left_out=left, gone=names))
+    if not known or pad.stamp != place.stamp:
+        mark_stale(place)  # it may have waited for review, or make room for another one; or the store is another one
+
+
+def _gone(name: str) -> tuple[str, int]:
+    memory_id, _, version = name.rpartition("@")
+    return memory_id, int(version) if version.isdigit() else 0
+
+
+def _cut_ids(place: Place, ids: Sequence[str]) -> None:
+    """Cut ids out of a file that can't be read, if it is one that may be written."""
+    try:
+        text = content(place.file)
+    except InvalidInput:
+        return
+    if text is not None and any(name in text for name in ids):
+        replace(place, without_ids(text, ids))
+
+
+def each_place(home: Path, like: Callable[[str], Place]) -> Iterator[Place]:
+    """Yield the places of all scratchpads in a home."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(home) as found:
+        for folder in found:
+            if folder.is_dir(follow_symlinks=False):
+                place = like(folder.name)
+                if exists(place):
+                    yield place
+
+
+def remove(place: Place) -> None:
+    """Remove a scratchpad with all that belongs to it."""
+    if not place.folder.is_dir():
+        return
+    with locked(place.lock):
+        for name in (place.file.name, _STALE, _TAKEN):
+            (place.folder / name).unlink(missing_ok=True)

@@ -1,0 +1,196 @@
+"""Brings a scratchpad and its store together: what a person wrote in the file, then what the store has."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from memories.errors import InvalidInput, NotFound, RequestError
+from memories.hot import scratchpad
+from memories.hot.choice import Rules, Selection, entry_of, select, select_all
+from memories.hot.entries import Entry, chosen, moment, ordered
+from memories.hot.layout import Pad
+from memories.hot.scratchpad import Place
+from memories.models import Draft
+from memories.write import change
+
+if TYPE_CHECKING:
+    from memories.write.create import Writer
+
+_FRESH = timedelta(days=1)  # others may write to the store from elsewhere, and tell this file nothing
+
+
+class Scratchpad(NamedTuple):
+    """What is in the hot tier of a namespace.
+
+    Attributes:
+        entries: Pinned ones first, then the hottest.
+        waiting: How many memories wait for review.
+        file: The file; None where the store was given by hand, which no file mirrors.
+        notes: What a person wrote in the file and was not taken over, each a sentence; and what else is wrong with it.
+        taken: What was taken over, each a part of a sentence.
+    """
+
+    entries: tuple[Entry, ...]
+    waiting: int
+    file: str | None
+    notes: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+
+
+def needs_store(place: Place, pad: Pad | None, now: datetime) -> bool:
+    """Return whether a scratchpad must be brought up to date with its store before it is shown."""
+    if pad is None or pad.edited or (pad.store, pad.stamp, pad.size) != (place.store, place.stamp, place.size):
+        return True
+    age = now - moment(pad.written, now - 2 * _FRESH)
+    return not timedelta() <= age <= _FRESH or scratchpad.is_stale(place)
+
+
+def refreshed(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scratchpad:
+    """Take over what a person wrote in a scratchpad, and bring it up to date with the store.
+
+    Where something can't be taken over, the file stays as it is, and what the store has is returned.
+
+    Args:
+        place: The scratchpad.
+        writer: Writes what is taken over, as the person who wrote it; it tells no scratchpad.
+        rules: What the settings say.
+        rebuild: Choose anew from all memories, those included that were left out.
+
+    Raises:
+        InvalidInput: With `rebuild`: the file can't be read, or what a person wrote in it can't be taken over.
+    """
+    namespace, now = place.namespace, writer.now
+    with scratchpad.alone(place):
+        try:
+            pad = scratchpad.load(place.home, namespace)
+            done = _adopt(pad, place, writer) if pad is not None and pad.edited else _Adopted([], [], [])
+        except InvalidInput as exc:
+            if rebuild:
+                raise
+            pad, done = None, _Adopted([str(exc)], [], [])
+        if rebuild and done.notes:
+            raise InvalidInput("; ".join(done.notes))
+        with scratchpad.freshening(place):
+            store = writer.lookup.store
+            if rebuild:
+                found = select_all(store, namespace, rules, now)
+                pad = None
+            else:
+                found = select(store, namespace, rules, now, () if pad is None else pad.entries)
+            left = () if pad is None else tuple(dict.fromkeys([*pad.left_out, *done.left_out]))
+            fresh = Pad(namespace, place.store, waiting=found.waiting, written=_iso(now), entries=tuple(found.entries))
+            if not done.notes:
+                fresh = scratchpad.write(place, fresh._replace(left_out=left, gone=() if pad is None else pad.gone))
+            entries = chosen(fresh.entries, rules.size, now, left)
+    return Scratchpad(_shown(entries, now), found.waiting, str(place.file), tuple(done.notes), tuple(done.taken))
+
+
+def from_store(writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scratchpad:
+    """Return what a scratchpad of a namespace would hold, without a file."""
+    store, namespace, now = writer.lookup.store, writer.lookup.namespace, writer.now
+    found: Selection = (select_all if rebuild else select)(store, namespace, rules, now)
+    return Scratchpad(_shown(chosen(found.entries, rules.size, now), now), found.waiting, None)
+
+
+def from_file(place: Place, pad: Pad) -> Scratchpad:
+    """Return what a scratchpad's file holds."""
+    return Scratchpad(tuple(scratchpad.shown(pad, place.namespace)), pad.waiting, str(place.file))
+
+
+def together(own: Scratchpad, shared: Scratchpad, now: datetime) -> Scratchpad:
+    """Return what a namespace's scratchpad and the shared one hold, in one order."""
+    return own._replace(entries=_shown([*own.entries, *shared.entries], now), notes=(*own.notes, *shared.notes))
+
+
+def _shown(entries: Sequence[Entry], now: datetime) -> tuple[Entry, ...]:
+    return tuple(ordered(entries, now))
+
+
+def _iso(now: datetime) -> str:
+    from memories.times import to_iso
+
+    return to_iso(now)
+
+
+# --- what a person wrote ---------------------------------------------------------------------------------------------
+
+
+class _Adopted(NamedTuple):
+    """What became of what a person wrote: what was refused, what was taken over, and what was taken out."""
+
+    notes: list[str]
+    taken: list[str]
+    left_out: list[str]
+
+
+def _adopt(pad: Pad, place: Place, writer: "Writer") -> _Adopted:
+    """Take over what a person changed; of entries that are as they were, nothing is written."""
+    done = _Adopted([], [], [])
+    if pad.store != place.store:
+        done.notes.append(f"{place.file} was edited and belongs to the store {pad.store}; use that store, or remove it")
+        return done
+    there = {entry.id for entry in pad.entries}
+    for entry, span in zip(pad.entries, pad.spans, strict=True):
+        where = f"{place.file}, line {span[0] + 1}"
+        try:
+            said = _adopt_entry(entry, writer)
+        except NotFound:
+            done.notes.append(f"{where}: there is no memory {entry.id[:64]} in namespace {place.namespace}")
+        except RequestError as exc:
+            done.notes.append(f"{where} was not taken over: {exc}")
+        else:
+            done.taken.extend(said)
+    for name in pad.held:
+        if name not in there:
+            try:
+                _leave_out(name, writer, done)
+            except RequestError as exc:
+                done.notes.append(f"{place.file}: {name[:64]} was not unpinned: {exc}")
+    return done
+
+
+def _adopt_entry(entry: Entry, writer: "Writer") -> list[str]:
+    if not entry.id:
+        return [_create(entry, writer)]
+    lookup, now = writer.lookup, writer.now
+    latest = lookup.find_own(entry.id)
+    taken: list[str] = []
+    if latest.ended_at is not None:  # replaced or taken back to waiting since the file was written: it just leaves
+        return taken
+    shown = next((r for r in lookup.versions(entry.id) if r.ref.position == entry.version), latest)
+    known = entry_of(shown._replace(ended_at=None), Rules(1, 0.0, 1e9), now)
+    same = known is None or entry.content in (known.content, latest.text)
+    if not same:
+        if entry.cut is not None:
+            raise RequestError(f"only its beginning is shown there; edit it with: memory edit {entry.id}")
+        given = change.Update(entry.content, {}, (), writer.redactor)
+        new = change.update(lookup, writer.embedder, entry.id, given, now)
+        taken.append(f"{entry.id} has version {new.ref.position}")
+    if entry.pinned != change.is_pinned(latest):
+        change.pin(lookup, writer.embedder, entry.id, now, pinned=entry.pinned)
+        taken.append(f"{entry.id} is {'pinned' if entry.pinned else 'unpinned'}")
+    return taken
+
+
+def _create(entry: Entry, writer: "Writer") -> str:
+    """Store a line that a person added; a very similar memory does not keep it out, for it was meant to be there."""
+    draft = Draft(entry.content, dict(entry.tags), key=entry.key)
+    created = writer.write([draft])[0]
+    if created.memory is None:
+        created = writer._replace(force=True).write([draft])[0]
+    assert created.memory is not None  # nothing else keeps a draft out
+    if entry.pinned:
+        change.pin(writer.lookup, writer.embedder, created.memory.id, writer.now, pinned=True)
+    return f"{created.memory.id} was {'stored' if created.stored else 'there already'}"
+
+
+def _leave_out(name: str, writer: "Writer", done: _Adopted) -> None:
+    """Leave out what a person took out of the file: unpin it, and remember that it is not wanted there."""
+    try:
+        latest = writer.lookup.find_own(name)
+    except NotFound:  # deleted meanwhile
+        return
+    if latest.ended_at is None and change.is_pinned(latest):
+        change.pin(writer.lookup, writer.embedder, name, writer.now, pinned=False)
+        done.taken.append(f"{name} is unpinned")
+    done.left_out.append(name)

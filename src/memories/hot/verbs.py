@@ -1,0 +1,288 @@
+"""What `Memories` does with scratchpads, and how they hear of what is written."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from memories.errors import InvalidInput, StoreError
+from memories.lookup import Lookup, narrowed, with_global
+from memories.models import SHARED, Memory
+from memories.settings import Config
+from memories.stores import Store, local_path
+
+if TYPE_CHECKING:
+    from memories.embedders import Embedder
+    from memories.hot.choice import Rules
+    from memories.hot.matching import Matches
+    from memories.hot.mirror import Change, Mirror
+    from memories.hot.scratchpad import Place
+    from memories.hot.sync import Scratchpad
+    from memories.origin import Origin
+    from memories.search.search import SearchFilters
+    from memories.stores.logged import Told
+    from memories.stores.records import Record
+    from memories.where.selector import Selector
+    from memories.write.create import Writer
+
+_NOT_HERE = ("as_of", "pending", "min_similarity", "conversation", "role", "speaker")
+
+
+class ScratchpadVerbs:
+    """The verbs of `Memories` that concern the hot tier.
+
+    The store of the settings has a file for each namespace. One that an option names has the file only where no other
+    store has it, and a `Store` that was passed in has none.
+    """
+
+    config: Config
+    namespace: str
+    _clock: Callable[[], datetime]
+    _embedder: "Embedder | None"
+    _kept: Store
+    _lookup: Lookup
+    _writer: Callable[[], "Writer"]
+    _memory: "Callable[[Record], Memory]"
+    _limit: Callable[[int | None], int]
+    _selector: "Callable[[str | None], Selector]"
+    _owns_store: bool
+
+    def pin(self, memory_id: str) -> Memory:
+        """Keep a memory in the scratchpad, by a version of it that says the same.
+
+        Raises:
+            NotFound: There is no such memory, or it was deleted.
+            RequestError: Another memory has replaced it, it is in a namespace that is only read, or 50 are pinned.
+        """
+        return self._pin(memory_id, pinned=True)
+
+    def unpin(self, memory_id: str) -> Memory:
+        """Take back that a memory is kept in the scratchpad; see `pin`."""
+        return self._pin(memory_id, pinned=False)
+
+    def scratchpad(self, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
+        """Return the hot tier: pinned, recent and often used memories of your own namespace, and those of `shared`.
+
+        What a person changed in a file is taken over first. The store is opened only if a file is out of date.
+
+        Args:
+            refresh: Bring the file of your namespace up to date whatever it says of itself.
+            rebuild: Choose anew from all memories of it, those included that were taken out of the file.
+
+        Raises:
+            InvalidInput: With `rebuild`: what a person wrote in the file can't be taken over.
+        """
+        if missing := self.missing():
+            raise StoreError(missing)
+        own = self._scratchpad_of(self.namespace, refresh=refresh, rebuild=rebuild)
+        if SHARED not in self._lookup.readable or self.namespace == SHARED:
+            return own
+        from memories.hot.sync import together
+
+        return together(own, self._scratchpad_of(SHARED), self._clock())
+
+    def scratchpad_at_hand(self) -> "Scratchpad | None":
+        """Return what `scratchpad` does if that takes no look at the store; else None."""
+        from memories.hot import scratchpad, sync
+
+        found: Scratchpad | None = None
+        for namespace in self._lookup.readable:
+            place = self._place(namespace)
+            try:
+                pad = scratchpad.load(place.home, namespace)
+            except InvalidInput:
+                return None
+            if not self._owns_store or pad is None or sync.needs_store(place, pad, self._clock()):
+                return None
+            one = sync.from_file(place, pad)
+            found = one if found is None else sync.together(found, one, self._clock())
+        return found
+
+    def search_scratchpad(self, query: str, *, offline: bool = False, **filters: "Unpack[SearchFilters]") -> "Matches":
+        """Search the hot tier by words, without the store or a model.
+
+        Args:
+            query: The question.
+            offline: Read the files as they are, because the store can't be asked.
+            **filters: As for `search`, but those that only a store can answer.
+
+        Raises:
+            InvalidInput: A value is not acceptable, only a store can answer this, or a file can't be read.
+        """
+        from memories.hot.matching import matches
+
+        asked = [name for name in _NOT_HERE if filters.get(name)]
+        asked += ["scope"] if filters.get("scope", "memories") != "memories" else []
+        if asked:
+            raise InvalidInput(f"the scratchpad can't answer this ({', '.join(asked)}); leave it out or ask the store")
+        found = self.offline() if offline else self.scratchpad()
+        entries = () if found is None else found.entries
+        fits, rules = self._fits(filters), self._rules()
+        least = filters.get("min_confidence")
+        rules = rules if least is None else rules._replace(min_confidence=least)
+        return matches(entries, query, fits, self._limit(filters.get("limit")), rules, self._clock())
+
+    def edits(self) -> tuple[str, ...]:
+        """Take over what a person changed in the scratchpad's file; return what was not, each a sentence.
+
+        It costs a look at the file unless there is something. A store that can't be written is left for later.
+        """
+        from memories.hot import layout, scratchpad
+
+        if not self._is_configured:
+            return ()
+        place = self._place(self.namespace)
+        try:
+            text = scratchpad.content(place.file)
+            if text is None or not layout.is_edited(text):
+                return ()
+            return self._scratchpad_of(self.namespace).notes
+        except InvalidInput as exc:
+            return (str(exc),)
+        except StoreError as exc:
+            return (f"what was changed in {place.file} is taken over later: {exc}",)
+
+    def offline(self) -> "Scratchpad | None":
+        """Return what the files of scratchpads say, whichever store they mirror; None if there are none."""
+        from memories.hot import scratchpad
+        from memories.hot.sync import Scratchpad
+
+        entries, notes, waiting, there = [], [], 0, False
+        for namespace in self._lookup.readable:
+            try:
+                pad = scratchpad.load(self.config.home, namespace)
+            except InvalidInput as exc:
+                notes.append(str(exc))
+                continue
+            if pad is not None:
+                there = True
+                entries += scratchpad.shown(pad, namespace)
+                waiting += pad.waiting if namespace == self.namespace else 0
+        file = str(scratchpad.path(self.config.home, self.namespace))
+        return Scratchpad(tuple(entries), waiting, file, tuple(notes)) if there else None
+
+    def missing(self) -> str | None:
+        """Return that the file of the store is gone although its scratchpad has memories, a sentence; None if not."""
+        from memories.hot import scratchpad
+
+        file = self._store_file
+        if file is None or file.exists():
+            return None
+        place = self._place(self.namespace)
+        with contextlib.suppress(InvalidInput):
+            pad = scratchpad.load(place.home, place.namespace)
+            if pad is not None and pad.entries and pad.store == place.store:
+                return f"{file} is missing, and {place.file} remembers it; restore a backup, or remove the latter too"
+        return None
+
+    @property
+    def has_scratchpad(self) -> bool:
+        """Whether there is a scratchpad that can answer when the store can't be asked."""
+        from memories.hot import scratchpad
+
+        return any(scratchpad.exists(self._place(each)) for each in self._lookup.readable)
+
+    def abandon(self) -> None:
+        """Leave the store open when this is closed: a call that was given up still uses it."""
+        self._owns_store = False
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _scratchpad_of(self, namespace: str, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
+        from memories.hot import scratchpad, sync
+
+        rules, place = self._rules(), self._place(namespace)
+        try:
+            pad = scratchpad.load(place.home, namespace)
+        except InvalidInput:
+            pad = None  # the refresh tells
+        known = self._is_configured or pad is None or pad.store == place.store
+        if not (self._owns_store and known):
+            return sync.from_store(self._by_person(namespace), rules, rebuild=rebuild)
+        if not (refresh or rebuild or pad is None or sync.needs_store(place, pad, self._clock())):
+            return sync.from_file(place, pad)
+        try:
+            return sync.refreshed(place, self._by_person(namespace), rules, rebuild=rebuild)
+        except OSError as exc:  # what is remembered is told all the same
+            if isinstance(exc, StoreError):
+                raise
+            found = sync.from_store(self._by_person(namespace), rules, rebuild=rebuild)
+            return found._replace(notes=(f"{place.file} can't be written: {exc.strerror or exc}",))
+
+    @property
+    def _is_configured(self) -> bool:
+        """Whether the store is that of the settings."""
+        return self._owns_store and self.config.sources["store"] != "flag"
+
+    def _fits(self, filters: "SearchFilters") -> "Callable[[Record], bool]":
+        """Return what tells whether a record meets the filters of a search."""
+        project = filters.get("project")
+        among = narrowed(self._lookup.where(), filters, self._clock())
+        each = with_global(among, project)
+        where = filters.get("where")
+        selector = None if where is None else self._selector(where)
+        return lambda record: any(one.fits(record) for one in each) and (selector is None or selector.fits(record))
+
+    def _pin(self, memory_id: str, *, pinned: bool) -> Memory:
+        from memories.write import change
+
+        return self._memory(change.pin(self._lookup, self._embedder, memory_id, self._clock(), pinned=pinned))
+
+    def _place(self, namespace: str) -> "Place":
+        from memories.config import without_password
+        from memories.hot.scratchpad import Place
+
+        config, stamp, file = self.config, "", self._store_file
+        if file is not None:
+            with contextlib.suppress(OSError):
+                stamp = str(file.stat().st_ino)
+        return Place(config.home, namespace, without_password(config.store), config.scratchpad_size, stamp)
+
+    @property
+    def _store_file(self) -> Path | None:
+        """The file of the store, if it is one file."""
+        is_file = self._owns_store and self.config.store.startswith("sqlite:")
+        return local_path(self.config.store) if is_file else None
+
+    def _rules(self) -> "Rules":
+        from memories.hot.choice import Rules
+
+        config = self.config
+        return Rules(config.scratchpad_size, config.min_confidence, config.decay_half_life_hours)
+
+    def _by_person(self, namespace: str) -> "Writer":
+        """Return what writes as the person who edited a scratchpad, and tells no scratchpad of it."""
+        from memories.origin import USER, origin
+        from memories.stores.logged import logged
+
+        def writer_of() -> "Origin":
+            return origin("cli", self.config.identity or namespace)._replace(trust=USER)
+
+        store = logged(self._kept, "cli", self._clock, writer_of)
+        return self._writer()._replace(lookup=Lookup(store, namespace, (namespace,)))
+
+    @functools.cached_property
+    def _mirror(self) -> "Mirror":
+        from memories.hot.mirror import Mirror
+
+        return Mirror(self._place, self._rules(), self._clock, make=self._is_configured)
+
+    def _tell_scratchpads(self) -> "Told":
+        return lambda changes: self._mirror(changes if self._owns_store else _gone(changes))
+
+    def _promote(self, found: "Sequence[Record]") -> None:
+        if self._owns_store and any(record.accesses for record in found):
+            self._mirror.promote(found)
+
+    def _tell_the_rest(self) -> None:
+        if "_mirror" in vars(self):
+            self._mirror.flush()
+
+
+def _gone(changes: "Sequence[Change]") -> "list[Change]":
+    """Return the changes that take something away: what is new in a store of no home is in no file."""
+    from memories.stores.records import Record
+
+    return [change for change in changes if not isinstance(change, Record)]

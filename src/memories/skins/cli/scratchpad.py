@@ -1,0 +1,188 @@
+"""Commands of the hot tier: scratchpad show, pin, unpin, edit, rebuild; and prompt."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from memories.errors import InvalidInput
+from memories.skins import shapes
+from memories.skins.cli.options import Group, command, in_session, named_options, option, whole_number
+from memories.skins.cli.output import DAMAGED, emit, note, safe
+from memories.skins.cli.session import compacts, texts
+
+if TYPE_CHECKING:
+    from memories.hot.entries import Entry
+    from memories.hot.sync import Scratchpad
+    from memories.models import Memory
+    from memories.service import Memories
+
+
+@click.group(cls=Group, epilog="memory scratchpad show -n bob\nmemory scratchpad pin 01a1fdf1-92cd-72f2 -n bob")
+def scratchpad() -> None:
+    """Show and change what a session begins with: pinned, recent and often used memories.
+
+    Each namespace has a file, scratchpad.yaml, that you may also edit yourself.
+    """
+
+
+@scratchpad.command(epilog="memory scratchpad show -n bob --refresh")
+@option("--refresh", is_flag=True, help="Bring the file up to date with the store first.")
+@in_session(reads=True)
+def show(memories: "Memories", refresh: bool) -> int:
+    """Show the scratchpad: pinned memories first, then the recent and often used ones.
+
+    If the store can't be reached, it shows what the file says, and exits 4.
+    """
+    from memories.skins.cli.degraded import offline
+
+    found, error = offline(memories, lambda: memories.scratchpad(refresh=refresh), memories.offline)
+    _print(memories, found, {} if error is None else {"degraded": True, "error": error})
+    return 0 if error is None else DAMAGED
+
+
+@scratchpad.command(epilog="memory scratchpad pin 01a1fdf1-92cd-72f2\nmemory scratchpad pin --key user/editor")
+@named_options
+@in_session(reads=True)
+def pin(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None) -> int:
+    """Keep a memory in the scratchpad, however old it gets.
+
+    ID may be given several times, or as - to read ids from standard input. At most 50 are pinned.
+    """
+    return _each(memories, (ids, key, project), memories.pin, "pinned")
+
+
+@scratchpad.command(epilog="memory scratchpad unpin 01a1fdf1-92cd-72f2")
+@named_options
+@in_session(reads=True)
+def unpin(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None) -> int:
+    """Take back that a memory is kept in the scratchpad.
+
+    ID may be given several times, or as - to read ids from standard input.
+    """
+    return _each(memories, (ids, key, project), memories.unpin, "unpinned")
+
+
+@scratchpad.command(epilog="memory scratchpad edit -n bob")
+@in_session(reads=False)
+def edit(memories: "Memories") -> int:
+    """Edit the scratchpad in your editor: what you save is taken over into the memories.
+
+    A changed content is a new version, a new line a new memory; an entry that you take out is left out of the
+    scratchpad, and its memory stays.
+    """
+    from memories.hot.scratchpad import replace_by_person
+    from memories.skins.cli.edit import edited
+
+    file = memories.scratchpad().file
+    if file is None:
+        raise InvalidInput("the scratchpad of a store that --store names has no file; leave --store out")
+    found: list[Scratchpad] = []
+
+    def store(text: str) -> None:
+        replace_by_person(Path(file), text)
+        found.append(memories.scratchpad())
+
+    if not edited(Path(file).read_text(encoding="utf-8"), store, instead="memory update ID CONTENT"):
+        note("Nothing was changed.")
+    for each in found:
+        for sentence in each.taken:
+            note(sentence)
+        _print(memories, each)
+        return 1 if each.notes else 0
+    return 0
+
+
+@scratchpad.command(epilog="memory scratchpad rebuild -n bob")
+@in_session(reads=False)
+def rebuild(memories: "Memories") -> None:
+    """Write the scratchpad anew, from all memories of the namespace.
+
+    What was taken out of it may come back. Nothing is written while what a person changed in it can't be taken over.
+    """
+    _print(memories, memories.scratchpad(rebuild=True))
+
+
+@command(epilog="memory prompt -n bob --project shop\nmemory prompt -n bob --for mcp --format json")
+@option("--project", metavar="NAME", kind="project", help="Project that the session works in. [default: none]")
+@option("--budget", metavar="N", help="Maximum number of tokens. [default: the setting PROMPT_TOKENS, 1500]")
+@option(
+    "--for", "client", metavar="CLIENT", values=("shell", "mcp"),
+    help="How the agent reaches its memory: shell or mcp. [default: shell]",
+)  # fmt: skip
+@in_session(reads=True)
+def prompt(memories: "Memories", project: str | None, budget: str | None, client: str | None) -> int:
+    """Print the block that a session's prompt begins with.
+
+    It says who the agent is, what its scratchpad holds, what the last sessions of the project left, and how to reach
+    the memory. Memories are fenced as data; what was captured or imported and not accepted, and what seems to give
+    orders to a model, is left out. If the store can't be reached, the scratchpad's file is used, and it exits 4.
+    """
+    from memories.identity.prompt import build, shape
+
+    most = whole_number(budget, "budget must be a whole number of tokens from 100 to 100000")
+    if most is not None and not 100 <= most <= 100_000:
+        raise InvalidInput("budget must be a whole number of tokens from 100 to 100000")
+    named = project if project and project.strip() else None
+    found = build(memories, project=named, budget=most or memories.config.prompt_tokens, client=client or "shell")
+    for sentence in found.notes:
+        note(sentence)
+    if found.degraded:
+        note(f"the store can't be asked, this is from the scratchpad: {found.degraded}")
+    answer = shape(found)
+    emit(answer, lambda: found.text, compact=lambda: found.text)
+    return DAMAGED if found.degraded else 0
+
+
+def _each(memories: "Memories", named_by: tuple[Any, ...], run: "Callable[[str], Memory]", done: str) -> int:
+    from memories.skins.cli.many import each_of, named
+
+    as_text = lambda found: str(texts().memory(found))  # noqa: E731 - as the other commands pass it
+    return each_of(named(memories, *named_by), run, shapes.memory, as_text, done)
+
+
+def _print(memories: "Memories", found: "Scratchpad", more: dict[str, Any] | None = None) -> None:
+    for sentence in found.notes:
+        note(sentence)
+    results = [_shape(each) for each in found.entries]
+    answer = {"results": results, "count": len(results), "namespace": memories.namespace, "file": found.file}
+    answer |= {"pending_count": found.waiting}
+    answer |= {"notes": list(found.notes)} if found.notes else {}
+
+    def text() -> str:
+        rows = [_row(each, memories.namespace) for each in found.entries] or ["The scratchpad is empty."]
+        rows += [f"{found.waiting} wait for review: memory review"] if found.waiting else []
+        rows += [f"file: {safe(found.file)}"] if found.file else []
+        return "\n".join(rows)
+
+    def compact() -> str:
+        return "\n".join(str(compacts().entry(each, memories.namespace)) for each in found.entries) or "nothing found"
+
+    emit({**answer, **(more or {})}, text, compact=compact)
+
+
+def _shape(entry: "Entry") -> dict[str, Any]:
+    shape = {
+        "id": entry.id, "content": entry.content, "pinned": entry.pinned, "namespace": entry.namespace,
+        "tags": dict(sorted(entry.tags.items())), "key": entry.key, "written_by": entry.by or None,
+        "trust": entry.trust or None, "updated_at": entry.written, "created_at": entry.created,
+        "version": entry.version, "access_count": entry.uses, "expires_at": entry.expires,
+        "suspicious": entry.suspicious.split() or None, "cut": entry.cut,
+    }  # fmt: skip
+    return {name: value for name, value in shape.items() if value is not None}
+
+
+def _row(entry: "Entry", namespace: str) -> str:
+    said = "\n  ".join(map(safe, entry.content.split("\n")))
+    marks = ["pinned"] if entry.pinned else []
+    marks += [f"{safe(key)}={safe(value)}" for key, value in sorted(entry.tags.items())]
+    marks += [f"by {safe(entry.by)}"] if entry.by else []
+    marks += [f"{safe(entry.written[:10])}", *([f"read {entry.uses} times"] if entry.uses else [])]
+    marks += ["suspicious"] if entry.suspicious else []
+    marks += [f"in {entry.namespace}"] if entry.namespace != namespace else []
+    marks += [f"beginning of {entry.cut} characters"] if entry.cut is not None else []
+    return f"{said}\n    {' · '.join(marks)} · {safe(entry.id)}"
+
+
+COMMANDS = (scratchpad, prompt)
