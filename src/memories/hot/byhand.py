@@ -69,7 +69,9 @@ def _mapping(node: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
 def _plain(node: Any) -> Any:
     """Return what a node says: text, also where YAML would read a number or a date; None for nothing."""
     if isinstance(node.value, str):
-        return None if node.style is None and node.value in ("", "~", "null") else node.value
+        if node.style in ("|", ">"):
+            return node.value.rstrip("\n")
+        return None if not node.style and node.value in ("", "~", "null") else node.value
     if node.value and isinstance(node.value[0], tuple):
         return {str(key.value): _plain(value) for key, value in node.value}
     return {} if not node.value else [_plain(each) for each in node.value]

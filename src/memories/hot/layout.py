@@ -24,7 +24,7 @@ _HEAD = """\
 # The scratchpad of {namespace}: what its sessions begin with. You may edit this file.
 # - Change a content, and the memory gets a new version. Set pinned to true to keep an entry here, or to false.
 # - Take an entry out, and it is left out here; the memory stays. memory delete or memory forget removes it.
-# - Add a line such as   - "The user prefers tabs"   under memories, and it becomes a memory.
+# - Add a line such as   - "One statement"   under memories, and it becomes a memory.
 # The next memory command takes it over. memory scratchpad rebuild writes this file anew from the store.
 """
 
@@ -198,7 +198,7 @@ def _lines(text: str) -> Read | None:
             return None
         try:
             value = _scalar(found[1] if bare else found[3])
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if bare or found[1] == "- ":
             item = {} if not bare else None

@@ -21,7 +21,7 @@ from memories.validate import shown
 _MAX = validate.MAX_KEY
 _SCOPE = "\x1f"  # between a key and the project or the conversation that it belongs to
 _MAX_KEY = 2 * _MAX + 1
-_MAX_LABELS = validate.MAX_TAGS + 11  # role, speaker and part of a turn, and who wrote it, are labels beside tags
+_MAX_LABELS = validate.MAX_TAGS + 12  # role, speaker and part of a turn, and who wrote it, are labels beside tags
 _MAX_VALUE = 4 * validate.MAX_TAG_VALUE
 _WORD = re.compile(r"[a-z][a-z _-]{0,63}(?: \(restored\)){0,99}")
 _OPERATIONS = ("create", "update", "restore", "rollback", "merge")

@@ -330,19 +330,19 @@ def test_a_full_disk_leaves_the_old_store(memory: Command, small_disk: Path) -> 
 
 
 def test_a_sound_store_has_no_findings_and_is_left_as_it_is(memory: Command, ids: list[str], store: Path) -> None:
-    def held() -> dict[Path, bytes]:
-        return {file: file.read_bytes() for file in store.parent.iterdir() if file.name != "events.jsonl"}
+    def contents() -> dict[Path, bytes]:
+        return {file: file.read_bytes() for file in store.parent.rglob("*") if file.is_file() and file.name != "events.jsonl"}
 
-    before = held()
+    before = contents()
     for options in ([], ["--deep"]):
         shape = memory("doctor", *options).json
         assert (shape["status"], shape["findings"], shape["records"]) == ("healthy", [], 5)
     assert shape["engine"].startswith("SQLite 3.")
     assert shape["settings"]["embedder"] == "environment"
     assert memory("doctor", "--format", "text").out.startswith("Nothing is wrong.\n")
-    assert held() == before
+    assert contents() == before
     assert memory("doctor", "--fix").json["repaired"] == []
-    assert held() == before
+    assert contents() == before
 
 
 def test_a_store_that_is_not_there_is_no_fault(memory: Command, home: Path) -> None:

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group, epilog="memory scratchpad show -n bob\nmemory scratchpad pin 01a1fdf1-92cd-72f2 -n bob")
 def scratchpad() -> None:
-    """Show and change what a session begins with: pinned, recent and often used memories.
+    """Show and change what a session begins with.
 
-    Each namespace has a file, scratchpad.yaml, that you may also edit yourself.
+    That are pinned, recent and often used memories. Each namespace has a file, scratchpad.yaml, that you may also edit
+    yourself.
     """
 
 
@@ -31,7 +32,7 @@ def scratchpad() -> None:
 @option("--refresh", is_flag=True, help="Bring the file up to date with the store first.")
 @in_session(reads=True)
 def show(memories: "Memories", refresh: bool) -> int:
-    """Show the scratchpad: pinned memories first, then the recent and often used ones.
+    """Show the scratchpad, pinned memories first.
 
     If the store can't be reached, it shows what the file says, and exits 4.
     """
@@ -46,7 +47,7 @@ def show(memories: "Memories", refresh: bool) -> int:
 @named_options
 @in_session(reads=True)
 def pin(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None) -> int:
-    """Keep a memory in the scratchpad, however old it gets.
+    """Keep a memory in the scratchpad.
 
     ID may be given several times, or as - to read ids from standard input. At most 50 are pinned.
     """
@@ -57,7 +58,7 @@ def pin(memories: "Memories", ids: Sequence[str], key: str | None, project: str 
 @named_options
 @in_session(reads=True)
 def unpin(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None) -> int:
-    """Take back that a memory is kept in the scratchpad.
+    """Take back that a memory is kept there.
 
     ID may be given several times, or as - to read ids from standard input.
     """
@@ -67,10 +68,10 @@ def unpin(memories: "Memories", ids: Sequence[str], key: str | None, project: st
 @scratchpad.command(epilog="memory scratchpad edit -n bob")
 @in_session(reads=False)
 def edit(memories: "Memories") -> int:
-    """Edit the scratchpad in your editor: what you save is taken over into the memories.
+    """Edit the scratchpad in your editor.
 
-    A changed content is a new version, a new line a new memory; an entry that you take out is left out of the
-    scratchpad, and its memory stays.
+    What you save is taken over into the memories: a changed content is a new version, a new line a new memory. An entry
+    that you take out is left out of the scratchpad, and its memory stays.
     """
     from memories.hot.scratchpad import replace_by_person
     from memories.skins.cli.edit import edited
@@ -97,16 +98,17 @@ def edit(memories: "Memories") -> int:
 @scratchpad.command(epilog="memory scratchpad rebuild -n bob")
 @in_session(reads=False)
 def rebuild(memories: "Memories") -> None:
-    """Write the scratchpad anew, from all memories of the namespace.
+    """Write the scratchpad anew from the store.
 
-    What was taken out of it may come back. Nothing is written while what a person changed in it can't be taken over.
+    All memories of the namespace are looked at, and what was taken out of the file may come back. Nothing is written
+    while what a person changed in it can't be taken over.
     """
     _print(memories, memories.scratchpad(rebuild=True))
 
 
 @command(epilog="memory prompt -n bob --project shop\nmemory prompt -n bob --for mcp --format json")
-@option("--project", metavar="NAME", kind="project", help="Project that the session works in. [default: none]")
-@option("--budget", metavar="N", help="Maximum number of tokens. [default: the setting PROMPT_TOKENS, 1500]")
+@option("--project", metavar="NAME", kind="project", help="Project that the session works in.")
+@option("--budget", metavar="N", help="Maximum number of tokens. [default: 1500]")
 @option(
     "--for", "client", metavar="CLIENT", values=("shell", "mcp"),
     help="How the agent reaches its memory: shell or mcp. [default: shell]",

@@ -72,7 +72,7 @@ _CHANGES = ("set", "remove", "rename", "merge")  # of tags
 @option("--explain", is_flag=True, section="Ranking", help="Show every candidate, its scores, and why it was left out.")
 @option(
     "--tier", metavar="TIER", values=TIERS, section="Ranking",
-    help="deep: the store. hot: the scratchpad alone, by words. auto: the store unless the scratchpad has every word. "
+    help="Search the store (deep), the scratchpad alone (hot), or the store unless that has every word (auto). "
     "[default: deep]",
 )  # fmt: skip
 @limit_option
