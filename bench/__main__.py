@@ -16,6 +16,7 @@ from bench import (
     corrections,
     duplicates,
     floor,
+    hot,
     identities,
     languages,
     long,
@@ -34,6 +35,7 @@ from bench.retrieval.vectors import EMBEDDERS
 
 _WHAT = {
     "cold": ("cold commands",),
+    "hot": ("hot tier",),
     "search": ("warm search",),
     "disk": ("disk",),
     "turns": ("turns",),
@@ -84,6 +86,7 @@ def main() -> None:
             "suspicious texts": None,
             "languages": None,
             "contexts": None,
+            "hot tier": None,
             **dict.fromkeys(_OF_LOCOMO, given.locomo),
         }.get(part, given.texts)
         if data is None or _present(data, part):
@@ -92,8 +95,8 @@ def main() -> None:
 
 def _measure(part: str, given: argparse.Namespace) -> None:
     match part:
-        case "cold commands":
-            cold.run(cold.Options(given.texts, given.cold_memories, given.rounds))
+        case "cold commands" | "hot tier":
+            hot.run(given.rounds) if part == "hot tier" else _cold(given)
         case "warm search" | "disk":
             queries, timed = given.queries or search.QUERIES, given.timed or search.TIMED
             run = search.run if part == "warm search" else search.run_disk
@@ -126,6 +129,10 @@ def _stores(part: str, given: argparse.Namespace) -> None:
         return
     queries, timed = given.queries or stores.QUERIES, given.timed or stores.TIMED
     stores.run(stores.Options(given.texts, given.sizes, given.stores, queries, timed))
+
+
+def _cold(given: argparse.Namespace) -> None:
+    cold.run(cold.Options(given.texts, given.cold_memories, given.rounds))
 
 
 def _without_data(part: str) -> None:

@@ -218,6 +218,12 @@ def mark_stale(place: Place) -> None:
         os.close(os.open(place.folder / _STALE, os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
 
 
+def mark_all_stale(home: Path) -> None:
+    """Note in every scratchpad of a home that its store was changed by what tells none of them, such as an import."""
+    for place in each_place(home, lambda name: Place(home, name, "", 0)):
+        mark_stale(place)
+
+
 def is_stale(place: Place) -> bool:
     """Return whether the store has changed in a way that the file does not tell, also if a refresh was cut short."""
     return os.path.lexists(place.folder / _STALE) or os.path.lexists(place.folder / _TAKEN)

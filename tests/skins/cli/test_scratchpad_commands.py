@@ -56,6 +56,18 @@ def test_pins_are_exported(memory: Command, stored: Callable[..., str], tmp_path
     assert memory("scratchpad", "show", "-n", "carol", "--no-shared", env=environment).json["results"] == []
 
 
+def test_what_an_import_brings_is_in_it(memory: Command, stored: Callable[..., str]) -> None:
+    stored("The user prefers tabs", "-n", "bob")
+    memory("export", "-n", "bob", "--output", "out.jsonl")
+    memory("delete", memory("list", "-n", "bob").json["results"][0]["id"], "-n", "bob")
+    memory("scratchpad", "show", "-n", "carol")
+    text = Path("out.jsonl").read_text()
+    Path("out.jsonl").write_text(text.replace('"bob"', '"carol"'))
+    memory("import", "out.jsonl", "--trusted", "-n", "carol")
+    contents = [each["content"] for each in memory("scratchpad", "show", "-n", "carol").json["results"]]
+    assert contents == [each["content"] for each in memory("list", "-n", "carol").json["results"]]
+
+
 def test_any_command_takes_an_edit_over(memory: Command, stored: Callable[..., str], home: Path) -> None:
     name = stored("The user prefers tabs", "-n", "bob")
     file = home / "bob" / "scratchpad.yaml"

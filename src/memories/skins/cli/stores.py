@@ -154,6 +154,7 @@ def import_(
     """
     from memories.config import registers
     from memories.embedders import open_embedder
+    from memories.hot.scratchpad import mark_all_stale
     from memories.ids import new_id
     from memories.origin import origin
     from memories.stores.logged import logged
@@ -188,6 +189,7 @@ def import_(
         proven = check(lines("checking"), namespaces=names, key=key, redactor=redactor, into=into).proven
         import_id = None if trusted or proven else new_id(datetime.now(UTC))
         done = read() if dry_run else changing(read, _stored)
+    mark_all_stale(config.home)
     if done.unchecked:
         note(f"Note: {shapes.HINT_UNCHECKED}.")
     answer = transfers.imported(done, import_id, dry_run=dry_run)
