@@ -11,7 +11,6 @@ from memories.hot.entries import Entry, chosen, moment, ordered
 from memories.hot.layout import Pad
 from memories.hot.scratchpad import Place
 from memories.models import Draft
-from memories.write import change
 
 if TYPE_CHECKING:
     from memories.write.create import Writer
@@ -150,6 +149,8 @@ def _adopt(pad: Pad, place: Place, writer: "Writer") -> _Adopted:
 
 
 def _adopt_entry(entry: Entry, writer: "Writer") -> list[str]:
+    from memories.write import change  # which reading does without
+
     if not entry.id:
         return [_create(entry, writer)]
     lookup, now = writer.lookup, writer.now
@@ -174,6 +175,8 @@ def _adopt_entry(entry: Entry, writer: "Writer") -> list[str]:
 
 def _create(entry: Entry, writer: "Writer") -> str:
     """Store a line that a person added; a very similar memory does not keep it out, for it was meant to be there."""
+    from memories.write import change
+
     draft = Draft(entry.content, dict(entry.tags), key=entry.key)
     created = writer.write([draft])[0]
     if created.memory is None:
@@ -186,6 +189,8 @@ def _create(entry: Entry, writer: "Writer") -> str:
 
 def _leave_out(name: str, writer: "Writer", done: _Adopted) -> None:
     """Leave out what a person took out of the file: unpin it, and remember that it is not wanted there."""
+    from memories.write import change
+
     try:
         latest = writer.lookup.find_own(name)
     except NotFound:  # deleted meanwhile

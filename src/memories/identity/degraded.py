@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memories.agent.deadline import Deadline, MemoryTimeout
-from memories.agent.engine import memory_document
-from memories.agent.payloads import Document
 from memories.errors import InvalidInput, StoreError, StoreUnreachable
 
 if TYPE_CHECKING:
     from memories.agent.gateway import MemoryGateway
+    from memories.agent.payloads import Document
     from memories.service import Memories
 
 Answer = TypeVar("Answer")
@@ -62,14 +61,16 @@ class WithScratchpad:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._gateway, name)
 
-    def recall_memory(self, query_text: str, k: int, min_confidence: float) -> list[Document]:
+    def recall_memory(self, query_text: str, k: int, min_confidence: float) -> "list[Document]":
         """Search the store; see `MemoryGateway.recall_memory`."""
         if missing := self._memories.missing():
             raise StoreUnreachable(missing)
         return self._gateway.recall_memory(query_text, k, min_confidence)
 
-    def recall_offline(self, query_text: str, k: int, min_confidence: float) -> list[Document]:
+    def recall_offline(self, query_text: str, k: int, min_confidence: float) -> "list[Document]":
         """Search the scratchpad; it has none where there is no file."""
+        from memories.agent.engine import memory_document  # which a search of the store does without
+
         if not self._memories.has_scratchpad:
             return []
         try:
