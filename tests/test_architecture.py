@@ -56,9 +56,12 @@ ORDER = {
     "memories.transfer": "lines pages proof < audit export importing migrate reembed secrets < backup < doctor",
     "memories.agent": """fence policy tokens deadline < payloads < admission backend rendering recalling < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
-    "memories.skins": """added shapes compact compare < transfers < cli mcp langgraph chat amplifier anthropic_tool
-        agents_session""",
+    "memories.skins": """added shapes compact compare < transfers capture < cli mcp langgraph chat amplifier
+        anthropic_tool agents_session""",
     "memories.skins.amplifier": "settings compaction block mounted < tool context",
+    "memories.identity": "project prompt",
+    "memories.skins.capture": """place sentences < session stamps inbox prompts < switch extract echo transcripts <
+        summary recall < writing events < hook flush""",
     "memories.skins.langgraph": "values < store tools",
     "memories.skins.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
     "memories.skins.cli": """output < text < said < session < complete < options < backup many bulk < edit <

@@ -18,6 +18,10 @@ MCP_SDK = "mcp>=2.2,<3"  # the extra `server`
 
 def main() -> None:
     """Run the command; exit with one of the codes that its help lists."""
+    if sys.argv[1:2] == ["hook"] and not {"-h", "--help"} & {*sys.argv[2:]}:  # an agent waits for it
+        from memories.skins.capture.hook import main as run_hook
+
+        run_hook(sys.argv[2:])
     gc.set_threshold(100_000)  # imports make many objects that stay: looking through them costs a tenth of a command
     try:
         _open_missing_streams()
@@ -28,7 +32,7 @@ def main() -> None:
         try:
             stream.flush()
         except OSError:
-            continue
+            continue  # what can't be written was reported, or its reader has left
     _start_wanted(sys.argv[1:])
     # The store is closed and all is said: taking the interpreter down piece by piece would cost another 15 ms.
     os._exit(code)

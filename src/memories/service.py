@@ -47,6 +47,11 @@ def _clock() -> datetime:
     return datetime.now(UTC)
 
 
+def _is_summary(draft: Draft) -> bool:
+    """Return whether a draft says what a session left; see `skins.capture.summary`."""
+    return draft.tags.get("type") == "session" and (draft.key or "").startswith("session/")
+
+
 @observed
 class Memories(ConversationVerbs, ScratchpadVerbs):
     """Stores statements, finds them again by meaning and by word, keeps every version, and loses none.
@@ -178,7 +183,8 @@ class Memories(ConversationVerbs, ScratchpadVerbs):
             confidence: How sure the writer is, 0 to 1; 1.0 by default.
             created_at: When it was first written, for imports; now by default.
             pending: It waits until a person accepts it (see `review`); its key and `supersedes` count from then on.
-                What comes by the channel `hook` always waits.
+                What comes by the channel `hook` always waits, but for what a session left: its type is `session`
+                and its key begins with `session/`. No context has that either.
             source: The conversation that it was made from, or one of its turns, such as `standup#3`: `forget_turns`
                 erases it with them if it is told to.
             force: Skip the duplicate check.
@@ -229,7 +235,7 @@ class Memories(ConversationVerbs, ScratchpadVerbs):
 
     def _held(self, drafts: Iterable[Draft]) -> list[Draft]:
         held = self._channel == "hook"  # what a hook took down waits until somebody decides
-        given = (replace(draft, pending=True) if held else draft for draft in drafts)
+        given = (replace(draft, pending=not _is_summary(draft)) if held else draft for draft in drafts)
         return [self._lookup.placed(draft, self._place()) for draft in given]
 
     def _writer(self, *, force: bool = False, redact: bool = True) -> "Writer":

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.agent.payloads import Document
+from memories.origin import CAPTURED
 from memories.write.suspicion import marks
 
 if TYPE_CHECKING:
     from memories.origin import Origin
 
-SUSPICIOUS, TOOL_TURN, ONE_WRITER, NO_ROOM = "suspicious", "tool_turn", "one_writer", "no_room"  # reasons
+# Reasons.
+SUSPICIOUS, TOOL_TURN, ONE_WRITER, NO_ROOM = "suspicious", "tool_turn", "one_writer", "no_room"
 PER_WRITER = 3
 MEMORY_CHARACTERS = 8_000
 MAX_NAMED = 20  # documents that are named for a reason; all are counted
@@ -40,8 +42,14 @@ class Admitted(NamedTuple):
     left_out: list[tuple[str, str]]
 
 
-def turns(documents: Sequence[Document], rules: Admission) -> Admitted:
-    """Return the turns of a conversation that may be shown; those that are suspicious have their `suspicious` marks."""
+def turns(documents: Sequence[Document], rules: Admission, *, named: bool = False) -> Admitted:
+    """Return the turns of a conversation that may be shown; those that are suspicious have their `suspicious` marks.
+
+    Args:
+        documents: The turns.
+        rules: What is taken in.
+        named: Whoever asks named their conversation; else what a hook captured is left out.
+    """
     kept: list[Document] = []
     left_out: list[tuple[str, str]] = []
     for found in map(_marked, documents):
@@ -49,6 +57,8 @@ def turns(documents: Sequence[Document], rules: Admission) -> Admitted:
             left_out.append((SUSPICIOUS, _id(found)))
         elif _role(found) in _TOOL_ROLES and not rules.tool_turns:
             left_out.append((TOOL_TURN, _id(found)))
+        elif not named and _is_captured(found):
+            left_out.append((CAPTURED, _id(found)))
         else:
             kept.append(found)
     return Admitted(kept, left_out)
@@ -70,6 +80,8 @@ def memories(documents: Sequence[Document], rules: Admission, most: int) -> Admi
     for found in map(_marked, documents):
         if found["suspicious"] and not rules.suspicious:
             left_out.append((SUSPICIOUS, _id(found)))
+        elif _is_captured(found):
+            left_out.append((CAPTURED, _id(found)))
         else:
             safe.append(found)
     rows = _divided(safe, rules.per_writer, most)
@@ -85,6 +97,12 @@ def memories(documents: Sequence[Document], rules: Admission, most: int) -> Admi
         else:
             left_out.append((NO_ROOM, _id(safe[row])))
     return Admitted(kept, left_out)
+
+
+def _is_captured(found: Document) -> bool:
+    """Return whether a hook wrote this, and nobody has accepted it since."""
+    origin: Origin | None = found.get("origin")
+    return origin is not None and origin.trust == CAPTURED and not found.get("accepted")
 
 
 def told(left_out: Sequence[tuple[str, str]]) -> dict[str, Any]:

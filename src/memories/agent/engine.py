@@ -212,6 +212,7 @@ def memory_document(hit: Hit) -> Document:
         **{name: memory.tags.get(name) for name in (_CONVERSATION, *_LISTED, "agent")},
     }
     found = {"similarity": _similarity(hit), "score": hit.score, "origin": memory.origin}
+    found |= {"accepted": True} if memory.accepted_at is not None else {}
     return document(memory.id, memory.content, metadata) | found | _suspicious(memory)
 
 

@@ -105,7 +105,7 @@ class _Reader:
             earlier = found
             if found and _is_latest(found[-1], latest):
                 self._latest, earlier = str(found[-1].get("id")), found[:-1]
-            return found, admission.turns(earlier, self._wanted.rules)
+            return found, admission.turns(earlier, self._wanted.rules, named=True)
 
         most = self._wanted.tail
         self.found.history = self._each(turn_of, self._enough(read, most, most))[-most:]

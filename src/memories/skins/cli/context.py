@@ -79,6 +79,7 @@ def left_out(found: "Mapping[str, Mapping[str, Any]]") -> str:
 _LEFT_OUT = {
     "suspicious": "that seem to give orders to a model (--include-suspicious)",
     "tool_turn": "turns of tools or the system (--include-tool-turns)",
+    "captured": "that a hook captured and nobody has accepted (memory search shows them)",
     "one_writer": "more of one other writer (CONTEXT_MAX_PER_WRITER)",
     "no_room": "for which there is no room (CONTEXT_MEMORY_CHARACTERS)",
 }

@@ -1,0 +1,246 @@
+"""What a hook does at one event: look at the switch, append to the inbox, recall, and start what stores the rest."""
+
+import json
+import os
+import sys
+import time
+
+from memories.skins.capture import inbox, place, prompts, session, stamps, switch
+
+MAX_EVENT_BYTES = 8 * 1_048_576
+_LONGEST_NAME = 256  # characters of an id
+_WRITING = ("stop", "pre-compact", "session-end")  # after these there is something to store
+# The host's own name of an event, for those that tell no name.
+_NAMES = {
+    "session-start": {"gemini": "SessionStart", "": "SessionStart"},
+    "user-prompt": {"gemini": "BeforeAgent", "": "UserPromptSubmit"},
+}
+
+
+class Asked:
+    """What a hook is asked to do: the event, the host, and its options."""
+
+    __slots__ = ("capture", "event", "host", "namespace", "seconds")
+
+    def __init__(self) -> None:
+        """Ask for nothing yet."""
+        self.event = self.host = self.seconds = ""
+        self.namespace: str | None = None
+        self.capture = False
+
+
+class Told:
+    """What the host told of an event.
+
+    Attributes:
+        session: Its id; empty if it has none.
+        folder: Where the agent works.
+        name: Host and session, as files are named.
+        raw: All that it told.
+    """
+
+    __slots__ = ("folder", "name", "raw", "session")
+
+    def __init__(self, host: str, raw: "dict[str, object]") -> None:
+        """Take in what was told.
+
+        Raises:
+            OSError: The working folder is gone.
+        """
+        self.raw = raw
+        self.session = self.text("session_id")[:_LONGEST_NAME]
+        self.folder = self.text("cwd") or os.getcwd()
+        if not os.path.isabs(self.folder):
+            self.folder = os.path.abspath(self.folder)
+        # What belongs to no session is kept by the day and the folder.
+        named = self.session or f"{time.strftime('%Y-%m-%d', time.gmtime())} {self.folder}"
+        self.name = place.name_of(host, named)
+
+    def text(self, name: str) -> str:
+        """Return a text of this name; empty if there is none."""
+        found = self.raw.get(name)
+        return found if isinstance(found, str) else ""
+
+
+def handle(given: Asked) -> bytes:
+    """Do what is to be done at an event; return what the host reads."""
+    home = ""
+    try:
+        raw = _read(0)
+        told = Told(given.host, _parsed(raw))
+        home = place.home(os.environ)
+        state = switch.state(told.folder, told.name, os.environ)
+        if not state.on and not (state.session and given.event == "user-prompt"):
+            return b""
+        said = _do(given, told, home, state)
+        if state.on or said:
+            stamps.ran(home, given.host, given.event)
+        return _rendered(given, told, said) if said else b""
+    except BaseException as exc:
+        if home:
+            stamps.ran(home, given.host, given.event, _reason(exc))
+        else:
+            failed(given, _reason(exc))
+        raise
+
+
+def failed(given: Asked | None, why: str) -> None:
+    """Write down that an event failed; where memory is off, nothing is written."""
+    try:
+        home = place.home(os.environ)
+        if not switch.state(os.getcwd(), None, os.environ).on:
+            return
+    except ValueError:
+        return
+    if given is None:
+        stamps.log(home, why)
+    else:
+        stamps.ran(home, given.host, given.event, why)
+
+
+def _do(given: Asked, told: Told, home: str, state: switch.State) -> str:
+    """Do it; return what is to be put into the context of the agent."""
+    if given.event == "session-start":
+        return _begin(given, told, home, state)
+    if given.event == "user-prompt":
+        return _prompt(given, told, home, state)
+    if given.capture and state.capture:
+        _capture(given, told, home, state)
+        if given.event in _WRITING:
+            start_flusher(home)
+    return ""
+
+
+def _begin(given: Asked, told: Told, home: str, state: switch.State) -> str:
+    again = told.text("source") in ("clear", "compact")
+    session.note(home, told.name, **{session.FOLDER: told.folder, session.RESET: again})
+    if given.capture and state.capture and inbox.size(home):
+        start_flusher(home)  # what an earlier session could not store
+    from memories.skins.capture import recall
+
+    return recall.block(_place(given, told, home, state))
+
+
+def _prompt(given: Asked, told: Told, home: str, state: switch.State) -> str:
+    said = prompts.cleaned(told.text("prompt"), told.text("source"))
+    wish = prompts.wish(said)
+    if wish is not None and (state.on or wish.on):
+        from memories.skins.capture import recall
+
+        return recall.switched(_place(given, told, home, state), wish)
+    if not state.on or not said:
+        return ""
+    if given.capture and state.capture:
+        _capture(given, told, home, state)
+    if prompts.is_command(said):
+        return ""
+    from memories.skins.capture import recall
+
+    return recall.relevant(_place(given, told, home, state), said)
+
+
+def _place(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[str, str, str, str | None]":
+    """Return where something is recalled: home, folder, session, and namespace if one was named."""
+    return home, told.folder, told.name, state.namespace or given.namespace
+
+
+def _capture(given: Asked, told: Told, home: str, state: switch.State) -> None:
+    """Append an event to the inbox, as much of it as is of use, without what is marked as private."""
+    event: dict[str, object] = {
+        "id": os.urandom(8).hex(),
+        "at": int(time.time() * 1000),
+        "host": given.host,
+        "event": given.event,
+        "session": told.session,
+        "folder": told.folder,
+        "namespace": state.namespace or given.namespace or os.environ.get("MEMORY_NAMESPACE"),
+        "transcript": told.text("transcript_path"),
+        "turn": (told.text("prompt_id") or told.text("turn_id"))[:_LONGEST_NAME],
+        "source": told.text("source") or told.text("reason") or told.text("trigger"),
+        "size": _size(told.text("transcript_path")),
+        "store": store_mark(os.environ),
+    }
+    if given.event == "user-prompt":
+        event["prompt"] = prompts.public(prompts.cleaned(told.text("prompt"), told.text("source")))[: inbox.MAX_TEXT]
+    if given.event == "stop":
+        answer = told.text("last_assistant_message") or told.text("prompt_response")
+        event["answer"] = prompts.public(answer)[: inbox.MAX_TEXT]
+    inbox.add(home, told.name, event)
+
+
+def _size(path: str) -> int:
+    """Return how long a transcript is now; 0 if there is none."""
+    try:
+        return os.stat(path).st_size if path else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def store_mark(environment: "os._Environ[str] | dict[str, str]") -> str:
+    """Return a mark of the store that the environment names, which tells nothing of it; empty for the usual one."""
+    named = environment.get("MEMORY_STORE")
+    if not named:
+        return ""
+    import hashlib
+
+    return hashlib.blake2b(named.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+
+
+def start_flusher(home: str) -> None:
+    """Start what stores the inbox, as a process that outlives the host; if one is at work already, it sees to it."""
+    command = [sys.executable, "-m", "memories", "capture", "flush", "--quiet"]
+    if not hasattr(os, "fork"):
+        import subprocess
+
+        flags = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) | getattr(subprocess, "DETACHED_PROCESS", 0)
+        null = subprocess.DEVNULL
+        subprocess.Popen(command, cwd=home, stdin=null, stdout=null, stderr=null, creationflags=flags)
+        return
+    if os.fork():
+        return
+    code = 1
+    try:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(null, number)
+        os.closerange(3, 1024)
+        os.chdir(home)
+        os.execv(command[0], command)
+    finally:
+        os._exit(code)
+
+
+def _read(fd: int) -> bytes:
+    """Return what the host tells; the rest of what is too long is read too, so that its pipe does not break.
+
+    Raises:
+        ValueError: It is too long.
+    """
+    parts, size = [], 0
+    while part := os.read(fd, 1_048_576):
+        size += len(part)
+        if size <= MAX_EVENT_BYTES:
+            parts.append(part)
+    if size > MAX_EVENT_BYTES:
+        raise ValueError(f"the event has {size} bytes; at most {MAX_EVENT_BYTES} are read")
+    return b"".join(parts)
+
+
+def _parsed(raw: bytes) -> "dict[str, object]":
+    found = json.loads(raw)
+    if not isinstance(found, dict):
+        raise ValueError("the event is not a JSON object")
+    return found
+
+
+def _reason(exc: BaseException) -> str:
+    return f"{type(exc).__name__}: {exc}"
+
+
+def _rendered(given: Asked, told: Told, said: str) -> bytes:
+    """Return the answer as the host reads it; Codex refuses an answer that has any other field."""
+    names = _NAMES[given.event]
+    name = told.text("hook_event_name") or names.get(given.host, names[""])
+    answer = {"hookSpecificOutput": {"hookEventName": name[:64], "additionalContext": said}}
+    return json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")

@@ -1,0 +1,177 @@
+"""`memory hook`: what a host runs at its events. It imports next to nothing, ends in time, and never fails its agent.
+
+The work is done in a child. Whatever becomes of that, a crash, a lock, a disk or a library that hangs, the hook exits 0
+in time, and prints the whole answer or nothing; one line in `hooks.log` says why. The parent touches no disk.
+"""
+
+import os
+import select
+import signal
+import time
+
+TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from memories.skins.capture.events import Asked
+
+EVENTS = ("session-start", "user-prompt", "stop", "pre-compact", "session-end")
+HOSTS = ("claude-code", "codex", "gemini", "opencode")
+SECONDS, MOST_SECONDS = 0.8, 30.0
+_TOLD = 3  # the exit code of a child that failed and said why itself
+_children: "list[int]" = []
+_REPORT_SECONDS = 0.1  # that the line in the log may take
+
+
+class Refused(Exception):
+    """The hook was asked for something that is not there."""
+
+
+def main(arguments: "Sequence[str]") -> None:
+    """Run one event, and end the process with exit code 0, whatever happens."""
+    try:
+        _fill_streams()
+        _run(arguments)
+    except BaseException:  # noqa: BLE001, S110 - an agent never fails for its memory, and what could tell has failed
+        pass
+    finally:
+        os._exit(0)
+
+
+def asked(arguments: "Sequence[str]") -> "Asked":
+    """Return what the arguments ask for.
+
+    Raises:
+        Refused: They ask for something that is not there.
+    """
+    from memories.skins.capture.events import Asked
+
+    given = Asked()
+    rest = list(arguments)
+    while rest:
+        word, _, value = rest.pop(0).partition("=")
+        if word == "--capture":
+            given.capture = True
+        elif word in _OPTIONS:
+            if not value and not rest:
+                raise Refused(f"{word} needs a value")
+            setattr(given, _OPTIONS[word], value or rest.pop(0))
+        elif word in EVENTS and not given.event:
+            given.event = word
+        else:
+            raise Refused(f"memory hook knows no {word[:40]!r}")
+    if not given.event or given.host not in HOSTS:
+        raise Refused(f"memory hook needs an event ({', '.join(EVENTS)}) and --host ({', '.join(HOSTS)})")
+    return given
+
+
+_OPTIONS = {"--host": "host", "-n": "namespace", "--namespace": "namespace", "--seconds": "seconds"}
+
+
+def _run(arguments: "Sequence[str]") -> None:
+    began = time.monotonic()
+    for number in (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM)):
+        signal.signal(number, _stop)
+    try:
+        given = asked(arguments)
+        seconds = _seconds(given.seconds)
+    except (Refused, ValueError) as exc:
+        why = str(exc)
+        _in_child(lambda: _tell(None, why), SECONDS)
+        return
+    answer, why = _in_child(lambda: _answer(given), seconds)
+    if why:
+        _in_child(lambda: _tell(given, why), _REPORT_SECONDS)
+    if answer:
+        if hasattr(signal, "setitimer"):  # a host that reads nothing keeps nobody waiting
+            signal.signal(signal.SIGALRM, _stop)
+            signal.setitimer(signal.ITIMER_REAL, max(0.05, began + seconds - time.monotonic()))
+        while answer:
+            answer = answer[os.write(1, answer) :]
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text) if text else SECONDS
+    if not 0.05 <= seconds <= MOST_SECONDS:
+        raise ValueError(f"--seconds must be a number from 0.05 to {MOST_SECONDS:g}")
+    return seconds
+
+
+def _answer(given: "Asked") -> bytes:
+    from memories.skins.capture import events
+
+    return events.handle(given)
+
+
+def _tell(given: "Asked | None", why: str) -> bytes:
+    from memories.skins.capture import events
+
+    events.failed(given, why)
+    return b""
+
+
+def _in_child(work: "Callable[[], bytes]", seconds: float) -> tuple[bytes, str]:
+    """Do something in a process of its own; return its answer, or why there is none and nobody has told yet."""
+    if not hasattr(os, "fork"):
+        return _in_time(work, seconds)
+    until = time.monotonic() + seconds
+    source, target = os.pipe()
+    child = os.fork()
+    if not child:
+        _work(work, target, seconds)
+    _children.append(child)
+    os.close(target)
+    parts = []
+    while select.select([source], [], [], max(0.0, until - time.monotonic()))[0]:
+        part = os.read(source, 65_536)
+        if not part:
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            _children.remove(child)
+            return (b"".join(parts), "") if code == 0 else (b"", "" if code == _TOLD else f"it ended with {code}")
+        parts.append(part)
+    os.kill(child, signal.SIGKILL)
+    return b"", f"it was not done within {seconds:g} s"
+
+
+def _work(work: "Callable[[], bytes]", target: int, seconds: float) -> None:
+    """Do something in this child, and end it."""
+    code = _TOLD
+    try:
+        _children.clear()
+        if hasattr(signal, "setitimer"):  # should the parent be killed: the kernel then ends us, whatever we wait for
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, seconds + _REPORT_SECONDS)
+        answer = work()
+        while answer:
+            answer = answer[os.write(target, answer) :]
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _in_time(work: "Callable[[], bytes]", seconds: float) -> tuple[bytes, str]:
+    """Do something where a process can't make a child of itself, and end the process when the time is over."""
+    import threading
+
+    timer = threading.Timer(seconds, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
+    answer = work()
+    timer.cancel()
+    return answer, ""
+
+
+def _stop(*_: object) -> None:
+    """End at once, with the child; nothing was printed, or all of it."""
+    for child in _children:
+        os.kill(child, signal.SIGKILL)
+    os._exit(0)
+
+
+def _fill_streams() -> None:
+    """Give a process that was started with a standard stream closed an empty one, before a pipe takes its number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

@@ -1,0 +1,112 @@
+"""What is known of one session of a host: who it is, what it was given, whether it switched memory off.
+
+A file of lines that are only added, so that two hooks at once lose nothing; it holds no text of a memory, only hashes.
+"""
+
+import json
+import os
+import time
+
+from memories.skins.capture import place
+
+MAX_BYTES = 1_048_576
+KEPT_SECONDS = 30 * 86_400
+SHOWN, SAID, RESET, OFF, NAMESPACE, FOLDER = "shown", "said", "reset", "off", "namespace", "folder"
+
+
+class Session:
+    """What is known of a session.
+
+    Attributes:
+        namespace: Who it switched to; None if it did not.
+        off: Whether it switched memory off.
+        folder: Where it works.
+        shown: The ids of what is in its context, put there by a hook.
+        given: The ids of all that it was ever given.
+        said: The hashes of the sentences that it was ever given; see `echo`.
+    """
+
+    __slots__ = ("folder", "given", "namespace", "off", "said", "shown")
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.namespace: str | None = None
+        self.off = False
+        self.folder: str | None = None
+        self.shown: set[str] = set()
+        self.given: set[str] = set()
+        self.said: set[str] = set()
+
+    def take(self, line: "dict[str, object]") -> None:
+        """Take in one line of the file."""
+        for name, sets in ((SHOWN, (self.shown, self.given)), (SAID, (self.said,))):
+            found = line.get(name)
+            if isinstance(found, list):
+                for each in sets:
+                    each.update(str(value) for value in found)
+        if line.get(RESET):
+            self.shown.clear()
+        if isinstance(line.get(OFF), bool):
+            self.off = line[OFF] is True
+        if isinstance(line.get(NAMESPACE), str):
+            self.namespace = str(line[NAMESPACE])
+        if isinstance(line.get(FOLDER), str):
+            self.folder = str(line[FOLDER])
+
+
+def read(home: str, name: str) -> Session:
+    """Return what is known of a session; a line that was cut short is passed over."""
+    known = Session()
+    try:
+        with open(os.path.join(home, place.SESSIONS, name), "rb") as stream:
+            lines = stream.read(2 * MAX_BYTES).split(b"\n")
+    except FileNotFoundError:
+        return known
+    for line in lines:
+        try:
+            found = json.loads(line) if line else None
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            known.take(found)
+    return known
+
+
+def note(home: str, name: str, **known: object) -> None:
+    """Add to what is known of a session.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    path = os.path.join(place.private(home, place.SESSIONS), name)
+    fd = place.opened(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        if os.fstat(fd).st_size > MAX_BYTES and not known.keys() & {OFF, NAMESPACE, RESET}:
+            raise OSError(f"{path} is full; end this session or start another")
+        os.write(fd, b"\n" + json.dumps(known).encode() + b"\n")
+    finally:
+        os.close(fd)
+
+
+def latest_in(home: str, folder: str) -> str | None:
+    """Return the name of the session that was last heard of in a folder; None if there is none."""
+    found = []
+    for entry in _entries(home):
+        if read(home, entry.name).folder == folder:
+            found.append((entry.stat().st_mtime, entry.name))
+    return max(found)[1] if found else None
+
+
+def prune(home: str) -> None:
+    """Remove what is known of sessions that nothing was heard of for a month."""
+    for entry in _entries(home):
+        if time.time() - entry.stat(follow_symlinks=False).st_mtime > KEPT_SECONDS:
+            os.unlink(entry.path)
+
+
+def _entries(home: str) -> "list[os.DirEntry[str]]":
+    try:
+        with os.scandir(os.path.join(home, place.SESSIONS)) as entries:
+            return [entry for entry in entries if entry.is_file(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
