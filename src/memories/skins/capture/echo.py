@@ -1,4 +1,4 @@
-"""What says nothing new: sentences that a session was given, that are remembered, or that stand in instruction files."""
+"""What says nothing new: what a session was given, what is remembered, and what stands in instruction files."""
 
 import functools
 import hashlib
@@ -48,8 +48,9 @@ def repeats(said: str, known: Iterable[str]) -> bool:
 def _telling() -> frozenset[str]:
     """Return the stems of words by which something known is told again."""
     words = (
-        "user told tells said says remember remembered mentioned earlier previously noted recall recalled memory memories "
-        "stored saved important decided learned discovered solved preference todo according know known please also still"
+        "user told tells said says remember remembered mentioned earlier previously noted recall recalled memory "
+        "memories stored saved important decided learned discovered solved preference todo according know known "
+        "please also still"
     )
     return frozenset(_all_stems(words))
 

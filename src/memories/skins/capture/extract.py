@@ -1,7 +1,7 @@
-"""Which sentences of what was said may be worth remembering: those with a phrase that says so. Pure; see docs/capture.md.
+"""Which sentences of what was said may be worth remembering: those with a phrase that says so. Pure.
 
-A phrase alone is not enough: questions, quotations, code, what is denied, and what is only supposed are left out. What is
-found is a proposal: it waits until a person accepts it.
+A phrase alone is not enough: questions, quotations, code, what is denied, and what is only supposed are left out. What
+is found is a proposal: it waits until a person accepts it.
 """
 
 import functools
@@ -76,7 +76,9 @@ _PHRASES = (
         r"(?i)^(?:ich bevorzuge|je préfère|prefiero|preferisco|prefiro|ik heb liever|я предпочитаю)\b"
     )),
 )  # fmt: skip
-_POLITE = r"(?:(?:please|also|and|ok(?:ay)?|so|hey|btw|fyi|note|now|well|thanks|bitte|por favor|s'il te plaît)[,:;!.]?\s+)*"
+_POLITE = (
+    r"(?:(?:please|also|and|ok(?:ay)?|so|hey|btw|fyi|note|now|well|thanks|bitte|por favor|s'il te plaît)[,:;!.]?\s+)*"
+)
 _ASKED = r"(?:(?:can|could|would|will) you\s+(?:please\s+)?|i (?:want|need|would like|'d like) you to\s+|make sure (?:to|you)\s+|you (?:should|must|need to)\s+|always\s+)?"
 _REMEMBER = (
     r"(?:remember|memorize|memorise|keep in mind|bear in mind|note down|note|make a note|don['’]t forget|do not forget|never forget|"
@@ -95,7 +97,9 @@ _STATES = re.compile(
     r"ist|sind|war|hat|haben|muss|müssen|soll|nutzt|benutzt|bevorzug\w+|est|sont|a|doit|es|son|está|è|sono|é|são|zijn|heeft)\b"
 )
 _NEEDS_NO_VERB = (" that ", ":", "—", "–", " dass ", " que ", " che ", " dat ", " что ")
-_RECALLS = re.compile(r"(?i)^(?:when|how|what|who|where|why|the time|me\b(?! (?:that|to))|this\W*$|that\W*$|it\W*$|if)\b")
+_RECALLS = re.compile(
+    r"(?i)^(?:when|how|what|who|where|why|the time|me\b(?! (?:that|to))|this\W*$|that\W*$|it\W*$|if)\b"
+)
 _STORES = re.compile(r"(?i)^(?:store|save|note)\b")  # words of programs too: only "save this: …", "note that …"
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|„[^“”]*[“”]|«[^»]*»|`[^`]*`|(?<!\w)'[^']*'(?!\w)")
 _REPORTED = re.compile(

@@ -79,17 +79,22 @@ class State:
         """Write it in one step."""
         place.private(str(self._file.parent.parent))
         place.private(str(self._file.parent))
-        known = {"offset": self.offset, "stopped": self.stopped, "last": self.last, "failures": self.failures, **self.told}
+        known = {
+            "offset": self.offset,
+            "stopped": self.stopped,
+            "last": self.last,
+            "failures": self.failures,
+            **self.told,
+        }
         with replacing(self._file) as stream:
             stream.write(json.dumps(known).encode())
 
 
-def flush(home: str, *, now: datetime) -> Flushed:
+def flush(home: str) -> Flushed:
     """Store what waits; one process at a time does, and it goes on until nothing comes any more.
 
     Args:
         home: The home.
-        now: The present.
     """
     done = Flushed()
     if not os.path.isdir(os.path.join(home, place.INBOX)):
@@ -100,7 +105,7 @@ def flush(home: str, *, now: datetime) -> Flushed:
             if not held:
                 return done._replace(waiting=inbox.size(home))
             for name in [each for each in inbox.names(home) if each not in passed]:
-                done, stored = _flushed(home, name, done, now)
+                done, stored = _flushed(home, name, done)
                 if not stored:
                     passed.add(name)
             session.prune(home)
@@ -109,7 +114,7 @@ def flush(home: str, *, now: datetime) -> Flushed:
     return done._replace(waiting=inbox.size(home))
 
 
-def _flushed(home: str, name: str, done: Flushed, now: datetime) -> tuple[Flushed, bool]:
+def _flushed(home: str, name: str, done: Flushed) -> tuple[Flushed, bool]:
     """Store what waits of one session; return whether it no longer waits."""
     state = State(home, name)
     try:
@@ -122,7 +127,9 @@ def _flushed(home: str, name: str, done: Flushed, now: datetime) -> tuple[Flushe
         for number, run in enumerate(runs, 1):
             written = _written(home, name, run, state, last=number == len(runs))
             done = done._replace(
-                turns=done.turns + written[0], proposed=done.proposed + written[1], summaries=done.summaries + written[2]
+                turns=done.turns + written[0],
+                proposed=done.proposed + written[1],
+                summaries=done.summaries + written[2],
             )
         state.failures = 0
         state.save()
@@ -196,9 +203,9 @@ def _said(run: Sequence[Event], state: State, *, last: bool) -> list[Said]:
 
 def _is_same(last: Sequence[Any], here: Sequence[Any]) -> bool:
     """Return whether two hooks told of one prompt: a plugin and a user may both have installed them."""
-    if last[1] != here[1]:
+    if last[:2] != here[:2]:
         return False
-    return bool(here[0]) and last[0] == here[0] or (last[0] == here[0] and abs(here[2] - last[2]) < _TWICE_MILLIS)
+    return bool(here[0]) or abs(int(here[2]) - int(last[2])) < _TWICE_MILLIS
 
 
 def state_counted(state: State, kind: str, said: Said) -> Said:

@@ -58,6 +58,11 @@ def size(home: str) -> int:
     return sum(entry.stat(follow_symlinks=False).st_size for entry in _entries(home))
 
 
+def oldest(home: str) -> float | None:
+    """Return when something was last added to what waits longest, in seconds since 1970; None if nothing waits."""
+    return min((entry.stat(follow_symlinks=False).st_mtime for entry in _entries(home)), default=None)
+
+
 def names(home: str) -> list[str]:
     """Return the names of the sessions of which something waits, the one that waits longest first."""
     found = [(entry.stat(follow_symlinks=False).st_mtime, entry.name) for entry in _entries(home)]
@@ -106,7 +111,10 @@ def remove(home: str, name: str, length: int) -> None:
 def put_aside(home: str, name: str) -> str:
     """Move what waits of a session out of the way, since it can't be stored; return where it is now."""
     folder = place.private(home, place.INBOX, REFUSED)
-    source, target = os.path.join(home, place.INBOX, name + SUFFIX), os.path.join(folder, f"{name}.{os.urandom(4).hex()}")
+    source, target = (
+        os.path.join(home, place.INBOX, name + SUFFIX),
+        os.path.join(folder, f"{name}.{os.urandom(4).hex()}"),
+    )
     fd = _locked(source, os.O_RDONLY, make=False)
     os.replace(source, target)
     os.close(fd)

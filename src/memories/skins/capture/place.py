@@ -68,7 +68,7 @@ def private(*parts: str) -> str:
         try:
             os.mkdir(folder, 0o700)
         except FileExistsError:
-            pass  # another hook made it meanwhile
+            return private(folder)  # another hook made it meanwhile
         found = os.lstat(folder)
     if os.name == "posix":
         others = found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -12,17 +12,21 @@ _WRAPPERS = r"\s*<(?:command-(?:name|message|args)|local-command-\w+|bash-(?:inp
 _FILE_OF_HOST = r"\s*# (?:AGENTS|CLAUDE|GEMINI)(?:\.override)?\.md instructions\b"
 _COMMAND = r"/[A-Za-z][\w:.-]*(?:\s|$)"
 _NAME = r"[`\"'“]?(?P<name>[a-z0-9][a-z0-9._-]{0,62})[`\"'”]?"
-_ON, _OFF = r"with (?:your |the |my )?memory(?: (?:enabled|on|turned on|switched on))?", (
-    r"with(?: your| the| my)? memory (?:disabled|off|turned off|switched off)|without(?: a| any| your)? memory"
+_ON, _OFF = (
+    r"with (?:your |the |my )?memory(?: (?:enabled|on|turned on|switched on))?",
+    (r"with(?: your| the| my)? memory (?:disabled|off|turned off|switched off)|without(?: a| any| your)? memory"),
 )
-_START = r"(?:please )?(?:(?:start|begin|continue|resume|open)(?: (?:a|the|this|new|my))*(?: (?:session|chat))?)"
-_AS = rf"(?:{_START} as|as|you are now|switch to) {_NAME}"
+_START = r"(?:please )?(?:(?:start|begin|continue|resume)(?: (?:a|the|this|new|my))*(?: (?:session|chat))?)"
+_AS = rf"(?:{_START} as|as) {_NAME}"
 # Words that stand where a name would, in sentences that name nobody.
 _NOBODY = frozenset(
-    "a an the usual always before expected planned is was well soon possible needed follows above below discussed agreed "
-    "described requested root admin administrator daemon service server normal default background job user guest "
-    "instructed directed suggested stated said shown written such it that this you me i we they them him her us default "
-    "many much far long opposed promised ever if though then draft text json yaml csv markdown code main master".split()
+    "a an the usual always before expected planned is was well soon possible needed follows above below discussed "
+    "agreed described requested root admin administrator daemon service server normal default background job user "
+    "guest instructed directed suggested stated said shown written such it that this you me i we they them him her us "
+    "many much far long opposed promised ever if though then draft text plain markdown json yaml toml csv html pdf xml "
+    "code main master intended proposed appropriate required necessary usually specified mentioned here "
+    "there now one two superuser sudo anonymous process subprocess thread module script function class "
+    "list table string number boolean array object".split()
 )
 
 
@@ -31,7 +35,7 @@ class Wish:
 
     __slots__ = ("namespace", "on")
 
-    def __init__(self, on: bool, namespace: str | None) -> None:  # noqa: FBT001 - of two values
+    def __init__(self, on: bool, namespace: str | None) -> None:
         """Set both."""
         self.on, self.namespace = on, namespace
 

@@ -4,12 +4,10 @@ Nothing is put there twice in one session, nothing that only a hook has captured
 """
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memories.agent.backend import Backend
 from memories.agent.context import ContextBuilder, estimate_tokens
 from memories.agent.engine import EngineBackend
 from memories.agent.gateway import MemoryGateway
@@ -53,12 +51,13 @@ def relevant(where: tuple[str, str, str, str | None], said: str) -> str:
     """
     at = Where(*where)
     known = session.read(at.home, at.session)
-    with _memories(at) as memories:
-        with contextlib.closing(_Fresh.over(memories, known.shown)) as gateway:
-            context, shown = _fitting(gateway, memories.config, said)
+    with _memories(at) as memories, contextlib.closing(_Fresh.over(memories, known.shown)) as gateway:
+        context, shown = _fitting(gateway, memories.config, said)
     if not context:
         return ""
-    ids = [item.id for item, _ in context["memories"]] + [f"{turn.conversation_id}#{turn.turn_index}" for turn in context["recalled"]]
+    ids = [item.id for item, _ in context["memories"]] + [
+        f"{turn.conversation_id}#{turn.turn_index}" for turn in context["recalled"]
+    ]
     texts = [item.text for item, _ in context["memories"]] + [turn.text for turn in context["recalled"]]
     _given(at, [each for each in ids if each], texts)
     return shown
@@ -143,8 +142,7 @@ class _Fresh(EngineBackend):
     @classmethod
     def over(cls, memories: Memories, shown: set[str]) -> MemoryGateway:
         """Return a gateway to a memory."""
-        backend: Backend = cls(memories, shown)
-        return MemoryGateway(memories.config.mcp_endpoint, backend=backend)
+        return MemoryGateway(memories.config.mcp_endpoint, backend=cls(memories, shown))
 
     def recall(self, query_text: str, k: int, min_confidence: float, conversation_id: str | None) -> list[Any]:
         """Search the memories, past those that are known."""

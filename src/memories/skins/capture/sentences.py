@@ -4,7 +4,9 @@ import re
 
 _CODE = re.compile(r"(?:```|~~~).*?(?:```|~~~|\Z)", re.S)
 # Quoted lines, tables, rules, commands and their output, traces, code by its indent.
-_NOT_PROSE = re.compile(r"\s*(?:>|\||[-=_*]{3,}\s*$|\$ |>>> |\+\+\+|@@|at \w[\w.]*\()|(?: {4,}|\t)(?!\s*(?:[-*•]|\d+[.)])\s)")
+_NOT_PROSE = re.compile(
+    r"\s*(?:>|\||[-=_*]{3,}\s*$|\$ |>>> |\+\+\+|@@|at \w[\w.]*\()|(?: {4,}|\t)(?!\s*(?:[-*•]|\d+[.)])\s)"
+)
 _BULLET = re.compile(r"\s*(?:(?:[-*•+]|\d{1,3}[.)]|#{1,6})\s+)?(?:\[[ xX]\]\s+)?")
 _SHORT = r"(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)(?<!\betc)(?<!\bno)(?<!\bca)(?<!\bz\.B)(?<!\bMr)(?<!\bMs)(?<!\bDr)"
 _END = re.compile(rf"{_SHORT}[.!?…]+[\"'”’)\]*_]*(?=\s)|[。！？]+[」』”’）]*")

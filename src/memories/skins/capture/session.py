@@ -90,10 +90,7 @@ def note(home: str, name: str, **known: object) -> None:
 
 def latest_in(home: str, folder: str) -> str | None:
     """Return the name of the session that was last heard of in a folder; None if there is none."""
-    found = []
-    for entry in _entries(home):
-        if read(home, entry.name).folder == folder:
-            found.append((entry.stat().st_mtime, entry.name))
+    found = [(entry.stat().st_mtime, entry.name) for entry in _entries(home) if read(home, entry.name).folder == folder]
     return max(found)[1] if found else None
 
 

@@ -107,9 +107,7 @@ def _id(said: Said) -> str:
     return f"{said.role}:{said.mark}:{said.number}"
 
 
-def _propose(
-    memories: Memories, source: Source, said: Sequence[Said], places: dict[Said, str], known: "_Known"
-) -> int:
+def _propose(memories: Memories, source: Source, said: Sequence[Said], places: dict[Said, str], known: "_Known") -> int:
     """Store the candidates that the policy lets through, so that they wait for review; return how many are new."""
     config = memories.config
     policy = MemoryPolicy(config.memory_confidence_min, config.memory_max_per_window, lambda key: _count(memories, key))

@@ -119,8 +119,9 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
 
 
 def look_around(config: "Config", found: "Examined") -> None:
-    """Look at what is not the store's: the queue, the model, the settings, and which program runs."""
+    """Look at what is not the store's: the queue, the hooks, the model, the settings, and which program runs."""
     from memories.settings import SETTINGS
+    from memories.skins.capture.health import examine as examine_hooks
     from memories.write.queue import refused, waiting
 
     found.facts["queued"] = waiting(config)
@@ -129,6 +130,9 @@ def look_around(config: "Config", found: "Examined") -> None:
         Finding(f"{count} queued turns were refused for good and lie in {file}", f"read them, then run: rm {file}")
         for file, count in aside.items()
     )
+    facts, findings = examine_hooks(str(config.home))
+    found.facts.update(facts)
+    found.findings.extend(findings)
     _look_at_model(config.embedder, found)
     found.facts["settings"] = {
         setting.name: config.sources[setting.name] for setting in SETTINGS if config.sources[setting.name] != "default"

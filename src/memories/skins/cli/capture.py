@@ -1,7 +1,6 @@
 """Commands about what hooks do: hook, capture, off, on."""
 
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import click
 from memories.disk import locked, make_folder, replacing
 from memories.errors import InvalidInput, SystemFault
 from memories.skins.capture import hook as hooks
-from memories.skins.capture import inbox, place, session, stamps, switch
+from memories.skins.capture import inbox, place, session, switch
 from memories.skins.cli.options import Group, command, format_option, option, with_settings
 from memories.skins.cli.output import changing, emit
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 @option("--host", metavar="HOST", required=True, help=f"Program that runs the hook: {', '.join(hooks.HOSTS)}.")
 @option("--capture", is_flag=True, help="Also capture what is said; memories wait for review.")
 @option("--namespace", "-n", metavar="NAME", help="Namespace to use. [default: the setting]")
-@option("--seconds", metavar="N", help="End after N seconds, whatever happens. [default: 0.8]")
+@option("--seconds", metavar="N", help="End after N seconds, whatever happens. [default: 0.9]")
 def hook(event: str, host: str, capture: bool, namespace: str | None, seconds: str | None) -> None:
     """Serve an event of an agent's host.
 
@@ -54,7 +53,7 @@ def flush(config: "Config", quiet: bool) -> int:
 
     if quiet and hasattr(os, "nice"):
         os.nice(10)
-    done = changing(lambda: run(str(config.home), now=datetime.now(UTC)), _stored)
+    done = changing(lambda: run(str(config.home)), _stored)
     if not quiet:
         emit(done._asdict(), lambda: _told(done))
     return 1 if done.reasons else 0
@@ -64,15 +63,17 @@ def flush(config: "Config", quiet: bool) -> int:
 @with_settings(format_option)
 def status(config: "Config") -> None:
     """Show whether memory is on here, what waits, and when each hook last ran."""
+    from memories.skins.capture.health import hooks as seen
+
     home = str(config.home)
-    state = switch.state(os.getcwd(), None, os.environ)
-    answer = {
+    state = switch.state(str(Path.cwd()), None, os.environ)
+    answer: dict[str, object] = {
         "on": state.on,
         "capture": state.capture,
         "why": state.why or None,
         "waiting_bytes": inbox.size(home),
         "waiting_sessions": inbox.names(home),
-        "hooks": [_of(stamp) for stamp in stamps.known(home)],
+        "hooks": seen(home),
     }
     emit(answer, lambda: _status(answer))
 
@@ -102,7 +103,7 @@ def on(config: "Config", this_session: bool, everywhere: bool) -> None:
 def _switch(config: "Config", this_session: bool, everywhere: bool, *, on: bool) -> None:
     if this_session and everywhere:
         raise InvalidInput("--session and --all do not go together; name one of them")
-    home, folder = str(config.home), os.path.realpath(os.getcwd())
+    home, folder = str(config.home), os.path.realpath(str(Path.cwd()))
     if this_session:
         name = _session(home, folder)
         session.note(home, name, off=not on)
@@ -142,7 +143,9 @@ def _session(home: str, folder: str) -> str:
         return place.name_of("claude-code", known)
     found = session.latest_in(home, folder)
     if found is None:
-        raise InvalidInput(f"no session of an agent is known in {folder}; run this in the folder that it was started in")
+        raise InvalidInput(
+            f"no session of an agent is known in {folder}; run this in the folder that it was started in"
+        )
     return found
 
 
@@ -154,18 +157,6 @@ def _told(done: "Flushed") -> str:
     said = f"Stored {done.turns} turns and {done.summaries} summaries of {done.sessions} sessions; "
     said += f"{done.proposed} memories wait for review"
     return "\n".join([f"{said}; {done.waiting} bytes still wait." if done.waiting else f"{said}.", *done.reasons])
-
-
-def _of(stamp: stamps.Stamp) -> dict[str, object]:
-    from memories.times import from_millis, to_iso
-
-    def when(millis: int) -> str | None:
-        return to_iso(from_millis(millis)) if millis else None
-
-    return {
-        "host": stamp.host, "event": stamp.event, "last_run_at": when(stamp.ran), "run_count": stamp.runs,
-        "failure_count": stamp.failures, "last_failed_at": when(stamp.failed), "reason": stamp.why or None,
-    }  # fmt: skip
 
 
 def _status(answer: dict[str, object]) -> str:
