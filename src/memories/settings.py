@@ -117,6 +117,7 @@ class Config(NamedTuple):
     serve: str
     scratchpad_size: int
     prompt_tokens: int
+    capture_projects: str
     sources: Mapping[str, str]
     identity: str | None = None
     redact_rules: "tuple[Rule, ...]" = ()
@@ -259,6 +260,14 @@ def _folder(text: str) -> Path:
         raise ValueError(f"must be a folder ({exc})") from None
 
 
+def _patterns(text: str) -> str:
+    """Return patterns of folders; one that allows names a whole path, since whoever makes a folder chooses its name."""
+    for pattern in (each.strip() for each in _name(text).split(",")):
+        if pattern and not pattern.startswith(("/", "~", "!")) and not Path(pattern).is_absolute():
+            raise ValueError("must be whole paths such as ~/work/*, or !NAME for what is left out, separated by commas")
+    return text
+
+
 # fmt: off
 SETTINGS = (
     Setting("home", "MEMORY_HOME", None, _folder, "folder of the default store; also of config.toml, if set"),
@@ -362,5 +371,7 @@ SETTINGS = (
             harmless=True),
     Setting("prompt_tokens", "PROMPT_TOKENS", 1500, _whole(100, 100_000), "maximum number of tokens of memory prompt",
             harmless=True),
+    Setting("capture_projects", "CAPTURE_PROJECTS", "", _patterns,
+            "folders that hooks capture in, such as ~/work/*,!~/work/secret; all if none is named"),
 )
 # fmt: on

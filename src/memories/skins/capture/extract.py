@@ -6,14 +6,13 @@ is found is a proposal: it waits until a person accepts it.
 
 import functools
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from memories.skins.capture import sentences
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
-LEAST, MOST = 12, 600  # characters of a sentence
-_LEAST_WORDS = 3
+MOST = 600  # characters of a sentence
+_LEAST, _LEAST_TOLD = (12, 3), (6, 2)  # characters and words of one in Latin letters; where a person said "remember"
 PREFERENCE, FACT, PROJECT, DECISION = "preference", "fact", "project", "decision"
 # How sure it is that a sentence is meant to last; see the setting `memory_confidence_min`.
 _SURE = {USER: 0.85, ASSISTANT: 0.75, TOOL: 0.7}
@@ -134,7 +133,7 @@ def candidates(text: str, role: str) -> list[Candidate]:
     for at, sentence in enumerate(said):
         candidate = _told(sentence, said[at + 1 : at + 2]) if role == USER else None
         candidate = candidate or _phrased(sentence, role)
-        if candidate is not None and _is_sound(candidate.content):
+        if candidate is not None and _is_sound(candidate):
             found.setdefault(candidate.content.casefold(), candidate)
     return list(found.values())
 
@@ -184,14 +183,14 @@ def _phrased(sentence: str, role: str) -> Candidate | None:
     return None
 
 
-def _is_sound(content: str) -> bool:
+def _is_sound(candidate: Candidate) -> bool:
     """Return whether a text can be a sentence that tells something."""
-    if not LEAST <= len(content) <= MOST and content.isascii():
+    content = candidate.content
+    characters, words = _LEAST_TOLD if candidate.by == "remember" else _LEAST
+    if content.isascii() and (len(content) < characters or len(re.findall(r"\w+", content)) < words):
         return False
     letters = sum(sign.isalpha() or sign.isspace() for sign in content)
-    words = re.findall(r"\w+", content)
-    enough = len(words) >= _LEAST_WORDS or not content.isascii()
-    return len(content) <= MOST and enough and letters >= 0.6 * len(content) and content[-1] not in ":,;({["
+    return len(content) <= MOST and letters >= 0.6 * len(content) and content[-1] not in ":,;({["
 
 
 def _begun(content: str) -> str:
@@ -207,8 +206,3 @@ def _asking() -> re.Pattern[str]:
 @functools.cache
 def _phrases(role: str) -> tuple[tuple[_Phrase, re.Pattern[str]], ...]:
     return tuple((each, re.compile(each.pattern)) for each in _PHRASES if role in each.roles)
-
-
-def texts(found: list[Candidate]) -> Iterator[str]:
-    """Yield what candidates say."""
-    yield from (each.content for each in found)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from memories.config import load_config
 from memories.disk import read_file, replacing, tried
+from memories.embedders import open_embedder
 from memories.errors import ConfigError, SystemFault
 from memories.identity import project as projects
 from memories.service import Memories
@@ -25,6 +26,7 @@ from memories.skins.capture.writing import Said, Source, write
 _LOCK, _STATE = ".flush.lock", "state"
 _ATTEMPTS = 3  # after so many, what can't be stored is put aside
 _ROUNDS = 20
+_REMEMBERED = 20  # prompts
 _TWICE_MILLIS = 3_000  # two hooks that tell of the same prompt do so within this time
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -58,7 +60,7 @@ class State:
         offset: Where the next line of the transcript begins.
         stopped: How long the transcript was when the agent last stopped; None if it never did.
         told: How often each text was said, by role, as events tell it, and as the transcript does.
-        last: The last prompt that an event told of: its turn, its mark, its time.
+        last: The last prompts that events told of: the turn, the mark and the time of each.
         failures: How often it could not be stored.
     """
 
@@ -72,7 +74,7 @@ class State:
         self.offset: int = known.get("offset", 0)
         self.stopped: int | None = known.get("stopped")
         self.told = {kind: Counter(known.get(kind, {})) for kind in ("events", "lines")}
-        self.last: list[Any] = known.get("last", ["", "", 0])
+        self.last: list[list[Any]] = known.get("last", [])
         self.failures: int = known.get("failures", 0)
 
     def save(self) -> None:
@@ -177,8 +179,13 @@ def _written(home: str, name: str, run: list[Event], state: State, *, last: bool
     ends = any(each.get("event") in ("session-end", "pre-compact") for each in run)
     source = Source(name, str(event.get("host", "")), folder, project, session.read(home, name))
     quiet = config._replace(count_accesses=False, reinforce_on_retrieval=False)
-    with Memories(config=quiet, channel="hook") as memories:
-        return write(memories, source, said, ends=ends)
+    embedder = open_embedder(config.embedder, config)
+    # A conversation is one's own, whatever others have; what others know is no news either.
+    with (
+        Memories(config=quiet, channel="hook", embedder=embedder, shared=False) as own,
+        Memories(config=quiet, channel="hook", embedder=embedder) as all_that_is_read,
+    ):
+        return write(own, all_that_is_read, source, said, ends=ends)
 
 
 def _said(run: Sequence[Event], state: State, *, last: bool) -> list[Said]:
@@ -190,9 +197,9 @@ def _said(run: Sequence[Event], state: State, *, last: bool) -> list[Said]:
             said = Said("user", event["prompt"].strip(), _at(event))
             prompts.add(said.mark)
             here = [str(event.get("turn", "")), said.mark, int(event.get("at", 0))]
-            if said.text and not _is_same(state.last, here):
+            if said.text and not any(_is_same(last, here) for last in state.last):
                 found.append(state_counted(state, "events", said))
-            state.last = here
+            state.last = [*state.last, here][-_REMEMBERED:]
     lines = _lines(run, state, prompts, last=last)
     found += lines
     if not any(each.role == "assistant" for each in lines):

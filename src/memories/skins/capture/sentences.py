@@ -12,6 +12,7 @@ _SHORT = r"(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)(?<!\betc)(?<!\bno)(?<!\bca)(?<!\bz\.B
 _END = re.compile(rf"{_SHORT}[.!?…]+[\"'”’)\]*_]*(?=\s)|[。！？]+[」』”’）]*")
 _EMPHASIS = re.compile(r"(?<![\w*])(\*\*|__|\*|_)(?=\S)(.+?)(?<=\S)\1(?![\w*])")
 MAX_TEXT = 200_000
+_WRAPPED = 60  # characters of a line that may have been broken for its length
 
 
 def of(text: str) -> list[str]:
@@ -29,17 +30,17 @@ def of(text: str) -> list[str]:
 def _paragraphs(text: str) -> list[str]:
     """Return lines, those of a wrapped sentence as one."""
     found: list[str] = []
-    open_line = False
+    length = 0  # of the line before, if its sentence may go on
     for line in text.split("\n"):
         if not line.strip() or _NOT_PROSE.match(line):
-            open_line = False
+            length = 0
             continue
         mark = _BULLET.match(line)
         said = _EMPHASIS.sub(r"\2", line[mark.end() if mark else 0 :]).strip()
-        goes_on = open_line and (not mark or not mark[0].strip()) and said[:1].islower()
+        goes_on = length >= _WRAPPED and (not mark or not mark[0].strip()) and said[:1].islower()
         if goes_on:
             found[-1] = f"{found[-1]} {said}"
         elif said:
             found.append(said)
-        open_line = bool(said) and said[-1] not in ".!?:;。！？…"
+        length = len(line) if said and said[-1] not in ".!?:;。！？…" else 0
     return found

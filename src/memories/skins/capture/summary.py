@@ -3,12 +3,12 @@
 import re
 from collections.abc import Callable, Iterable
 
-from memories.skins.capture import extract, sentences
+from memories.skins.capture import sentences
 from memories.skins.capture.extract import ASSISTANT, USER
 
 MOST = 1_200  # characters
 _OF_EACH = 4  # sentences of a part
-_LONGEST, _ASKED = 240, 160
+_SHORTEST, _LONGEST, _ASKED = 12, 240, 160
 _PARTS = ("Asked", "Decided", "Solved", "Open")
 _DECIDED = re.compile(
     r"(?i)\b(?:decided (?:to|that|on|against|not to)|we(?:'ll| will) (?:use|go with|keep|switch)|let's (?:use|go with|keep)|"
@@ -58,7 +58,7 @@ def of(said: Iterable[tuple[str, str]], is_fit: Callable[[str], bool]) -> str:
 
 def _part(sentence: str) -> str | None:
     """Return the part of a summary that a sentence belongs to, if any."""
-    if len(sentence) < extract.LEAST or _QUOTED_ONLY.match(sentence) or sentence.rstrip("\"'”)").endswith(("?", "？")):
+    if len(sentence) < _SHORTEST or _QUOTED_ONLY.match(sentence) or sentence.rstrip("\"'”)").endswith(("?", "？")):
         return None
     if _OPEN.search(sentence):
         return "Open"

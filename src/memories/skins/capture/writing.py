@@ -76,11 +76,14 @@ class Source(NamedTuple):
         return found if self.project.branch is None else found | {"branch": self.project.branch}
 
 
-def write(memories: Memories, source: Source, said: Sequence[Said], *, ends: bool) -> tuple[int, int, int]:
+def write(
+    memories: Memories, readable: Memories, source: Source, said: Sequence[Said], *, ends: bool
+) -> tuple[int, int, int]:
     """Store what was said in a session; doing it again changes nothing.
 
     Args:
-        memories: The memory of the one who was spoken with.
+        memories: The memory of the one who was spoken with, and of nobody else.
+        readable: All that they read, with the same store.
         source: Where it was said.
         said: What, in order.
         ends: The session ends, or forgets its beginning: it leaves a summary.
@@ -99,7 +102,7 @@ def write(memories: Memories, source: Source, said: Sequence[Said], *, ends: boo
             new += turn.status == "stored"
     if new:
         memories.update_conversation(source.conversation, user=user() or None, tags=source.tags)
-    known = _Known(memories, source)
+    known = _Known(readable, source)
     return new, _propose(memories, source, said, places, known), int(ends and _leave(memories, source, known))
 
 

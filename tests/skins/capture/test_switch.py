@@ -1,0 +1,121 @@
+"""Who may switch memory off, and who on."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from memories.config import load_config
+from memories.errors import ConfigError
+from memories.skins.capture import place, session, switch
+
+
+def on(folder: Path, session_name: str | None = None, **variables: str) -> bool:
+    return bool(switch.state(str(folder), session_name, {**os.environ, **variables}))
+
+
+def test_it_is_on_without_a_switch(folder: Path, home: Path) -> None:
+    state = switch.state(str(folder), None, os.environ)
+    assert (state.on, state.capture, state.why, state.namespace) == (True, True, "", None)
+    assert not home.exists()
+
+
+def test_the_variable(folder: Path) -> None:
+    assert [on(folder, MEMORY_OFF=value) for value in ("1", "true", "0", "", "no")] == [False, False, True, True, True]
+
+
+def test_a_file_in_the_folder_or_above_it(folder: Path) -> None:
+    inner = folder / "a" / "b"
+    inner.mkdir(parents=True)
+    (folder / ".memories-off").touch()
+    assert (on(inner), on(folder), on(folder.parent)) == (False, False, True)
+    (folder / ".memories-off").unlink()
+    (folder / "a" / ".memories-off").symlink_to("nowhere")
+    assert (on(inner), on(folder)) == (False, True)
+
+
+def test_a_link_to_a_folder_that_is_off(folder: Path, tmp_path: Path) -> None:
+    (folder / ".memories-off").touch()
+    (tmp_path / "link").symlink_to(folder)
+    assert not on(tmp_path / "link")
+
+
+def test_no_file_of_a_repository_switches_it_on(folder: Path, home: Path) -> None:
+    """What a repository can hold: settings in .env, a file like the home's."""
+    home.mkdir(parents=True)
+    (home / place.OFF).write_text(f"{folder.resolve()}\n")
+    for name, text in ((".memories-on", ""), (".env", "MEMORY_OFF=0\nCAPTURE_PROJECTS=/\n"), ("off", "")):
+        (folder / name).write_text(text)
+    assert not on(folder)
+
+
+def test_projects_that_are_captured(folder: Path) -> None:
+    def captured(patterns: str, where: Path = folder) -> bool:
+        state = switch.state(str(where), None, {**os.environ, "CAPTURE_PROJECTS": patterns})
+        assert state.on
+        return state.capture
+
+    inner = folder / "inner"
+    inner.mkdir()
+    assert captured(f"{folder}")
+    assert captured(f"{folder.parent}/*", inner)
+    assert captured("!/elsewhere")
+    assert not captured("/elsewhere/*")
+    assert not captured(f"{folder},!inner", inner)
+    assert not captured(f"!{folder}", inner)
+    assert not captured("work")  # a name: whoever made the folder chose it
+
+
+def test_the_setting_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAPTURE_PROJECTS", "work")
+    with pytest.raises(ConfigError, match="whole paths"):
+        load_config()
+    monkeypatch.setenv("CAPTURE_PROJECTS", "~/work/*,!secret")
+    assert load_config().capture_projects == "~/work/*,!secret"
+
+
+def test_the_setting_in_the_file_of_the_user(folder: Path, home: Path) -> None:
+    home.mkdir(parents=True)
+    (home / "config.toml").write_text(f'capture_projects = "!{folder}"\n')
+    assert not switch.state(str(folder), None, os.environ).capture
+
+
+def test_a_session_of_its_own(folder: Path, home: Path) -> None:
+    session.note(str(home), "claude-code.s1", off=True)
+    assert (on(folder, "claude-code.s1"), on(folder, "claude-code.s2")) == (False, True)
+    session.note(str(home), "claude-code.s1", off=False, namespace="bob")
+    state = switch.state(str(folder), "claude-code.s1", os.environ)
+    assert (state.on, state.namespace) == (True, "bob")
+
+
+@pytest.mark.parametrize("variables", [{}, {"XDG_DATA_HOME": "/x/data"}, {"XDG_CONFIG_HOME": "/x/conf"}])
+def test_the_home_is_that_of_all_other_commands(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("MEMORY_HOME")
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert place.home(os.environ) == str(load_config().home)
+
+
+def test_the_home_that_the_file_of_the_user_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MEMORY_HOME")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    config = tmp_path / "home" / ".config" / "memories"
+    config.mkdir(parents=True)
+    (config / "config.toml").write_text(f'home = "{tmp_path / "other"}"\n')
+    assert place.home(os.environ) == str(load_config().home) == str(tmp_path / "other")
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    open_to_all = tmp_path / "inbox"
+    open_to_all.mkdir(mode=0o777)
+    open_to_all.chmod(0o777)
+    with pytest.raises(place.Unsafe):
+        place.private(str(open_to_all))
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(place.Unsafe):
+        place.private(str(tmp_path / "link"))
