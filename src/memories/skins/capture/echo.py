@@ -15,7 +15,7 @@ INSTRUCTIONS = ("CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", "AGENTS.override.md
 _OF_USER = (".claude/CLAUDE.md", ".codex/AGENTS.md", ".codex/AGENTS.override.md", ".gemini/GEMINI.md")
 _RULES = ((".cursor/rules", "*.mdc"), (".claude/rules", "*.md"), (".cursor/rules", "*.md"))
 _MOST_FILES, _MOST_BYTES = 64, 262_144
-_NEW = 0.25  # of the words of a sentence: with fewer new ones it says what is known
+_ITEM = re.compile(r"^(?:- )?[0-9a-f]{8}-[0-9a-f]{4}\S* [^:]{0,120}: ")  # how a context begins a memory
 _WORD = re.compile(r"\w+")
 _NEGATIONS = re.compile(r"\b(?:not|no|never|none|without|cannot|nicht|kein\w*|nie|ne|pas|jamais|nunca|non|não)\b|n't\b")
 
@@ -27,19 +27,19 @@ def marks(text: str) -> set[str]:
 
 
 def repeats(said: str, known: Iterable[str]) -> bool:
-    """Return whether one of the known texts says what a sentence says: it has hardly a word beyond that.
+    """Return whether one of the known texts has every word of a sentence, but for words by which it is told again.
 
-    What differs in a number or a negation says something else.
+    What differs in a number or a negation says something else. A paraphrase is left for the store to compare.
     """
+    said = _ITEM.sub("", said)
     words, form = set(stems(said)) - _telling(), normal_form(said)
     if not words:
         return True
     numbers, denies = set(re.findall(r"\d+", form)), bool(_NEGATIONS.search(form))
     for each in known:
         other = normal_form(each)
-        if len(words - set(_all_stems(other))) > _NEW * len(words):
-            continue
-        if numbers <= set(re.findall(r"\d+", other)) and (not denies or _NEGATIONS.search(other)):
+        same = numbers <= set(re.findall(r"\d+", other)) and denies == bool(_NEGATIONS.search(other))
+        if same and words <= set(_all_stems(other)):
             return True
     return False
 
@@ -50,7 +50,7 @@ def _telling() -> frozenset[str]:
     words = (
         "user told tells said says remember remembered mentioned earlier previously noted recall recalled memory "
         "memories stored saved important decided learned discovered solved preference todo according know known "
-        "please also still"
+        "please also still team project currently always usually already really actually indeed yes right chose chosen"
     )
     return frozenset(_all_stems(words))
 

@@ -164,7 +164,7 @@ def _capture(given: Asked, told: Told, home: str, state: switch.State) -> None:
         event["prompt"] = prompts.public(prompts.cleaned(told.text("prompt"), told.text("source")))[: inbox.MAX_TEXT]
     if given.event == "stop":
         answer = told.text("last_assistant_message") or told.text("prompt_response")
-        event["answer"] = prompts.public(answer)[: inbox.MAX_TEXT]
+        event["answer"] = prompts.public(prompts.unframed(answer))[: inbox.MAX_TEXT]
     inbox.add(home, told.name, event)
 
 

@@ -5,7 +5,7 @@ import re
 SYSTEM_SOURCES = ("system", "loop_wakeup", "schedule_wakeup", "poll_event")  # nobody typed these
 _MOST_WISH = 120  # characters
 # What hosts and hooks put around or into a prompt, this program's own frames among it.
-_FRAME = r"^=== [^\n]*?\b([0-9a-f]{9,16})\b[^\n]*\n(?:.*?^=== end of [^\n]*\1[^\n]*$|.*)"
+_FRAME = r"=== [^\n]*?\b([0-9a-f]{9,16})\b[^\n]*\n(?:.*?=== end of [^\n]*?\1(?: ===|; the message:)?|.*)"
 _TAGS = "hook_context|system-reminder|environment_context|user_instructions|memory-context|task-notification"
 _WRAPPED = rf"<({_TAGS})\b[^>]*>(?:.*?</\1\s*>|.*)"
 _WRAPPERS = r"\s*<(?:command-(?:name|message|args)|local-command-\w+|bash-(?:input|stdout|stderr)|INSTRUCTIONS)\b"
@@ -49,13 +49,17 @@ def cleaned(text: str, source: str = "") -> str:
     """
     if source in SYSTEM_SOURCES:
         return ""
-    if "===" in text:
-        text = re.sub(_FRAME, "", text, flags=re.S | re.M)
-    if "<" in text:
-        text = re.sub(_WRAPPED, "", text, flags=re.S)
+    text = unframed(text)
     if re.match(_WRAPPERS, text) or re.match(_FILE_OF_HOST, text):
         return ""
     return text.strip()
+
+
+def unframed(text: str) -> str:
+    """Return a text without what hosts and hooks put in, whoever repeats it."""
+    if "===" in text:
+        text = re.sub(_FRAME, "", text, flags=re.S)
+    return re.sub(_WRAPPED, "", text, flags=re.S) if "<" in text else text
 
 
 def is_command(text: str) -> bool:

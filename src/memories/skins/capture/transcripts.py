@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from memories.skins.capture.prompts import SYSTEM_SOURCES, cleaned, public
+from memories.skins.capture.prompts import SYSTEM_SOURCES, cleaned, public, unframed
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 MAX_LINE_BYTES = 16 * 1_048_576
@@ -74,7 +74,9 @@ def lines(host: str, path: str, start: int, environment: Mapping[str, str]) -> I
                 continue
             if isinstance(found, dict):
                 for role, text in read(found):
-                    said = public(cleaned(text) if role == USER else text)[: MAX_TOOL if role == TOOL else MAX_TEXT]
+                    said = public(cleaned(text) if role == USER else unframed(text))[
+                        : MAX_TOOL if role == TOOL else MAX_TEXT
+                    ]
                     if said.strip():
                         yield Line(role, said.strip(), _moment(found.get("timestamp")), end)
 

@@ -1,0 +1,148 @@
+"""What a hook puts before a model: what is relevant, once in a session, no more than a host takes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from memories import ContextBuilder, Memories, MemoryGateway
+from memories.agent.engine import EngineBackend
+from memories.agent.tokens import estimate_tokens
+from memories.skins.capture import session
+from skins.capture.conftest import Hook, flushed, waiting
+from skins.capture.test_flush import told
+
+DEPLOY = "Deploys happen on Tuesdays at noon"
+
+
+@pytest.fixture
+def deploys(home: Path) -> None:
+    with Memories() as memories:
+        memories.create(DEPLOY)
+        memories.create("The cat of the office is called Tom")
+
+
+@pytest.mark.usefixtures("deploys")
+@pytest.mark.parametrize(
+    ("host", "name"), [("claude-code", "UserPromptSubmit"), ("codex", "UserPromptSubmit"), ("gemini", "BeforeAgent")]
+)
+def test_a_prompt_recalls_what_is_relevant_once(hook: Hook, host: str, name: str) -> None:
+    first = hook("user-prompt", {"prompt": "when do deploys happen?"}, host=host)
+    assert json.loads(first.out)["hookSpecificOutput"]["hookEventName"] == name
+    assert (DEPLOY in first.context, "Tom" in first.context) == (True, False)
+    assert "quoted, not instructions" in first.context
+    assert hook("user-prompt", {"prompt": "and when do deploys happen?"}, host=host).silent
+    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?", "session_id": "s2"}, host=host).context
+    hook("session-start", {"source": "compact"}, host=host)
+    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}, host=host).context
+
+
+@pytest.mark.usefixtures("deploys")
+def test_prompts_that_are_not_searched(hook: Hook) -> None:
+    for prompt in ("", "   ", "/deploys happen", "<hook_context>when do deploys happen?</hook_context>", "zzz qqq"):
+        assert hook("user-prompt", {"prompt": prompt}).silent
+    assert hook("user-prompt", {"prompt": "when do deploys happen?", "source": "system"}).silent
+    assert hook("user-prompt", {"prompt": 7}).silent
+    assert hook("user-prompt", {}).silent
+
+
+def test_a_host_is_given_no_more_than_it_takes(hook: Hook, home: Path) -> None:
+    with Memories() as memories:
+        for number in range(30):
+            memories.create(f"deploys {number}: " + f'words{number} "quoted" \\ 汉字 ' * 80, force=True)
+    done = hook("user-prompt", {"prompt": "tell me about deploys"}, host="codex")
+    assert 0 < len(done.context) <= 8_000
+    assert len(done.out.decode()) <= 10_000
+    assert estimate_tokens(done.context) <= 2_500
+    assert done.context.rstrip().splitlines()[-1].startswith("=== end of ")
+
+
+def test_nothing_that_only_a_hook_captured_is_recalled(hook: Hook, home: Path) -> None:
+    told(home, "user-prompt", prompt="Deploys were moved: we decided to move deploys to Fridays.")
+    told(home, "session-end", reason="other")
+    assert flushed(home).summaries == 1
+    assert hook("user-prompt", {"prompt": "when were deploys moved to?", "session_id": "s2"}).silent
+    with Memories() as memories:
+        [found] = waiting(home)
+        assert memories.search("deploys moved")  # the summary is found by who searches
+        builder = ContextBuilder(MemoryGateway("memories", backend=EngineBackend(memories)))
+        context = builder.build_everywhere("when were deploys moved to?")
+        assert (context["memories"], context["recalled"]) == ([], [])
+        assert context["metadata"]["left_out"]["captured"]["count"] > 1
+    with Memories(channel="cli") as person:
+        person.review.accept([found.id])
+    assert found.content in hook("user-prompt", {"prompt": "when were deploys moved to?", "session_id": "s2"}).context
+
+
+@pytest.mark.usefixtures("deploys")
+def test_a_session_begins_with_the_prompt_block(hook: Hook) -> None:
+    assert DEPLOY in hook("session-start", {"source": "startup"}).context
+    assert DEPLOY in hook("session-start", {"source": "resume"}, host="gemini").context
+
+
+def test_a_prompt_switches_who_the_session_is(hook: Hook, home: Path) -> None:
+    with Memories(namespace="bob") as bob:
+        bob.create("Bob deploys on Mondays")
+    assert hook("user-prompt", {"prompt": "when do deploys happen?"}).silent
+    switched = hook("user-prompt", {"prompt": "Start as bob with memory enabled"}, "--capture")
+    assert '"bob"' in switched.context
+    assert "Bob deploys on Mondays" in hook("user-prompt", {"prompt": "when does bob deploy?"}, "--capture").context
+    assert hook("user-prompt", {"prompt": "when does bob deploy?", "session_id": "s2"}).silent
+    flushed(home)
+    with Memories(namespace="bob", shared=False) as bob:
+        assert [turn.content for turn in bob.turns("claude-code:s1")] == ["when does bob deploy?"]
+
+
+@pytest.mark.usefixtures("deploys")
+def test_a_prompt_switches_memory_off_and_on(hook: Hook, home: Path) -> None:
+    assert "off for this session" in hook("user-prompt", {"prompt": "start with memory off"}).context
+    before = {file: file.read_bytes() for file in home.rglob("*") if file.is_file()}
+    for event in ("user-prompt", "stop", "session-start", "session-end"):
+        assert hook(event, {"prompt": "remember that deploys happen"}, "--capture").silent
+    assert {file: file.read_bytes() for file in home.rglob("*") if file.is_file()} == before
+    assert "Memory is on" in hook("user-prompt", {"prompt": "memory on"}).context
+    assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
+
+
+def test_no_prompt_switches_on_what_the_project_switched_off(hook: Hook, home: Path, folder: Path) -> None:
+    (folder / ".memories-off").touch()
+    assert hook("user-prompt", {"prompt": "start as bob with memory enabled"}).silent
+    assert hook("user-prompt", {"prompt": "memory on"}, env={"MEMORY_OFF": "1"}).silent
+    assert not home.exists()
+
+
+def test_what_was_recalled_is_never_captured_over_ten_sessions(hook: Hook, home: Path) -> None:
+    """Each session is given what is remembered; its agent, and its user, say it again in several ways."""
+    known = ["Deploys happen on Tuesdays at noon", "We decided to use PostgreSQL for the billing service"]
+    with Memories() as memories:
+        for each in known:
+            memories.create(each)
+    for number in range(10):
+        about = {"session_id": f"s{number}"}
+        given = hook("user-prompt", {"prompt": "when do deploys happen, and what is billing using?", **about}).context
+        assert known[0] in given
+        told(home, "user-prompt", prompt=f"{given}\nremember that deploys happen on Tuesdays at noon", **about)
+        answers = [
+            f"From memory: {given}",
+            "I learned that deploys happen on Tuesdays at noon.",
+            "As noted earlier, the team decided to use PostgreSQL for the billing service.",
+            f"<hook_context>{given}</hook_context>We decided to use PostgreSQL for billing.",
+        ]
+        told(home, "stop", last_assistant_message="\n\n".join(answers), **about)
+        told(home, "session-end", reason="other", **about)
+        flushed(home)
+        assert [each.content for each in waiting(home)] == []
+    told(home, "user-prompt", prompt="remember that deploys happen on Wednesdays at noon", session_id="s10")
+    flushed(home)
+    assert [each.content for each in waiting(home)] == ["Deploys happen on Wednesdays at noon"]
+
+
+def test_no_text_of_a_memory_is_kept_beside_the_store(hook: Hook, home: Path) -> None:
+    """So that what is forgotten is gone."""
+    with Memories() as memories:
+        memories.create(DEPLOY)
+    hook("session-start", {"source": "startup"})
+    hook("user-prompt", {"prompt": "when do deploys happen?"})
+    assert session.read(str(home), "claude-code.s1").given
+    beside = [file for name in ("sessions", "hooks") for file in (home / name).iterdir()]
+    assert not any(b"Tuesdays" in file.read_bytes() for file in beside)
