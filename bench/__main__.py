@@ -18,6 +18,7 @@ from bench import (
     floor,
     hot,
     identities,
+    hooks,
     languages,
     long,
     relevance,
@@ -36,6 +37,7 @@ from bench.retrieval.vectors import EMBEDDERS
 _WHAT = {
     "cold": ("cold commands",),
     "hot": ("hot tier",),
+    "hooks": ("hooks",),
     "search": ("warm search",),
     "disk": ("disk",),
     "turns": ("turns",),
@@ -95,8 +97,11 @@ def main() -> None:
 
 def _measure(part: str, given: argparse.Namespace) -> None:
     match part:
-        case "cold commands" | "hot tier":
-            hot.run(given.rounds) if part == "hot tier" else _cold(given)
+        case "hot tier":
+            hot.run(given.rounds)
+        case "cold commands" | "hooks":
+            module = cold if part == "cold commands" else hooks
+            module.run(module.Options(given.texts, given.cold_memories, given.rounds))
         case "warm search" | "disk":
             queries, timed = given.queries or search.QUERIES, given.timed or search.TIMED
             run = search.run if part == "warm search" else search.run_disk
@@ -129,10 +134,6 @@ def _stores(part: str, given: argparse.Namespace) -> None:
         return
     queries, timed = given.queries or stores.QUERIES, given.timed or stores.TIMED
     stores.run(stores.Options(given.texts, given.sizes, given.stores, queries, timed))
-
-
-def _cold(given: argparse.Namespace) -> None:
-    cold.run(cold.Options(given.texts, given.cold_memories, given.rounds))
 
 
 def _without_data(part: str) -> None:

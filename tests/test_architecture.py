@@ -62,9 +62,6 @@ ORDER = {
     "memories.identity": "project prompt",
     "memories.skins.capture": """place sentences < session stamps inbox prompts < switch extract echo transcripts <
         summary recall < writing events health < hook flush""",
-    "memories.identity": "project prompt",
-    "memories.skins.capture": """place sentences < session stamps inbox prompts < switch extract echo transcripts <
-        summary recall < writing events health < hook flush""",
     "memories.skins.langgraph": "values < store tools",
     "memories.skins.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
     "memories.skins.cli": """output < text < said < session < complete < options < backup many bulk < edit <

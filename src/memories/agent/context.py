@@ -142,7 +142,7 @@ class ContextBuilder:
             formatted text), `truncated`, `dropped_turns`, `dropped_memories`, `shortened_turns`, `latest_message_cut`
             (characters), `repeated_memories`, which say what a turn that is shown says, `boundary`, the number of the
             marks, and `left_out`: what was found and may not be shown, for each reason its `count` and the first
-            `ids`: `suspicious`, `tool_turn`, `one_writer`, `no_room`.
+            `ids`: `suspicious`, `tool_turn`, `captured`, `one_writer`, `no_room`.
 
         Raises:
             ContextBuildError: The id of the conversation is not acceptable, or the message is not text.

@@ -127,6 +127,21 @@ def test_what_was_said_while_memory_was_off_is_passed_over(home: Path, transcrip
     assert said() == [("user", "one"), ("user", "two"), ("assistant", "fine")]
 
 
+def test_a_session_that_begins_with_memory_off(hook: Hook, home: Path, transcript: Path) -> None:
+    here = {"transcript_path": str(transcript)}
+    append(transcript, line("user", "start with memory off", 1))
+    hook("user-prompt", {"prompt": "start with memory off", **here}, "--capture")
+    append(transcript, line("user", "secret plan", 2), line("assistant", [{"type": "text", "text": "secret"}], 3))
+    hook("user-prompt", {"prompt": "secret plan", **here}, "--capture")
+    append(transcript, line("user", "memory on", 4))
+    hook("user-prompt", {"prompt": "memory on", **here}, "--capture")
+    append(transcript, line("user", "hello there", 5))
+    told(home, "user-prompt", prompt="hello there", **here)
+    told(home, "stop", **here)
+    flushed(home)
+    assert said() == [("user", "hello there")]
+
+
 @pytest.mark.parametrize(
     "elsewhere",
     [

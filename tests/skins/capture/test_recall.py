@@ -100,7 +100,7 @@ def test_a_prompt_switches_memory_off_and_on(hook: Hook, home: Path) -> None:
     for event in ("user-prompt", "stop", "session-start", "session-end"):
         assert hook(event, {"prompt": "remember that deploys happen"}, "--capture").silent
     assert {file: file.read_bytes() for file in home.rglob("*") if file.is_file()} == before
-    assert "Memory is on" in hook("user-prompt", {"prompt": "memory on"}).context
+    assert "Memory is on" in hook("user-prompt", {"prompt": "memory on"}, "--capture").context
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
 
 

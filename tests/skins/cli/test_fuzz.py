@@ -36,7 +36,7 @@ OPTIONS = [
     "--force", "--yes", "--no-shared", "--all-namespaces", "--dry-run", "-n", "-t", "-", "--", "--help",
 ]  # fmt: skip
 # They speak a protocol, ask for time, or write to a file that an argument names.
-LEFT_OUT = {"mcp", "migrate", "reembed", "export", "import"}
+LEFT_OUT = {"mcp", "migrate", "reembed", "export", "import", "hook"}
 
 text = st.text(st.characters(codec=None), max_size=40)
 scalar = st.none() | st.booleans() | st.integers() | st.floats() | text

@@ -53,7 +53,7 @@ READS = [
     )
 ]
 # A backup that is there can be looked at, and a file that is trusted; neither changes what the store holds.
-BESIDE = ["backup", "doctor", "trust", "edit", "serve"]  # `edit` needs a terminal
+BESIDE = ["backup", "doctor", "trust", "edit", "serve", "hook", "capture", "off", "on"]  # `edit` needs a terminal
 TURN_READS = ["tail", "show", "list"]
 
 

@@ -9,7 +9,8 @@ from memories.skins.capture import inbox, place, prompts, session, stamps, switc
 
 MAX_EVENT_BYTES = 8 * 1_048_576
 _LONGEST_NAME = 256  # characters of an id
-_WRITING = ("stop", "pre-compact", "session-end")  # after these there is something to store
+_COMPACTS_ALWAYS = ("gemini",)  # tells of it at every turn
+RESUMED = "resumed"  # written when a session takes its "memory off" back
 # The host's own name of an event, for those that tell no name.
 _NAMES = {
     "session-start": {"gemini": "SessionStart", "": "SessionStart"},
@@ -104,10 +105,11 @@ def _do(given: Asked, told: Told, home: str, state: switch.State) -> str:
         return _begin(given, told, home, state)
     if given.event == "user-prompt":
         return _prompt(given, told, home, state)
+    if given.event == "pre-compact" and given.host not in _COMPACTS_ALWAYS:
+        session.note(home, told.name, **{session.RESET: True})
     if given.capture and state.capture:
         _capture(given, told, home, state)
-        if given.event in _WRITING:
-            start_flusher(home)
+        start_flusher(home)
     return ""
 
 
@@ -127,13 +129,13 @@ def _prompt(given: Asked, told: Told, home: str, state: switch.State) -> str:
     if wish is not None and (state.on or wish.on):
         from memories.skins.capture import recall
 
+        if given.capture and state.session:  # what was said until now is none of the flusher's business
+            _capture(given, told, home, state, event=RESUMED)
         return recall.switched(_place(given, told, home, state), wish)
-    if not state.on or not said:
+    if not state.on or not said or prompts.is_command(said):
         return ""
     if given.capture and state.capture:
         _capture(given, told, home, state)
-    if prompts.is_command(said):
-        return ""
     from memories.skins.capture import recall
 
     return recall.relevant(_place(given, told, home, state), said)
@@ -144,13 +146,13 @@ def _place(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[s
     return home, told.folder, told.name, state.namespace or given.namespace
 
 
-def _capture(given: Asked, told: Told, home: str, state: switch.State) -> None:
+def _capture(given: Asked, told: Told, home: str, state: switch.State, *, event: str = "") -> None:
     """Append an event to the inbox, as much of it as is of use, without what is marked as private."""
-    event: dict[str, object] = {
+    kept: dict[str, object] = {
         "id": os.urandom(8).hex(),
         "at": int(time.time() * 1000),
         "host": given.host,
-        "event": given.event,
+        "event": event or given.event,
         "session": told.session,
         "folder": told.folder,
         "namespace": state.namespace or given.namespace or os.environ.get("MEMORY_NAMESPACE"),
@@ -160,12 +162,12 @@ def _capture(given: Asked, told: Told, home: str, state: switch.State) -> None:
         "size": _size(told.text("transcript_path")),
         "store": store_mark(os.environ),
     }
-    if given.event == "user-prompt":
-        event["prompt"] = prompts.public(prompts.cleaned(told.text("prompt"), told.text("source")))[: inbox.MAX_TEXT]
+    if given.event == "user-prompt" and not event:
+        kept["prompt"] = prompts.public(prompts.cleaned(told.text("prompt"), told.text("source")))[: inbox.MAX_TEXT]
     if given.event == "stop":
         answer = told.text("last_assistant_message") or told.text("prompt_response")
-        event["answer"] = prompts.public(prompts.unframed(answer))[: inbox.MAX_TEXT]
-    inbox.add(home, told.name, event)
+        kept["answer"] = prompts.public(prompts.unframed(answer))[: inbox.MAX_TEXT]
+    inbox.add(home, told.name, kept)
 
 
 def _size(path: str) -> int:

@@ -7,6 +7,7 @@ known by the next one: a turn by its text and how often it was said, a memory by
 import contextlib
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -20,12 +21,13 @@ from memories.errors import ConfigError, SystemFault
 from memories.identity import project as projects
 from memories.service import Memories
 from memories.skins.capture import inbox, place, session, stamps
-from memories.skins.capture.events import store_mark
+from memories.skins.capture.events import RESUMED, store_mark
 from memories.skins.capture.writing import Said, Source, write
 
 _LOCK, _STATE = ".flush.lock", "state"
 _ATTEMPTS = 3  # after so many, what can't be stored is put aside
 _ROUNDS = 20
+_KEPT_SECONDS = 180 * 86_400
 _REMEMBERED = 20  # prompts
 _TWICE_MILLIS = 3_000  # two hooks that tell of the same prompt do so within this time
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -111,9 +113,17 @@ def flush(home: str) -> Flushed:
                 if not stored:
                     passed.add(name)
             session.prune(home)
+            _prune(home)
         if not set(inbox.names(home)) - passed:  # looked at after the lock is free: who came meanwhile did not get it
             break
     return done._replace(waiting=inbox.size(home))
+
+
+def _prune(home: str) -> None:
+    """Forget how far sessions were read of which nothing was heard for half a year."""
+    for file in Path(home, place.INBOX, _STATE).glob("*.json"):
+        if time.time() - file.stat().st_mtime > _KEPT_SECONDS:
+            file.unlink()
 
 
 def _flushed(home: str, name: str, done: Flushed) -> tuple[Flushed, bool]:
@@ -236,6 +246,8 @@ def _lines(run: Sequence[Event], state: State, prompts: set[str], *, last: bool)
     if not path:
         return []
     sizes = [int(each.get("size") or 0) for each in run]
+    resumed = [size for each, size in zip(run, sizes, strict=True) if each.get("event") == RESUMED]
+    state.offset = max([state.offset, *resumed])
     begun = next((size for each, size in zip(run, sizes, strict=True) if each.get("event") == "user-prompt"), None)
     found: list[Said] = []
     silent, before = False, _at(event)

@@ -26,7 +26,7 @@ COMMANDS = {
     "scratchpad": ("scratchpad", "Agents", "Show and change what a session begins with."),
     "hook": ("capture", "Agents", "Serve an event of an agent's host."),
     "capture": ("capture", "Agents", "Store what hooks captured, or show what waits."),
-    "off": ("capture", "Agents", "Switch hooks off: nothing is recalled by itself, nothing is captured."),
+    "off": ("capture", "Agents", "Switch hooks off: nothing is recalled or captured by itself."),
     "on": ("capture", "Agents", "Switch hooks on again, where memory off switched them off."),
     "chat": ("serve", "Agents", "Talk to an agent that remembers you."),
     "serve": ("serve", "Agents", "Make the command fast, and serve programs over HTTP."),

@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 @command(epilog="memory hook session-start --host claude-code\nmemory hook stop --host codex --capture")
 @click.argument("event", metavar="EVENT", type=click.Choice(hooks.EVENTS))
-@option("--host", metavar="HOST", required=True, help=f"Program that runs the hook: {', '.join(hooks.HOSTS)}.")
+@option("--host", metavar="HOST", help=f"Program that runs the hook: {', '.join(hooks.HOSTS)}.")
 @option("--capture", is_flag=True, help="Also capture what is said; memories wait for review.")
-@option("--namespace", "-n", metavar="NAME", help="Namespace to use. [default: the setting]")
+@option("--namespace", "-n", metavar="NAME", help="Namespace to use. [default: shared]")
 @option("--seconds", metavar="N", help="End after N seconds, whatever happens. [default: 0.9]")
-def hook(event: str, host: str, capture: bool, namespace: str | None, seconds: str | None) -> None:
+def hook(event: str, host: str | None, capture: bool, namespace: str | None, seconds: str | None) -> None:
     """Serve an event of an agent's host.
 
     EVENT is session-start, user-prompt, stop, pre-compact or session-end. The host starts this with the event as JSON
     on standard input; memory connect configures it. Whatever fails, it prints nothing and exits 0; memory doctor tells
     why.
     """
-    given = [event, "--host", host, *(["--capture"] if capture else [])]
+    given = [event, *(["--host", host] if host else []), *(["--capture"] if capture else [])]
     given += ["--namespace", namespace] if namespace else []
     hooks.main(given + (["--seconds", seconds] if seconds else []))
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, epilog="memory capture flush\nmemory capture status")
 def capture() -> None:
     """Store what hooks captured, or show what waits."""
 
@@ -63,7 +63,7 @@ def flush(config: "Config", quiet: bool) -> int:
 @capture.command("status", epilog="memory capture status")
 @with_settings(format_option)
 def status(config: "Config") -> None:
-    """Show whether memory is on here, what waits, and when each hook last ran."""
+    """Show what waits, and when each hook last ran."""
     from memories.skins.capture.health import hooks as seen
 
     home = str(config.home)
@@ -84,7 +84,7 @@ def status(config: "Config") -> None:
 @option("--all", "everywhere", is_flag=True, help="For every project.")
 @with_settings(format_option)
 def off(config: "Config", this_session: bool, everywhere: bool) -> None:
-    """Switch hooks off: nothing is recalled by itself, nothing is captured.
+    """Switch hooks off: nothing is recalled or captured by itself.
 
     For this project, unless an option says otherwise. Commands and tools that an agent calls go on working. A file
     .memories-off in a folder, or MEMORY_OFF=1 in the environment, does the same.
