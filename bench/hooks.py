@@ -21,7 +21,7 @@ _APPENDING = ("stop", "pre-compact", "session-end")
 _BAR = 3.0  # times `python -c pass`, for events that only append
 _LATEST_MS = 1_000.0  # that an agent is ever held up
 _PROMPT = "which library parses command line options?"
-_SECONDS = "0.9"
+_SECONDS = "0.85"
 
 
 @dataclass(frozen=True, slots=True)

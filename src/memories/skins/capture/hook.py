@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 EVENTS = ("session-start", "user-prompt", "stop", "pre-compact", "session-end")
 HOSTS = ("claude-code", "codex", "gemini", "opencode")
-SECONDS, MOST_SECONDS = 0.9, 30.0  # from the start of the process
+SECONDS, MOST_SECONDS = 0.85, 30.0  # from the start of the process
 _LEAST_SECONDS = 0.05
 _TOLD = 3  # the exit code of a child that failed and said why itself
 _children: "list[int]" = []
-_REPORT_SECONDS = 0.1  # that the line in the log may take
+_REPORT_SECONDS = 0.05  # that the line in the log may take
 
 
 class Refused(Exception):

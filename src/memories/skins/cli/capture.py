@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @option("--host", metavar="HOST", help=f"Program that runs the hook: {', '.join(hooks.HOSTS)}.")
 @option("--capture", is_flag=True, help="Also capture what is said; memories wait for review.")
 @option("--namespace", "-n", metavar="NAME", help="Namespace to use. [default: shared]")
-@option("--seconds", metavar="N", help="End after N seconds, whatever happens. [default: 0.9]")
+@option("--seconds", metavar="N", help="End after N seconds, whatever happens. [default: 0.85]")
 def hook(event: str, host: str | None, capture: bool, namespace: str | None, seconds: str | None) -> None:
     """Serve an event of an agent's host.
 
