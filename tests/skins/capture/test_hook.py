@@ -43,6 +43,10 @@ def start(*arguments: str, **streams: object) -> "subprocess.Popen[bytes]":
 def test_wrong_arguments_are_a_line_in_the_log(arguments: list[str], home: Path) -> None:
     done = subprocess.run([*HOOK, *arguments], input=b"{}", capture_output=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    until = time.monotonic() + 60
+    while not (home / "hooks.log").exists():  # it may be written after the hook has ended
+        assert time.monotonic() < until
+        time.sleep(0.05)
     assert (home / "hooks.log").read_text().count("\n") == 1
 
 
@@ -140,6 +144,10 @@ def test_a_standard_input_that_never_ends(home: Path) -> None:
     [child] = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
     assert running.wait(timeout=300) == 0
     assert running.communicate(timeout=300) == (b"", b"")
+    until = time.monotonic() + 60
+    while not (home / "hooks.log").exists():  # it may be written after the hook has ended
+        assert time.monotonic() < until
+        time.sleep(0.05)
     assert "not done in time" in (home / "hooks.log").read_text()
     [stamp] = stamps.known(str(home))
     assert (stamp.host, stamp.event, stamp.runs, stamp.failures) == ("codex", "stop", 1, 1)

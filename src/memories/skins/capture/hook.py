@@ -21,7 +21,8 @@ SECONDS, MOST_SECONDS = 0.85, 30.0  # from the start of the process
 _LEAST_SECONDS = 0.05
 _TOLD = 3  # the exit code of a child that failed and said why itself
 _children: "list[int]" = []
-_REPORT_SECONDS = 0.05  # that the line in the log may take
+_REPORT_SECONDS = 0.05  # that an agent waits for the line in the log
+_MOST_REPORT_SECONDS = 5.0  # that the line may take
 
 
 class Refused(Exception):
@@ -78,11 +79,11 @@ def _run(arguments: "Sequence[str]") -> None:
         seconds = _seconds(given.seconds)
     except (Refused, ValueError) as exc:
         why = str(exc)
-        _in_child(lambda: _tell(None, why), SECONDS)
+        _in_child(lambda: _tell(None, why), SECONDS, ends=False)
         return
     answer, why = _in_child(lambda: _answer(given), max(_LEAST_SECONDS, began + seconds - time.monotonic()))
     if why:
-        _in_child(lambda: _tell(given, why), _REPORT_SECONDS)
+        _in_child(lambda: _tell(given, why), _REPORT_SECONDS, ends=False)
     if answer:
         if hasattr(signal, "setitimer"):  # a host that reads nothing keeps nobody waiting
             signal.signal(signal.SIGALRM, _stop)
@@ -122,15 +123,21 @@ def _tell(given: "Asked | None", why: str) -> bytes:
     return b""
 
 
-def _in_child(work: "Callable[[], bytes]", seconds: float) -> tuple[bytes, str]:
-    """Do something in a process of its own; return its answer, or why there is none and nobody has told yet."""
+def _in_child(work: "Callable[[], bytes]", seconds: float, *, ends: bool = True) -> tuple[bytes, str]:
+    """Do something in a process of its own; return its answer, or why there is none and nobody has told yet.
+
+    Args:
+        work: What is done.
+        seconds: How long it is waited for.
+        ends: End what takes longer; else it goes on for a moment, without the agent.
+    """
     if not hasattr(os, "fork"):
         return _in_time(work, seconds)
     until = time.monotonic() + seconds
     source, target = os.pipe()
     child = os.fork()
     if not child:
-        _work(work, target, seconds)
+        _work(work, target, seconds if ends else seconds + _MOST_REPORT_SECONDS)
     _children.append(child)
     os.close(target)
     parts: list[bytes] = []
@@ -141,7 +148,8 @@ def _in_child(work: "Callable[[], bytes]", seconds: float) -> tuple[bytes, str]:
             _children.remove(child)
             return (b"".join(parts), "") if code == 0 else (b"", "" if code == _TOLD else f"it ended with {code}")
         parts.append(part)
-    os.kill(child, signal.SIGKILL)
+    if ends:
+        os.kill(child, signal.SIGKILL)
     return b"", "it was not done in time"
 
 
@@ -150,9 +158,12 @@ def _work(work: "Callable[[], bytes]", target: int, seconds: float) -> None:
     code = _TOLD
     try:
         _children.clear()
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in (1, 2):  # a host waits until nobody can write to it any more; and nobody else should
+            os.dup2(null, number)
         if hasattr(signal, "setitimer"):  # should the parent be killed: the kernel then ends us, whatever we wait for
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, seconds + _REPORT_SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)
         answer = work()
         while answer:
             answer = answer[os.write(target, answer) :]
