@@ -30,6 +30,8 @@ COMMANDS = {
     "on": ("capture", "Agents", "Switch hooks on again, where memory off switched them off."),
     "chat": ("serve", "Agents", "Talk to an agent that remembers you."),
     "serve": ("serve", "Agents", "Make the command fast, and serve programs over HTTP."),
+    "connect": ("connect", "Agents", "Plug the memory into agents: their MCP server and hooks."),
+    "disconnect": ("connect", "Agents", "Take the memory out of agents again."),
     "mcp": ("serve", "Agents", "Serve an agent over MCP, on standard input and output."),
     "status": ("status", "Store and settings", "Check that the store works, and show what it holds."),
     "namespaces": ("identities", "Store and settings", "List the namespaces and how much is in each."),

@@ -138,6 +138,21 @@ def look_around(config: "Config", found: "Examined") -> None:
         setting.name: config.sources[setting.name] for setting in SETTINGS if config.sources[setting.name] != "default"
     }
     _look_for_program(found)
+    _look_at_hosts(found)
+
+
+def _look_at_hosts(found: "Examined") -> None:
+    """Look which agents are connected, and whether what they start is there."""
+    import os
+
+    from memories.config import registers
+    from memories.skins.connect.connect import Connector
+    from memories.skins.connect.hosts import Where
+    from memories.skins.connect.status import connections, problem
+
+    every = connections(Connector(Where(Path.home(), os.environ), registers()), None)
+    found.facts["connected"] = sorted(f"{each.host} in {each.root}" if each.root else each.host for each in every)
+    found.findings.extend(Finding(*problem(each)) for each in every if each.problem)
 
 
 def _look_at_model(embedder: str, found: "Examined") -> None:
