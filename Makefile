@@ -13,7 +13,7 @@ SIZE ?= 1
 ONLY ?= test
 MINUTES ?= 60
 
-.PHONY: help demo test test-warm test-slow torture soak check lint types architecture bench lock sbom clean
+.PHONY: help demo test test-warm test-slow torture soak check lint types architecture bench lock plugins sbom clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,6 +57,9 @@ lock: $(VENV)/.dev  ## choose the newest versions of everything that is installe
 	$(COMPILE) --upgrade --all-extras --output-file requirements.lock
 	$(COMPILE) --constraints requirements.lock --output-file requirements-core.lock
 	$(MAKE) sbom
+
+plugins:  ## give the plugins the version of the package, and what they share
+	$(PYTHON) tools/plugins.py
 
 sbom: $(VENV)/.dev  ## list what the program is made of (CycloneDX)
 	$(BIN)/python tools/sbom.py sbom.cdx.json

@@ -111,6 +111,29 @@ def test_each_host_gets_a_server_that_starts_and_loses_it_again(host: str, memor
     assert everything(user) == before
 
 
+SHAPES: dict[str, tuple[str, Any]] = {
+    "claude-code": ("mcpServers", {"type": "stdio", "command": str(PROGRAM), "args": ["mcp"]}),
+    "codex": ("mcp_servers", {"command": str(PROGRAM), "args": ["mcp"], "startup_timeout_sec": 20}),
+    "gemini": ("mcpServers", {"command": str(PROGRAM), "args": ["mcp"]}),
+    "opencode": ("mcp", {"type": "local", "command": [str(PROGRAM), "mcp"], "enabled": True, "timeout": 15_000}),
+    "cursor": ("mcpServers", {"command": str(PROGRAM), "args": ["mcp"]}),
+    "vscode": ("servers", {"type": "stdio", "command": str(PROGRAM), "args": ["mcp"]}),
+    "claude-desktop": ("mcpServers", {"command": str(PROGRAM), "args": ["mcp"]}),
+    "windsurf": ("mcpServers", {"command": str(PROGRAM), "args": ["mcp"]}),
+    "zed": ("context_servers", {"command": str(PROGRAM), "args": ["mcp"]}),
+}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_entries_have_the_form_that_the_host_documents(host: str, memory: Command, user: Path) -> None:
+    memory("connect", host)
+    name, entry = SHAPES[host]
+    assert HOSTS[host].servers == (name,)
+    assert entry_of(user, host) == entry
+    memory("connect", host, env={"MEMORY_HOME": "/x"})
+    assert entry_of(user, host) == entry | {"environment" if host == "opencode" else "env": {"MEMORY_HOME": "/x"}}
+
+
 @pytest.mark.parametrize("host", HOSTS)
 def test_an_empty_home_is_empty_again(host: str, memory: Command, user: Path) -> None:
     answer = memory("connect", host, "--capture").json["connected"][0]

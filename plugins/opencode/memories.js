@@ -1,0 +1,116 @@
+const COMMAND = ["memory"]
+const CAPTURE = /^(1|true|yes|on)$/.test(process.env.MEMORY_CAPTURE ?? "")
+const OPTIONS = CAPTURE ? ["--capture"] : []
+
+// Gives opencode the memory: what is known at the start of a session, what belongs to each message, and, with CAPTURE,
+// what was said is kept. It fails open: without the command, or when that is slow, opencode goes on as if it were not there.
+import { spawn } from "node:child_process"
+
+const DEADLINE = { "session-start": 10_000, "user-prompt": 5_000 } // milliseconds
+const OTHERS = 10_000
+
+/** Runs `memory hook EVENT` with an event on its standard input; gives what it says about it, or "". */
+function hook(event, given) {
+  return new Promise((resolve) => {
+    let said = ""
+    let child
+    try {
+      child = spawn(COMMAND[0], [...COMMAND.slice(1), "hook", event, "--host", "opencode", ...OPTIONS], {
+        stdio: ["pipe", "pipe", "ignore"],
+        windowsHide: true,
+      })
+    } catch {
+      return resolve("")
+    }
+    const timer = setTimeout(() => {
+      child.kill()
+      resolve("")
+    }, DEADLINE[event] ?? OTHERS)
+    const end = (text) => {
+      clearTimeout(timer)
+      resolve(text)
+    }
+    child.on("error", () => end(""))
+    child.stdin.on("error", () => {})
+    child.stdout.setEncoding("utf8")
+    child.stdout.on("data", (text) => (said += text))
+    child.on("close", () => end(context(said)))
+    child.stdin.end(JSON.stringify({ hook_event_name: event, ...given }))
+  })
+}
+
+/** Takes the context out of what a hook printed. */
+function context(said) {
+  try {
+    return JSON.parse(said).hookSpecificOutput?.additionalContext ?? ""
+  } catch {
+    return ""
+  }
+}
+
+function textOf(parts) {
+  return parts
+    .filter((part) => part.type === "text" && !part.synthetic)
+    .map((part) => part.text)
+    .join("\n")
+}
+
+export const MemoriesPlugin = async ({ client, directory }) => {
+  const sessions = new Map() // by id: what is known at its start, what belongs to its last message, and that message
+
+  const about = (id) => ({ session_id: id, cwd: directory })
+
+  async function session(id) {
+    if (!sessions.has(id)) {
+      const known = hook("session-start", { ...about(id), source: "startup" })
+      sessions.set(id, { known, recalled: "", prompt: "" })
+    }
+    return sessions.get(id)
+  }
+
+  async function lastAnswer(id) {
+    try {
+      const { data } = await client.session.messages({ path: { id } })
+      const answers = (data ?? []).filter((each) => each.info.role === "assistant")
+      const last = answers.at(-1)
+      return last ? { text: textOf(last.parts), id: last.info.id } : { text: "", id: "" }
+    } catch {
+      return { text: "", id: "" }
+    }
+  }
+
+  return {
+    "chat.message": async (input, output) => {
+      const here = await session(input.sessionID)
+      here.prompt = textOf(output.parts)
+      const given = { ...about(input.sessionID), prompt: here.prompt, turn_id: output.message?.id }
+      ;[here.recalled] = await Promise.all([hook("user-prompt", given), here.known])
+    },
+    "experimental.chat.system.transform": async (input, output) => {
+      const here = input.sessionID && sessions.get(input.sessionID)
+      if (!here) return
+      for (const text of [await here.known, here.recalled]) if (text) output.system.push(text)
+    },
+    "experimental.session.compacting": async (input) => {
+      if (CAPTURE) await hook("pre-compact", { ...about(input.sessionID), trigger: "auto" })
+    },
+    event: async ({ event }) => {
+      const id = event.properties?.sessionID ?? event.properties?.info?.id
+      const here = id && sessions.get(id)
+      if (!here) return
+      if (event.type === "session.compacted") {
+        here.known = hook("session-start", { ...about(id), source: "compact" })
+      } else if (event.type === "session.deleted") {
+        sessions.delete(id)
+        if (CAPTURE) await hook("session-end", { ...about(id), reason: "other" })
+      } else if (event.type === "session.idle" && CAPTURE) {
+        const answer = await lastAnswer(id)
+        const given = { prompt: here.prompt, last_assistant_message: answer.text, turn_id: answer.id }
+        await hook("stop", { ...about(id), ...given })
+      }
+    },
+    dispose: async () => {
+      if (CAPTURE) await Promise.all([...sessions.keys()].map((id) => hook("session-end", { ...about(id), reason: "exit" })))
+    },
+  }
+}

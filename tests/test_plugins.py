@@ -1,0 +1,164 @@
+"""The plugins for agents: one version, one text, and no failure where the command is missing."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import memories
+from memories.skins.connect.hosts import HOSTS
+
+ROOT = Path(__file__).parent.parent
+PLUGINS = ROOT / "plugins"
+CLAUDE, GEMINI, OPENCODE = PLUGINS / "memories", PLUGINS / "gemini", PLUGINS / "opencode"
+HOOK = CLAUDE / "hooks" / "memory-hook.sh"
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def tool() -> Any:
+    spec = importlib.util.spec_from_file_location("plugins_tool", ROOT / "tools" / "plugins.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_plugin_has_the_version_of_the_package() -> None:
+    market = json.loads((ROOT / ".claude-plugin" / "marketplace.json").read_text())
+    manifests = (CLAUDE / ".claude-plugin" / "plugin.json", GEMINI / "gemini-extension.json", OPENCODE / "package.json")
+    versions = [json.loads(file.read_text())["version"] for file in manifests]
+    assert {*versions, *(each["version"] for each in market["plugins"])} == {memories.__version__}
+
+
+def test_what_is_made_from_one_source_is_up_to_date() -> None:
+    """If not, run: make plugins."""
+    assert [str(file) for file, text in tool().wanted().items() if file.read_text() != text] == []
+
+
+def test_a_new_version_reaches_every_plugin() -> None:
+    texts = tool().wanted()
+    assert {str(ROOT / name) for name in tool().VERSIONED} <= set(map(str, texts))
+    assert all(f'"version": "{memories.__version__}"' in texts[ROOT / name] for name in tool().VERSIONED)
+
+
+def test_the_marketplace_leads_to_the_plugin() -> None:
+    [entry] = json.loads((ROOT / ".claude-plugin" / "marketplace.json").read_text())["plugins"]
+    manifest = json.loads((ROOT / entry["source"] / ".claude-plugin" / "plugin.json").read_text())
+    assert manifest["name"] == entry["name"]
+    assert len((CLAUDE / "README.md").read_text().split()) >= 40
+
+
+@pytest.mark.parametrize(
+    ("host", "folder", "variable"), [("claude-code", CLAUDE, "CLAUDE_PLUGIN_ROOT"), ("gemini", GEMINI, "extensionPath")]
+)
+def test_hooks_are_those_of_the_host(host: str, folder: Path, variable: str) -> None:
+    hooks = json.loads((folder / "hooks" / "hooks.json").read_text())["hooks"]
+    expected = {each.name: (event, each.timeout) for event, each in HOSTS[host].hooks.items()}
+    assert set(hooks) == set(expected)
+    for name, [group] in hooks.items():
+        [handler] = group["hooks"]
+        assert set(handler) == {"type", "command", "timeout"}  # Codex ignores or refuses all others
+        found = re.fullmatch(rf'sh "\$\{{{variable}\}}/hooks/memory-hook.sh" (\S+)( gemini)?', handler["command"])
+        assert found is not None
+        assert (found[1], handler["timeout"]) == expected[name]
+        assert (found[2] is not None) == (host == "gemini")
+
+
+@pytest.fixture
+def hook(tmp_path: Path) -> Run:
+    """Run the script of the hooks; where `memory` is given, it is the text of that command."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sh", "cat", "mkdir"):
+        (programs / name).symlink_to(shutil.which(name) or "")
+
+    def run(*arguments: str, memory: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+        if memory is not None:
+            (programs / "memory").write_text(f"#!/bin/sh\n{memory}\n")
+            (programs / "memory").chmod(0o700)
+        environment = {"PATH": str(programs), "HOME": str(tmp_path), **variables}
+        return subprocess.run(
+            ["sh", str(HOOK), *arguments],
+            env=environment,
+            input="{}" * 100_000,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("event", ["session-start", "user-prompt", "stop", "pre-compact", "session-end"])
+def test_without_the_command_a_hook_does_nothing_and_says_so_once(event: str, hook: Run, tmp_path: Path) -> None:
+    data = {"CLAUDE_PLUGIN_DATA": str(tmp_path / "data")}
+    first, second = hook(event, **data), hook(event, **data)
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert (first.stderr, second.stderr, second.stdout) == ("", "", "")
+    if event == "session-start":
+        assert "README" in json.loads(first.stdout)["systemMessage"]
+    else:
+        assert first.stdout == ""
+
+
+def test_a_hint_that_can_not_be_remembered_stops_nothing(hook: Run) -> None:
+    done = hook("session-start", CLAUDE_PLUGIN_DATA="/proc/nowhere")
+    assert done.returncode == 0
+    assert "systemMessage" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "expected"),
+    [
+        (["session-start"], {}, "hook session-start --host claude-code"),
+        (["session-start"], {"PLUGIN_ROOT": "/x", "CLAUDE_PLUGIN_ROOT": "/x"}, "hook session-start --host codex"),
+        (["user-prompt", "gemini"], {"PLUGIN_ROOT": "/x"}, "hook user-prompt --host gemini"),
+        (["stop"], {}, ""),
+        (["session-end"], {"CLAUDE_PLUGIN_OPTION_CAPTURE": "false", "MEMORY_CAPTURE": "1"}, ""),
+        (["stop"], {"CLAUDE_PLUGIN_OPTION_CAPTURE": "true"}, "hook stop --host claude-code --capture"),
+        (["stop", "gemini"], {"MEMORY_CAPTURE": "true"}, "hook stop --host gemini --capture"),
+        (["user-prompt"], {"CLAUDE_PLUGIN_OPTION_NAMESPACE": "a b"}, "hook user-prompt --host claude-code -n a b"),
+    ],
+)
+def test_a_hook_runs_the_command(arguments: list[str], variables: Mapping[str, str], expected: str, hook: Run) -> None:
+    done = hook(*arguments, memory='cat >/dev/null; echo "$*"', **variables)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, expected, "")
+
+
+def test_a_command_that_fails_fails_no_agent(hook: Run) -> None:
+    done = hook("user-prompt", memory="cat >/dev/null; echo no such command >&2; exit 2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.parametrize("command", ["nothing-of-this-name", "failing", "silent", "noise"])
+def test_the_plugin_of_opencode_goes_on_without_the_command(command: str, tmp_path: Path) -> None:
+    for name, text in (("failing", "exit 2"), ("silent", "cat >/dev/null"), ("noise", "echo '{nothing'")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o700)
+    body = (ROOT / "src" / "memories" / "skins" / "connect" / "opencode.js").read_text()
+    program = tmp_path / command if (tmp_path / command).exists() else command
+    head = f"const COMMAND = [{json.dumps(str(program))}]\nconst OPTIONS = []\nconst CAPTURE = true\n"
+    script = """
+const hooks = await MemoriesPlugin({ client: {}, directory: "/" })
+const system = []
+await hooks["chat.message"]({ sessionID: "s" }, { message: {}, parts: [{ type: "text", text: "hello" }] })
+await hooks["experimental.chat.system.transform"]({ sessionID: "s" }, { system })
+await hooks.event({ event: { type: "session.idle", properties: { sessionID: "s" } } })
+await hooks.dispose()
+console.log(JSON.stringify(system))
+"""
+    (tmp_path / "try.mjs").write_text(head + body + script)
+    done = subprocess.run(
+        ["node", str(tmp_path / "try.mjs")], capture_output=True, text=True, timeout=120, env=dict(os.environ)
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
