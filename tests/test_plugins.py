@@ -16,8 +16,11 @@ import memories
 from memories.skins.connect.hosts import HOSTS
 
 ROOT = Path(__file__).parent.parent
-PLUGINS = ROOT / "plugins"
-CLAUDE, GEMINI, OPENCODE = PLUGINS / "memories", PLUGINS / "gemini", PLUGINS / "opencode"
+CLAUDE, GEMINI, OPENCODE = (
+    ROOT / "plugins" / "memories",
+    ROOT / "extensions" / "gemini",
+    ROOT / "extensions" / "opencode",
+)
 HOOK = CLAUDE / "hooks" / "memory-hook.sh"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

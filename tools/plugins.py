@@ -9,12 +9,12 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PLUGINS = ROOT / "plugins"
+CLAUDE, EXTENSIONS = ROOT / "plugins" / "memories", ROOT / "extensions"
 VERSIONED = (
     ".claude-plugin/marketplace.json",
     "plugins/memories/.claude-plugin/plugin.json",
-    "plugins/gemini/gemini-extension.json",
-    "plugins/opencode/package.json",
+    "extensions/gemini/gemini-extension.json",
+    "extensions/opencode/package.json",
 )
 SHARED = ("hooks/memory-hook.sh", "skills/recall/SKILL.md")  # of the Claude plugin, in the Gemini extension too
 _OPENCODE = """\
@@ -33,9 +33,9 @@ def wanted() -> dict[Path, str]:
         text = (ROOT / name).read_text()
         texts[ROOT / name] = re.sub(r'("version": )"[^"]*"', rf"\1{json.dumps(version)}", text)
     for name in SHARED:
-        texts[PLUGINS / "gemini" / name] = (PLUGINS / "memories" / name).read_text()
+        texts[EXTENSIONS / "gemini" / name] = (CLAUDE / name).read_text()
     body = (ROOT / "src" / "memories" / "skins" / "connect" / "opencode.js").read_text()
-    texts[PLUGINS / "opencode" / "memories.js"] = _OPENCODE + body
+    texts[EXTENSIONS / "opencode" / "memories.js"] = _OPENCODE + body
     return texts
 
 

@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents import program_of, texts
 from fake_model import FakeModel, serving
 
 from memories import Memories, TurnDraft
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm")]
 
-CLIENTS = (
-    *("@anthropic-ai/claude-code@2.1.329", "@openai/codex@0.169.0", "opencode-ai@1.18.33"),
-    "@google/gemini-cli@0.61.0",
-)
 MEMORY = [sys.executable, "-m", "memories", "mcp"]
 FACT = "We release on Tuesdays at 09:30"
 # What each of these would be in a prompt, if it were there as it stands.
@@ -55,14 +52,6 @@ default_tools_approval_mode = "approve"
 """
 
 
-@pytest.fixture(scope="module")
-def clients(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the installed clients."""
-    folder = tmp_path_factory.mktemp("clients")
-    subprocess.run(["npm", "install", "--no-audit", "--no-fund", *CLIENTS], cwd=folder, check=True, timeout=500)
-    return folder / "node_modules"
-
-
 @pytest.fixture
 def model() -> Iterator[tuple[FakeModel, str]]:
     fake = FakeModel("search_memories", {"query": "when do we release?"})
@@ -91,18 +80,6 @@ def run(command: list[str], place: Path, **more: str) -> None:
     assert done.returncode == 0, done.stderr.decode() + done.stdout.decode()
 
 
-def program(clients: Path, pattern: str) -> str:
-    return str(next(found for found in sorted(clients.glob(pattern)) if found.is_file()))
-
-
-def texts(given: Any) -> Iterator[str]:
-    """Yield every text in a JSON value."""
-    if isinstance(given, str):
-        yield given
-    for inner in given.values() if isinstance(given, dict) else given if isinstance(given, list) else ():
-        yield from texts(inner)
-
-
 def heard(model: FakeModel) -> None:
     """The model was told how to use the memory, offered its tools, and given what they found, fenced and escaped."""
     said = list(texts(model.requests[-1]))
@@ -125,7 +102,7 @@ def test_claude_code(clients: Path, model: tuple[FakeModel, str], place: Path) -
     file.write_text(json.dumps({"mcpServers": {"memories": server}}))
     run(
         [
-            program(clients, "@anthropic-ai/claude-code-*/claude"),
+            program_of(clients, "@anthropic-ai/claude-code-*/claude"),
             *("-p", "when do we release?", "--mcp-config", str(file), "--strict-mcp-config"),
             *("--allowedTools", "mcp__memories"),
         ],
@@ -143,7 +120,7 @@ def test_codex(clients: Path, model: tuple[FakeModel, str], place: Path) -> None
     (place / ".codex").mkdir()
     settings: dict[str, Any] = {"url": url, "work": place / "work", "home": place, "command": MEMORY[0]}
     (place / ".codex" / "config.toml").write_text(CODEX.format(**settings, arguments=json.dumps(MEMORY[1:])))
-    codex = program(clients, "@openai/codex-*/**/codex")
+    codex = program_of(clients, "@openai/codex-*/**/codex")
     run([codex, "exec", "--json", "--skip-git-repo-check", "when do we release?"], place, FAKE_KEY="x")
     heard(fake)
 
@@ -170,7 +147,7 @@ def test_opencode(clients: Path, model: tuple[FakeModel, str], place: Path) -> N
         "mcp": {"memories": {**server, "enabled": True}},
     }
     (place / "work" / "opencode.json").write_text(json.dumps(settings))
-    opencode = program(clients, "opencode-linux-x64/bin/opencode")
+    opencode = program_of(clients, "opencode-linux-x64/bin/opencode")
     run([opencode, "run", "when do we release?", "--format", "json"], place)
     heard(fake)
 
@@ -186,7 +163,7 @@ def test_gemini_cli(clients: Path, model: tuple[FakeModel, str], place: Path) ->
     }
     (place / ".gemini").mkdir()
     (place / ".gemini" / "settings.json").write_text(json.dumps(settings))
-    gemini = program(clients, "@google/gemini-cli/bundle/gemini.js")
+    gemini = program_of(clients, "@google/gemini-cli/bundle/gemini.js")
     run(
         ["node", gemini, "-p", "when do we release?", "-m", "fake-model"],
         place,

@@ -500,6 +500,39 @@ def test_doctor_names_commands_that_are_gone(
     assert memory("connect", "--status").code == 1
 
 
+@pytest.mark.parametrize(
+    ("host", "file", "on", "off"),
+    [
+        (
+            "claude-code", ".claude/settings.json",
+            '{"enabledPlugins": {"memories@memories": true}}', '{"enabledPlugins": {"memories@memories": false}}',
+        ),
+        (
+            "codex", ".codex/config.toml",
+            '[plugins."memories@memories"]\nenabled = true\n', '[plugins."memories@memories"]\nenabled = false\n',
+        ),
+        ("gemini", ".gemini/extensions/memories/gemini-extension.json", "{}", None),
+    ],
+)  # fmt: skip
+def test_a_plugin_beside_it_is_told(
+    host: str, file: str, on: str, off: str | None, memory: Command, user: Path
+) -> None:
+    (user / file).parent.mkdir(parents=True)
+    (user / file).write_text(on)
+    assert any("run twice" in note for note in memory("connect", host).json["connected"][0]["notes"])
+    if off is not None:
+        (user / file).write_text(off)
+        assert not any("run twice" in note for note in memory("connect", host).json["connected"][0]["notes"])
+
+
+def test_the_store_that_is_set_is_carried_but_no_password(memory: Command, user: Path, folder: Path) -> None:
+    memory("connect", "gemini", env={"MEMORY_STORE": "sqlite:///here.db"})
+    assert entry_of(user, "gemini")["env"] == {"MEMORY_STORE": f"sqlite:///{folder}/here.db"}
+    memory("disconnect", "gemini")
+    memory("connect", "gemini", env={"MEMORY_STORE": "postgresql://ann:swordfish@db/memories"})
+    assert "env" not in entry_of(user, "gemini")
+
+
 def test_the_list_tells_what_is_here(memory: Command, user: Path) -> None:
     (user / ".gemini").mkdir()
     rows = {row["host"]: row for row in memory("connect", env={"PATH": "/nowhere"}).json["hosts"]}

@@ -15,7 +15,7 @@ from memories.skins.connect.connect import SCOPES, Asked, Change, Connector, wan
 from memories.skins.connect.hosts import HOSTS, Host, Where
 from memories.skins.connect.program import Program, bare
 from memories.skins.connect.program import installed as program_of
-from memories.skins.connect.status import Connection, connections, installed
+from memories.skins.connect.status import Connection, connections, has_plugin, installed
 
 if TYPE_CHECKING:
     from memories.settings import Config
@@ -26,10 +26,8 @@ _scope_option = option(
     "--scope", metavar="SCOPE", values=SCOPES,
     help="For you in all projects (user), or for all who clone this one (project). [default: user]",
 )  # fmt: skip
-_dry_run_option = option("--dry-run", is_flag=True, help="Change nothing, only show what would change.")
-# Settings that say where memories are. Hosts start their servers without most of the environment.
 _LINE = 400  # characters of a line in a diff: some hosts write whole files on one
-_CARRIED = {"home": "MEMORY_HOME", "store": "MEMORY_STORE"}
+_dry_run_option = option("--dry-run", is_flag=True, help="Change nothing, only show what would change.")
 
 
 @command(
@@ -120,13 +118,19 @@ def _environment(config: "Config", asked: Asked) -> dict[str, str]:
     if asked.scope == "project":
         return {}
     from memories.config import without_password
+    from memories.stores import local_path
 
-    given = {variable: str(getattr(config, name)) for name, variable in _CARRIED.items() if _is_here(config, name)}
-    return {variable: value for variable, value in given.items() if without_password(value) == value}
+    given = {}
+    if _is_here(config, "home"):
+        given["MEMORY_HOME"] = os.path.abspath(config.home)  # noqa: PTH100 - hosts start it in other folders
+    if _is_here(config, "store") and without_password(config.store) == config.store:
+        path = local_path(config.store)
+        given["MEMORY_STORE"] = config.store if path is None else f"{config.store.partition(':')[0]}:///{path}"
+    return given
 
 
 def _is_here(config: "Config", name: str) -> bool:
-    return config.sources[name] == "environment" and _CARRIED[name] in os.environ
+    return config.sources[name] == "environment" and f"MEMORY_{name.upper()}" in os.environ
 
 
 def _connected(
@@ -170,6 +174,11 @@ def _notes(connector: Connector, asked: Asked, program: Program, *, changed: boo
     notes = [] if changed else [f"{host.title} is connected already; nothing to change."]
     if not installed(host, connector.where):
         notes.append(f"{host.title} was not found here; it reads these files once it is installed.")
+    if has_plugin(connector, asked.host):
+        notes.append(
+            f"The plugin memories is switched on in {host.title}, too, so hooks run twice; use one of the two: remove "
+            f"the plugin, or run memory disconnect {asked.host}."
+        )
     if program.doubt and changed:
         notes.append(f"{program.doubt[:1].upper()}{program.doubt[1:]}.")
     if asked.scope == "project":

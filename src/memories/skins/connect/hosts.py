@@ -166,6 +166,11 @@ _CLAUDE_HOOKS = {
     "session-end": Hook("SessionEnd", 3),  # Codex gives no more
 }
 
+_CURSOR = (
+    "Cursor runs the hooks of Claude Code, so it gets none of its own: for recall, run memory connect claude-code and "
+    "include third-party configurations in the settings of Cursor."
+)
+
 HOSTS: Mapping[str, Host] = {
     "claude-code": Host(
         "Claude Code",
@@ -219,6 +224,7 @@ HOSTS: Mapping[str, Host] = {
         lambda root: _cursor(root / ".cursor"),
         comments=True,
         flat=True,
+        notes=(_CURSOR,),
     ),
     "vscode": Host(
         "VS Code",

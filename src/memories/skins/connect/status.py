@@ -99,6 +99,31 @@ def _commands_of(plugin: str) -> list[list[str]]:
     return [[*command, "hook", event, "--host", "opencode", *options] for event in events]
 
 
+def has_plugin(connector: Connector, host: str) -> bool:
+    """Return whether the plugin or extension of ours is switched on in a host, whose hooks it brings.
+
+    Raises:
+        InvalidInput: A file is broken or can't be read.
+    """
+    asked = Asked(host, "user", Path())
+    found = connector.files(asked)
+    plugins: Any = None
+    if host == "gemini":
+        return (found.server.parent / "extensions" / SERVER).is_dir()
+    if host == "claude-code" and found.hooks is not None:
+        text, _ = files.decoded(connector.read(found.hooks, asked), found.hooks)
+        plugins = opened(HOSTS[host], text, str(found.hooks)).get(("enabledPlugins",))
+    if host == "codex":
+        text, _ = files.decoded(connector.read(found.server, asked), found.server)
+        plugins = toml.read(text).get("plugins")
+    every = plugins.items() if isinstance(plugins, Mapping) else ()
+    return any(name.startswith(f"{SERVER}@") and _is_on(value) for name, value in every)
+
+
+def _is_on(value: Any) -> bool:
+    return value.get("enabled", True) is not False if isinstance(value, Mapping) else value is True
+
+
 class Connection(NamedTuple):
     """A host that is connected in a scope, or may be.
 

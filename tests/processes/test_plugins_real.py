@@ -1,0 +1,66 @@
+"""The plugins in the agents that they are for: they are accepted, and recall."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agents import AGENTS, command_of, program_of, run, texts
+from fake_model import FakeModel, serving
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm")]
+
+ROOT = Path(__file__).parents[2]
+MEMORY = Path(sys.executable).with_name("memory")
+FACT = "The release train leaves on Tuesdays at 09:30"
+# A busy machine needs longer than a hook has.
+PATIENT = (
+    '#!/bin/sh\nif [ "$1" = hook ]; then shift; exec "{memory}" hook "$@" --seconds 25; fi\nexec "{memory}" "$@"\n'
+)
+INSTALL = {
+    "claude-code": (
+        ("plugin", "validate", f"{ROOT}/plugins/memories", "--strict"),
+        ("plugin", "validate", str(ROOT), "--strict"),
+        ("plugin", "marketplace", "add", "{market}"),
+        ("plugin", "install", "memories@memories"),
+    ),
+    "codex": (("plugin", "marketplace", "add", "{market}"), ("plugin", "add", "memories@memories")),
+    "gemini": (
+        ("extensions", "validate", f"{ROOT}/extensions/gemini"),
+        ("extensions", "install", f"{ROOT}/extensions/gemini", "--consent", "--skip-settings"),
+    ),
+}
+
+
+@pytest.fixture
+def model() -> Iterator[tuple[FakeModel, str]]:
+    fake = FakeModel("/no tool/", {})
+    with serving(fake) as url:
+        yield fake, url
+
+
+@pytest.mark.parametrize("host", INSTALL)
+def test_a_plugin_is_accepted_and_recalls(
+    host: str, clients: Path, model: tuple[FakeModel, str], tmp_path: Path
+) -> None:
+    fake, url = model
+    home, work, programs, market = (tmp_path / name for name in ("agent-home", "agent-work", "bin", "market"))
+    for folder in (home / ".config" / "memories", work, programs):
+        folder.mkdir(parents=True)
+    for name in (".claude-plugin", "plugins"):  # without what else lies in the repository
+        shutil.copytree(ROOT / name, market / name)
+    (home / ".config" / "memories" / "config.toml").write_text('embedder = "none"\n')
+    (programs / "memory").write_text(PATIENT.format(memory=MEMORY))
+    (programs / "memory").chmod(0o700)
+    agent = AGENTS[host]
+    agent.configure(home, work, url)
+    variables = {name: value.format(url=url) for name, value in agent.variables.items()}
+    variables["PATH"] = f"{programs}:{os.environ['PATH']}"
+    run([str(MEMORY), "create", FACT], home, work)
+    for arguments in INSTALL[host]:
+        command = [*agent.before[0], program_of(clients, agent.program)]
+        run([*command, *(each.format(market=market) for each in arguments)], home, work, **variables)
+    run(command_of(agent, clients, "When does the release train leave?"), home, work, **variables)
+    assert any(FACT in text for request in fake.requests for text in texts(request))
