@@ -28,10 +28,12 @@ Command = Callable[..., Any]
 def memory(tmp_path: Path, clean_environment: dict[str, str]) -> Command:
     """Run the command as a process, with the packaged model; return what it prints."""
 
-    def run(*arguments: str, env: Mapping[str, str] | None = None) -> Any:
+    def run(*arguments: str, env: Mapping[str, str] | None = None, stdin: str = "") -> Any:
         environment = clean_environment | {"EMBEDDER": "minilm"} | dict(env or {})
         command = [sys.executable, "-m", "memories", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=900)
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=900
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout) if done.stdout.strip() else None
 
@@ -67,6 +69,18 @@ def test_mvp_natural_language_queries_retrieve_relevant_memories(memory: Command
     assert {"The user prefers PostgreSQL for new projects", "Researched connection pooling with pgbouncer"} <= {*found}
     found = contents(memory("search", "What database should we use for this project?", "-n", "bob", "--limit", "1"))
     assert found == ["The user prefers PostgreSQL for new projects"]
+
+
+def test_mvp_the_scratchpad_provides_recent_context(memory: Command) -> None:
+    """The newest are shown, and begin a session's prompt; what the user pinned stays when newer ones come."""
+    pinned = memory("create", "The user prefers PostgreSQL for new projects", "-n", "bob")["id"]
+    memory("scratchpad", "pin", pinned, "-n", "bob")
+    memory("create", "The migration of the user table is done", "-n", "bob")
+    assert len(memory("scratchpad", "show", "-n", "bob")["results"]) == 2
+    block = memory("prompt", "-n", "bob")["prompt"]
+    assert "**bob**" in block
+    assert "prefers PostgreSQL" in block
+    assert "migration of the user table" in block
 
 
 def test_mvp_opt_in_enablement_works(tmp_path: Path) -> None:
@@ -154,6 +168,18 @@ def test_v1_freshness_decay_and_access_boosting_are_functional() -> None:
         assert names().index(last) < names().index(second)
 
 
+def test_v1_the_capture_hook_works_if_it_was_opted_in(memory: Command, tmp_path: Path) -> None:
+    """What a user says to an agent waits for review, if the hook was installed with --capture; else nothing does."""
+    told = {"session_id": "s1", "cwd": str(tmp_path), "prompt": "Remember that the shop deploys on Tuesdays at noon."}
+    for options, waiting in (((), 0), (("--capture",), 1)):
+        hook = ("hook", "user-prompt", "--host", "claude-code", "-n", "bob", *options)
+        memory(*hook, stdin=json.dumps(told | {"hook_event_name": "UserPromptSubmit"}))
+        memory("capture", "flush")
+        found = contents(memory("list", "--pending", "-n", "bob"))
+        assert len([each for each in found if "Tuesdays at noon" in each]) == waiting
+    assert contents(memory("list", "-n", "bob")) == []  # nobody has accepted it yet
+
+
 def test_v1_context_is_injected_at_session_start() -> None:
     """The first request of a session begins with what the last one stored; the modules' tests run whole sessions."""
     with Memories(namespace="bob") as memories:
@@ -186,6 +212,18 @@ def test_v2_knowledge_is_shared_in_a_namespace_of_its_own(memory: Command) -> No
     alone = memory("search", "mounting modules", "-n", "bob", "--no-shared")
     assert contents(alone) == ["Bob's own notes about mounting"]
     assert "Bob's own notes about mounting" not in contents(memory("search", "mounting", "-n", "alice"))
+
+
+def test_v2_the_use_of_a_memory_can_be_analysed(memory: Command) -> None:
+    """Which memories are read most and never, as `memory stats` tells it."""
+    read = memory("create", "The shop deploys on Tuesdays", "-n", "bob")["id"]
+    unread = memory("create", "Alice likes green tea", "-n", "bob")["id"]
+    memory("get", read, "-n", "bob")
+    memory("get", read, "-n", "bob")
+    told = memory("stats", "-n", "bob")
+    assert [(each["id"], each["access_count"]) for each in told["most_used"]] == [(read, 2)]
+    assert [each["id"] for each in told["never_used"]] == [unread]
+    assert {each["name"]: each["total"] for each in told["operations"]} == {"create": 2, "get": 2}
 
 
 class Letters:

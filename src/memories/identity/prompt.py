@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 MAX_CHARACTERS = 8_000  # that hosts take at once; codex takes no more tokens than that has
-CLIENTS = ("shell", "mcp")
+CLIENTS = ("shell", "mcp", "tool")
 _SHORT_ID = 13  # characters: the time in milliseconds that a UUIDv7 begins with
 _PLAIN = re.compile(r"[^\W_](?:[\w .@/'’+-]*[\w.])?")
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
@@ -69,14 +69,14 @@ def build(memories: "Memories", *, project: str | None, budget: int, client: str
         memories: Whose it is. Its store is opened only if its scratchpad is out of date.
         project: The project that the session works in; None for none.
         budget: How many tokens it may have. Items are left out as a whole; the rest of the block stays.
-        client: How the agent reaches its memory: `shell` or `mcp`.
+        client: How the agent reaches its memory: `shell`, `mcp`, or `tool` for the one tool `memory` of Amplifier.
 
     Raises:
         StoreError: The store can't be asked and there is no scratchpad.
         InvalidInput: The client is unknown.
     """
     if client not in CLIENTS:
-        raise InvalidInput(f"client must be {' or '.join(CLIENTS)}")
+        raise InvalidInput(f"client must be {', '.join(CLIENTS)}")
     found, degraded = _found(memories)
     left_out: Counter[str] = Counter()
     trusted = list(_admitted(found.entries, memories, left_out))
@@ -185,6 +185,9 @@ class _Page(NamedTuple):
         elif self.client == "mcp":
             yield "- Query deep storage: search_memories, with natural language"
             yield "- Store important facts: create_memory"
+        elif self.client == "tool":
+            yield "- Query deep storage: the tool memory, operation search, with natural language"
+            yield "- Store important facts: the tool memory, operation create"
         else:
             yield f'- Query deep storage: memory search "what did we decide about the database?"{own}'
             yield f'- Store important facts: memory create "one statement"{own}'

@@ -19,7 +19,8 @@ class Loop:
     """An orchestrator as Amplifier's own basic one: it tells the hooks, asks the model, runs the tools it calls."""
 
     async def execute(self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, **kwargs: Any) -> str:
-        await hooks.emit("prompt:submit", {"prompt": prompt})
+        told = await hooks.emit("prompt:submit", {"prompt": prompt})
+        await kwargs["coordinator"].process_hook_result(told, "prompt:submit", "orchestrator")
         await context.add_message({"role": "user", "content": prompt})
         model = providers["scripted"]
         while True:
@@ -86,6 +87,7 @@ def talk() -> Talk:
         session: dict[str, Any] | None = None,
         config: dict[str, Any] | None = None,
         hooks: list[dict[str, Any]] | None = None,
+        tools: list[dict[str, Any]] | None = None,
         then: Callable[[Any], Awaitable[None]] | None = None,
         parent_id: str | None = None,
     ) -> Model:
@@ -112,7 +114,7 @@ def talk() -> Talk:
                 **(session or {}),
             },
             "providers": [{"module": "provider-script"}],
-            "tools": [{"module": "tool-memories", "config": config}],
+            "tools": [{"module": "tool-memories", "config": config}, *(tools or [])],
             "hooks": hooks or [],
         }
 

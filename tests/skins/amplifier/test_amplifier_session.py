@@ -19,7 +19,7 @@ def test_what_was_told_in_one_session_is_in_the_next_one_s_first_request(talk: A
     second = talk(["What database should we use?"], session=bob)
     assert "PostgreSQL" in second.sent()
     assert second.requests[0][0]["role"] == "system"
-    assert "**bob**" in second.requests[0][0]["content"]
+    assert "bob" in second.requests[0][0]["content"]
 
 
 def test_an_agent_finds_by_meaning_what_it_stored(talk: Any, bob: Bob) -> None:
@@ -113,6 +113,18 @@ def test_a_store_that_hangs_delays_a_session_by_no_more_than_it_may(
     ]
 
 
+@pytest.mark.parametrize(("name", "value"), [("DECAY_HALF_LIFE_HOURS", "soon"), ("MEMORY_HOME", "")])
+def test_a_wrong_setting_of_memories_stops_no_session(
+    name: str, value: str, talk: Any, bob: Bob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(name, value)
+    with caplog.at_level(logging.WARNING):
+        model = talk(["Hello"], session=bob)
+    assert [message["role"] for message in model.requests[0]] == ["user"]
+    assert model.tools == {}
+    assert name in caplog.text
+
+
 def test_who_wrote_is_told_as_amplifier(talk: Any, bob: Bob) -> None:
     talk(["…"], [CREATE], session=bob)
     with Memories(namespace="bob") as memories:
@@ -155,5 +167,5 @@ def test_instructions_of_a_bundle_come_before_the_block(talk: Any, bob: Bob) -> 
     for number, request in enumerate(seen):
         assert [message["role"] for message in request] == ["system", "system", "user", "assistant"]
         assert request[0]["content"] == f"You are a bundle, {number}."
-        assert "**bob**" in request[1]["content"]
+        assert "bob" in request[1]["content"]
     assert json.dumps(seen)

@@ -10,6 +10,7 @@ from amplifier_core import ToolResult, create_test_coordinator
 from memories import Memories
 from memories.skins.amplifier import mount_tool
 from memories.skins.amplifier.mounted import Mounted
+from memories.skins.amplifier.settings import Settings
 from memories.skins.amplifier.tool import MAX_RESULTS, OPERATIONS, MemoryTool
 from skins.mcp.told import tokens
 
@@ -159,7 +160,7 @@ def test_one_tool_costs_fewer_tokens_than_one_for_each_operation() -> None:
     """The figures are in docs/amplifier.md."""
     import json
 
-    tool = MemoryTool(type("Mounted", (), {"identity": "bob"})(), "autonomous")  # type: ignore[arg-type]
+    tool = MemoryTool(type("Mounted", (), {"identity": "bob"})(), Settings())  # type: ignore[arg-type]
     one = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
     properties = tool.input_schema["properties"]
     several = [
@@ -181,7 +182,7 @@ def test_one_tool_costs_fewer_tokens_than_one_for_each_operation() -> None:
 
 
 def test_every_argument_of_the_schema_is_one_of_an_operation() -> None:
-    tool = MemoryTool(type("Mounted", (), {"identity": "bob"})(), "explicit")  # type: ignore[arg-type]
+    tool = MemoryTool(type("Mounted", (), {"identity": "bob"})(), Settings(mode="explicit"))  # type: ignore[arg-type]
     used = {key for operation in OPERATIONS.values() for key in (*operation.required, *operation.optional)}
     assert set(tool.input_schema["properties"]) == used | {"operation"}
     assert tool.input_schema["properties"]["operation"]["enum"] == [*OPERATIONS]

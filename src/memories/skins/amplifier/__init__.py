@@ -4,10 +4,19 @@ A module is mounted by `await mount(coordinator, config)`, which returns what un
 whenever that happens, and is imported nowhere else.
 """
 
+import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from memories.errors import ConfigError
 from memories.skins.amplifier import settings as settings_of
+
+if TYPE_CHECKING:
+    from memories.skins.amplifier.mounted import Mounted
+
+_log = logging.getLogger(__name__)
 
 Cleanup = Callable[[], Awaitable[None]]
 
@@ -23,17 +32,27 @@ async def mount_tool(coordinator: Any, config: Mapping[str, Any] | None = None) 
         ConfigError: A setting is not acceptable.
     """
     settings = settings_of.read(coordinator.config, config)
-    if not settings.enabled:
+    if _is_refused(settings):
         return _nothing
     from memories.skins.amplifier.mounted import Mounted
+    from memories.skins.amplifier.switching import listen
     from memories.skins.amplifier.tool import MemoryTool
 
-    mounted = await Mounted.of(coordinator, settings.agent_identity)
-    tool = MemoryTool(mounted, settings.mode)
-    await coordinator.mount("tools", tool, name=tool.name)
+    mounted = await Mounted.of(coordinator, settings)
+    tool = MemoryTool(mounted, settings)
+
+    async def mount() -> None:
+        await coordinator.mount("tools", tool, name=tool.name)
+
+    if mounted.is_on(settings):
+        await mount()
+    listening = listen(coordinator, mounted, settings, mount) if coordinator.parent_id is None else None
 
     async def unmount() -> None:
-        await coordinator.unmount("tools", name=tool.name)
+        if listening is not None:
+            listening()
+        if tool.name in (coordinator.get("tools") or {}):
+            await coordinator.unmount("tools", name=tool.name)
         await mounted.release()
 
     return unmount
@@ -52,22 +71,26 @@ async def mount_context(coordinator: Any, config: Mapping[str, Any] | None = Non
     from memories.skins.amplifier.context import MemoriesContext
 
     settings = settings_of.read(coordinator.config, config)
-    if not settings.enabled or settings.mode == settings_of.EXPLICIT:
+    mounted = None
+    if settings.mode != settings_of.EXPLICIT:
+        mounted = await _mounted_for_context(coordinator, settings)
+    if mounted is None:
         await coordinator.mount("context", MemoriesContext(None, settings.max_tokens, hooks=coordinator.hooks))
         return _nothing
     from memories.skins.amplifier.block import block
-    from memories.skins.amplifier.mounted import Mounted
-
-    mounted = await Mounted.of(coordinator, settings.agent_identity)
 
     async def read() -> str:
-        return await mounted.ask(lambda memories: block(memories, settings.block_tokens))
+        if not mounted.is_on(settings):
+            return ""
+        said, given = await mounted.ask(lambda memories: block(memories, mounted.folder, settings.block_tokens))
+        mounted.given |= given
+        return said
 
     context = MemoriesContext(read, settings.max_tokens, settings.delay_seconds, coordinator.hooks)
     await coordinator.mount("context", context)
 
     async def unmount() -> None:
-        await context.close()
+        await context.forget_block()
         await mounted.release()
 
     return unmount
@@ -83,8 +106,41 @@ async def mount_capture(coordinator: Any, config: Mapping[str, Any] | None = Non
     Raises:
         ConfigError: A setting is not acceptable.
     """
-    settings_of.read(coordinator.config, config)
-    return _nothing
+    settings = settings_of.read(coordinator.config, config)
+    if (
+        _is_refused(settings) or not settings.capture or coordinator.parent_id is not None
+    ):  # what an agent tells another one, no person said
+        return _nothing
+    from memories.skins.amplifier.capture import Capture
+    from memories.skins.amplifier.mounted import Mounted
+
+    mounted = await Mounted.of(coordinator, settings)
+    registered = Capture(coordinator, mounted, settings).register()
+
+    async def unmount() -> None:
+        for unregister in registered:
+            unregister()
+        await mounted.release()
+
+    return unmount
+
+
+async def _mounted_for_context(coordinator: Any, settings: settings_of.Settings) -> "Mounted | None":
+    """Return the memory of a session; None if it is off, or not usable: there is no session without a context."""
+    from memories.skins.amplifier.mounted import Mounted
+
+    try:
+        return None if _is_refused(settings) else await Mounted.of(coordinator, settings)
+    except (ConfigError, OSError, ValueError) as exc:
+        _log.warning("the session goes on without its memory: %s", exc)
+        return None
+
+
+def _is_refused(settings: settings_of.Settings) -> bool:
+    """Return whether memory is to be off whatever the user says: somebody switched it off."""
+    from memories.skins.capture import switch
+
+    return settings.enabled is False or not switch.state(str(Path.cwd()), None, os.environ).on
 
 
 async def _nothing() -> None:

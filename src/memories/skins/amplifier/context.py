@@ -56,7 +56,7 @@ class MemoriesContext:
     async def clear(self) -> None:
         """Remove all messages; the prompt block is read again."""
         self._messages, self._cut, self._sizes = [], Cut(), {}
-        await self.close()
+        await self.forget_block()
 
     async def set_system_prompt_factory(self, factory: Callable[[], Awaitable[str]]) -> None:
         """Have instructions made anew for each request, in the place of those among the messages."""
@@ -84,8 +84,8 @@ class MemoriesContext:
         at = compaction.instructions(messages)  # the block comes behind them
         return [*shown[:at], *first, *shown[at:]]
 
-    async def close(self) -> None:
-        """Give up reading the prompt block."""
+    async def forget_block(self) -> None:
+        """Read the prompt block again before the next request, or for the last time if the session ends."""
         reading, self._reading = self._reading, None
         if reading is not None and not reading.done():
             reading.cancel()

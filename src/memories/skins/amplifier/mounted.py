@@ -11,6 +11,7 @@ from memories.agent.deadline import Deadline
 from memories.config import load_config
 from memories.service import Memories
 from memories.settings import Config
+from memories.skins.amplifier.settings import Settings
 
 Value = TypeVar("Value")
 _CAPABILITY = "memories.mounted"
@@ -23,36 +24,41 @@ class Mounted:
     Attributes:
         config: The settings of Memories.
         folder: Where the session works.
+        identity: The namespace of the agent.
+        said: Whether the user switched memory on or off in this session; None if they said nothing of it.
+        given: What the session was given and capture has not written down yet: texts by their ids.
     """
 
-    def __init__(self, config: Config, identity: str | None) -> None:
+    def __init__(self, config: Config, settings: Settings) -> None:
         """Prepare.
 
         Args:
             config: The settings of Memories.
-            identity: The namespace of the agent; None for that of the settings.
+            settings: Those of the module that asks first.
         """
         self.config, self.folder = config, Path.cwd()
-        self.identity = identity or config.namespace
+        self.identity = settings.agent_identity or config.namespace
+        self.said: bool | None = None
+        self.given: dict[str, str] = {}
         self._deadline = Deadline(config.memory_timeout_seconds)
         self._lock, self._users = threading.Lock(), 0
         self._memories: Memories | None = None
 
     @classmethod
-    async def of(cls, coordinator: Any, identity: str | None) -> Self:
+    async def of(cls, coordinator: Any, settings: Settings) -> Self:
         """Return what the modules of a session share, made by the first that asks; each must `release` it.
 
         Args:
             coordinator: The session's coordinator.
-            identity: See `Mounted`. A module with an identity of its own gets a memory of its own.
+            settings: Those of the module. One with an identity of its own gets a memory of its own.
 
         Raises:
             ConfigError: A setting of Memories is not acceptable.
         """
-        name = f"{_CAPABILITY}:{identity}"
+        name = f"{_CAPABILITY}:{settings.agent_identity}"
         found: Self | None = coordinator.get_capability(name)
         if found is None:
-            found = cls(await asyncio.to_thread(load_config), identity)
+            found = cls(await asyncio.to_thread(load_config), settings)
             coordinator.register_capability(name, found)
         found._users += 1
         return found
@@ -68,15 +74,28 @@ class Mounted:
         """
         return await asyncio.to_thread(self._deadline.run, lambda: work(self._opened()))
 
+    def is_on(self, settings: Settings) -> bool:
+        """Return whether memory is on for a module: what the user says goes before what it is configured to."""
+        return bool(settings.enabled) if self.said is None else self.said
+
+    async def become(self, identity: str, *, on: bool) -> None:
+        """Go on as another agent, or with memory on or off."""
+        changed, self.identity, self.said = identity != self.identity, identity, on
+        if changed:
+            await self._close()
+
     async def release(self) -> None:
         """Close the memory if no other module uses it."""
         self._users -= 1
         if self._users == 0:
             self._deadline.close()
-            with self._lock:
-                memories, self._memories = self._memories, None
-            if memories is not None:
-                await asyncio.to_thread(memories.close)
+            await self._close()
+
+    async def _close(self) -> None:
+        with self._lock:
+            memories, self._memories = self._memories, None
+        if memories is not None:
+            await asyncio.to_thread(memories.close)
 
     def _opened(self) -> Memories:
         with self._lock:

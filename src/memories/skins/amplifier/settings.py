@@ -15,7 +15,7 @@ class Settings(NamedTuple):
     """The settings of one module in one session.
 
     Attributes:
-        enabled: Whether memory is on; off unless someone says otherwise.
+        enabled: Whether memory is on; None, which counts as no, if nobody said it, so that the user still may.
         capture: Whether what is said is captured; off unless someone says otherwise, and off if memory is.
         agent_identity: The namespace of the agent; None for that of the settings of Memories.
         mode: `autonomous`: the agent decides when it uses its memory, and its prompt has the prompt block.
@@ -25,7 +25,7 @@ class Settings(NamedTuple):
         max_tokens: How many tokens a request may have; None for as many as the provider takes.
     """
 
-    enabled: bool = False
+    enabled: bool | None = None
     capture: bool = False
     agent_identity: str | None = None
     mode: str = AUTONOMOUS
@@ -57,7 +57,7 @@ def read(plan: Mapping[str, Any] | None, config: Mapping[str, Any] | None) -> Se
                 continue
             given[name] = _CHECKS[name](value, f"{where}.{name}")
     found = Settings(**given)
-    return found._replace(capture=found.capture and found.enabled)
+    return found._replace(capture=found.capture and found.enabled is not False)
 
 
 _MEMORY = "session.capabilities.memory"

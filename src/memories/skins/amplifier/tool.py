@@ -9,12 +9,14 @@ from memories.agent.deadline import MemoryTimeout
 from memories.errors import InvalidInput, MemoriesError
 from memories.skins import compact
 from memories.skins.amplifier.mounted import Mounted
-from memories.skins.amplifier.settings import EXPLICIT
+from memories.skins.amplifier.settings import EXPLICIT, Settings
 
 if TYPE_CHECKING:
     from amplifier_core import ToolResult
 
+    from memories.models import Memory
     from memories.service import Memories
+    from memories.turns import Turn
 
 _log = logging.getLogger(__name__)
 NAME = "memory"
@@ -55,49 +57,55 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
 }
 
 
+class _Answer(NamedTuple):
+    text: str
+    found: "Sequence[Memory | Turn]" = ()
+
+
 class _Operation(NamedTuple):
-    run: "Callable[[Memories, Mapping[str, Any]], str]"
+    run: "Callable[[Memories, Mapping[str, Any]], _Answer]"
     required: Sequence[str]
     optional: Sequence[str] = ()
 
 
-def _search(memories: "Memories", given: Mapping[str, Any]) -> str:
+def _search(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
     found = memories.explain(given["query"], scope="all", **_filters(given))
-    return _quoted(compact.hits(memories, found.hits, found.note))
+    return _Answer(_quoted(compact.hits(memories, found.hits, found.note)), [hit.found for hit in found.hits])
 
 
-def _list(memories: "Memories", given: Mapping[str, Any]) -> str:
-    return _quoted(compact.page(memories, memories.list(**_filters(given)).memories))
+def _list(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
+    found = memories.list(**_filters(given)).memories
+    return _Answer(_quoted(compact.page(memories, found)), found)
 
 
-def _get(memories: "Memories", given: Mapping[str, Any]) -> str:
+def _get(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
     found = memories.get(given["id"])
     history = memories.history(found.id)
     earlier = f"\nversions, oldest first:\n{compact.versions(history.versions)}" if len(history.versions) > 1 else ""
-    return _quoted(compact.one(memories, found) + earlier)
+    return _Answer(_quoted(compact.one(memories, found) + earlier), [found])
 
 
-def _create(memories: "Memories", given: Mapping[str, Any]) -> str:
+def _create(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
     created = memories.create(
         given["content"], tags=given.get("tags"), key=given.get("key"), force=given.get("force", False)
     )
     head, *alike = compact.created(memories, created).split("\n")
     if not alike:
-        return head
-    return "\n".join([f"{head}; {_STORED if created.stored else _NOT_STORED}", _quoted("\n".join(alike))])
+        return _Answer(head)
+    return _Answer("\n".join([f"{head}; {_STORED if created.stored else _NOT_STORED}", _quoted("\n".join(alike))]))
 
 
-def _update(memories: "Memories", given: Mapping[str, Any]) -> str:
+def _update(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
     memory = memories.update(given["id"], given.get("content"), tags=given.get("tags"))
-    return f"updated {memory.id}, version {memory.version}"
+    return _Answer(f"updated {memory.id}, version {memory.version}")
 
 
-def _delete(memories: "Memories", given: Mapping[str, Any]) -> str:
-    return f"deleted {memories.delete(given['id']).id}; restore brings it back"
+def _delete(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
+    return _Answer(f"deleted {memories.delete(given['id']).id}; restore brings it back")
 
 
-def _restore(memories: "Memories", given: Mapping[str, Any]) -> str:
-    return f"restored {memories.restore(given['id']).id}"
+def _restore(memories: "Memories", given: Mapping[str, Any]) -> _Answer:
+    return _Answer(f"restored {memories.restore(given['id']).id}")
 
 
 _FILTERS = ("tags", "since", "until", "limit")
@@ -117,19 +125,19 @@ class MemoryTool:
 
     name = NAME
 
-    def __init__(self, mounted: Mounted, mode: str) -> None:
+    def __init__(self, mounted: Mounted, settings: Settings) -> None:
         """Prepare.
 
         Args:
             mounted: The memory.
-            mode: `autonomous` or `explicit`.
+            settings: Those of its module.
         """
-        self._mounted, self._mode = mounted, mode
+        self._mounted, self._settings = mounted, settings
 
     @property
     def description(self) -> str:
         """What a model reads about the tool."""
-        return _DESCRIPTION.format(identity=self._mounted.identity, when=_WHEN[self._mode == EXPLICIT])
+        return _DESCRIPTION.format(identity=self._mounted.identity, when=_WHEN[self._settings.mode == EXPLICIT])
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -146,9 +154,13 @@ class MemoryTool:
         """Do what the input asks for."""
         from amplifier_core import ToolResult
 
+        if not self._mounted.is_on(self._settings):
+            return _failed("memory is off for this session; the user can say: memory on")
         try:
             run, given = _checked(input)
-            return ToolResult(success=True, output=await self._mounted.ask(lambda memories: run(memories, given)))
+            answer = await self._mounted.ask(lambda memories: run(memories, given))
+            self._mounted.given |= {each.id: each.content for each in answer.found}
+            return ToolResult(success=True, output=answer.text)
         except (MemoriesError, MemoryTimeout) as exc:
             return _failed(str(exc))
         except Exception as exc:  # noqa: BLE001 - a fault of ours must not end the turn of an agent
@@ -156,7 +168,7 @@ class MemoryTool:
             return _failed(f"the memory failed: {type(exc).__name__}; the log has more")
 
 
-def _checked(given: object) -> "tuple[Callable[[Memories, Mapping[str, Any]], str], dict[str, Any]]":
+def _checked(given: object) -> "tuple[Callable[[Memories, Mapping[str, Any]], _Answer], dict[str, Any]]":
     """Return what an input asks for, and its arguments.
 
     Raises:

@@ -210,6 +210,8 @@ def _said(run: Sequence[Event], state: State, *, last: bool) -> list[Said]:
             if said.text and not any(_is_same(last, here) for last in state.last):
                 found.append(state_counted(state, "events", said))
             state.last = [*state.last, here][-_REMEMBERED:]
+        elif event.get("event") == "tool" and isinstance(event.get("output"), str):
+            found.append(Said("tool", event["output"].strip(), _at(event)))
     lines = _lines(run, state, prompts, last=last)
     found += lines
     if not any(each.role == "assistant" for each in lines):
