@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -19,6 +19,21 @@ from memories.ids import parse_id
 from memories.lookup import Lookup, known_at, narrowed, order_by, waiting, with_global, written
 from memories.models import SHARED, Draft, Forgotten, History, LogCheck, LogEntry, Memory, Moment, Page, Status
 from memories.origin import Place, is_reserved, origin
+
+from memories.models import (
+    PENDING,
+    SHARED,
+    Draft,
+    Forgotten,
+    History,
+    LogCheck,
+    LogEntry,
+    Memory,
+    Moment,
+    Page,
+    Status,
+)
+from memories.origin import is_reserved, origin
 from memories.service_turns import ConversationVerbs
 from memories.settings import Config
 from memories.stores import Store, local_path, open_store
@@ -679,6 +694,14 @@ class Memories(ConversationVerbs, ScratchpadVerbs):
 
         self.flush_accesses()
         return stats(self._lookup, self.config, to_moment(since, self._now()))
+
+    def days(self) -> "dict[date, int]":
+        """Return how many versions of memories were written on each day of UTC, oldest first; not what waits."""
+        where = self._lookup.where()
+        waiting = self._store.days(where._replace(state="ended", ended_by=PENDING))
+        written = self._store.days(where._replace(state="any"))
+        counts = {day: count - waiting.get(day, 0) for day, count in written.items()}
+        return {date(1970, 1, 1) + timedelta(day): count for day, count in counts.items() if count}
 
     def status(self) -> Status:
         """Return where memories are stored, how many there are, and what a quick look finds wrong."""

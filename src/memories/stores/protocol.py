@@ -163,6 +163,9 @@ class Store(Protocol):
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """Return how many records have each label key or, given a key, each of its values."""
 
+    def days(self, where: Filter) -> Mapping[int, int]:
+        """Return how many records were written on each day: days of UTC since 1970, in order, those with any."""
+
     def namespaces(self, collection: Collection) -> list[str]:
         """Return the namespaces that have records, ended ones included, in order.
 

@@ -1,7 +1,7 @@
 """What a filter, a word and a vector find."""
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -201,6 +201,23 @@ class Search(Opened):
         assert store.labels(pool(), "missing") == {}
 
     # --- candidates by vector --------------------------------------------------------------------------------------
+
+    def test_days_counts_what_was_written_on_each_day_of_utc(self, store: Store) -> None:
+        moments = [
+            datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC),
+            datetime(1970, 1, 1, tzinfo=UTC),
+            at(0),
+            at(86_399.999),
+            at(86_400),
+        ]
+        day = (T0 - datetime(1970, 1, 1, tzinfo=UTC)).days
+        store.append([record(f"m{place}", created_at=moment) for place, moment in enumerate(moments)])
+        store.append([record("gone", created_at=at(1), ended_at=at(2), ended_by="delete")])
+        store.append([record("other", namespace="bob", created_at=at(1))])
+        assert list(store.days(pool()).items()) == [(-1, 1), (0, 1), (day, 2), (day + 1, 1)]
+        assert store.days(pool(state="any"))[day] == 3
+        assert store.days(pool("ann", "bob"))[day] == 3
+        assert store.days(pool("nobody")) == {}
 
     def test_a_similarity_is_the_cosine_within_one_hundredth(self, store: Store) -> None:
         vectors = unit_vectors(300)

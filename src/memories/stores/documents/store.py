@@ -22,6 +22,7 @@ from memories.stores.documents.schema import LIVE, label_of, pair_of, record_id,
 from memories.stores.documents.spaces import SCHEMA, Spaces
 from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
 from memories.stores.used import used_among
+from memories.times import to_millis
 from memories.trust import others_may_write
 
 if TYPE_CHECKING:
@@ -267,6 +268,11 @@ class RemoteStore:
         pairs = (pair for stored in self._view.matching(where) for pair in stored.record.labels.items())
         counted = Counter(name if key is None else value for name, value in pairs if key in (None, name))
         return dict(sorted(counted.items()))
+
+    def days(self, where: Filter) -> Mapping[int, int]:
+        """See `Store.days`."""
+        found = (stored.record.created_at for stored in self._view.matching(where))
+        return dict(sorted(Counter(to_millis(moment) // 86_400_000 for moment in found).items()))
 
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int

@@ -164,6 +164,11 @@ class FilesStore:
         parts = self._ask(where, lambda at, some: at.labels(some, key))
         return dict(sorted(sum(map(Counter, parts), Counter[str]()).items()))
 
+    def days(self, where: Filter) -> Mapping[int, int]:
+        """See `Store.days`."""
+        parts = self._ask(where, lambda at, some: at.days(some))
+        return dict(sorted(sum(map(Counter, parts), Counter[int]()).items()))
+
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
     ) -> list[Candidate]:

@@ -248,6 +248,14 @@ class PostgresStore:
         return dict(rows)
 
     @_repeated
+    def days(self, where: Filter) -> Mapping[int, int]:
+        """See `Store.days`."""
+        selected = selection(where)
+        sql = f"SELECT floor(created_at / 86400000.0)::int, count(*) FROM record r WHERE {selected.sql} GROUP BY 1"
+        with self._server.read(where.namespaces) as db:
+            return dict(sorted(db.rows(sql, selected.values)))
+
+    @_repeated
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
     ) -> list[Candidate]:

@@ -311,6 +311,14 @@ class SQLiteStore:
             )
             return {name: number for name, number in rows if isinstance(name, str)}
 
+    def days(self, where: Filter) -> Mapping[int, int]:
+        """See `Store.days`."""
+        with self._file.read() as db:
+            selected = selection(db, where)
+            day = "(r.created_at - iif(r.created_at < 0, 86399999, 0)) / 86400000"
+            rows = fetch(db, f"SELECT {day}, count(*) FROM record r WHERE {selected.find} GROUP BY 1", selected.values)
+            return {day: number for day, number in rows if isinstance(day, int)}
+
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
     ) -> list[Candidate]:

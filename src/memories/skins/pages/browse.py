@@ -1,0 +1,188 @@
+"""Search and the timeline: one page, with a question or without."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memories.skins import shapes
+from memories.skins.pages.asked import Asked, View
+from memories.skins.pages.plots import plot
+from memories.text import normal_form
+from memories.times import to_iso, to_moment
+
+if TYPE_CHECKING:
+    from memories.conversations import Conversation
+    from memories.search.results import Considered, Explanation
+    from memories.search.search import Scope
+    from memories.service import Memories
+
+FACETS = ("type", "project", "agent", "kind", "trust")
+_SCOPES: Mapping[str, "Scope"] = {"memory": "memories", "turn": "history"}
+_PAGE = 30
+_MOST_BARS = 100
+_WORD = re.compile(r"\w+")
+_REASONS = {  # a part of the score: what it means to a reader
+    "similarity": "meaning",
+    "words": "words",
+    "date": "date in the question",
+    "named": "a name in the question",
+    "freshness": "freshness",
+    "boost": "use",
+    "confidence": "confidence",
+}
+
+
+class Facet(NamedTuple):
+    """One value that a search can be narrowed to."""
+
+    value: str
+    number: int
+    link: str
+    chosen: bool
+
+
+def home(memories: "Memories", asked: Asked) -> View:
+    """Show what answers the question, or without one everything by day, newest first."""
+    return _results(memories, asked) if asked.text("q") else _timeline(memories, asked)
+
+
+def _results(memories: "Memories", asked: Asked) -> View:
+    scope: Scope = _SCOPES.get(asked.text("kind"), "all")
+    limit = asked.number("limit", _PAGE) or _PAGE
+    found = memories.explain(asked.text("q"), scope=scope, limit=limit, **asked.filters())
+    data = shapes.found(found, explain=bool(asked.text("explain")))
+    more = {
+        "hits": [
+            {"shape": shape, "text": marked(shape["content"], found.terms), "why": _why(each)}
+            for shape, each in zip(data["results"], _considered(found), strict=True)
+        ],
+        "facets": _facets(data["results"], asked),
+        "more_link": asked.link(limit=str(limit * 2)) if data["count"] == limit else None,
+        **_shown_day(memories, asked),
+    }
+    return View("home.html", data, more)
+
+
+def _considered(found: "Explanation") -> Iterator["Considered | None"]:
+    by_id = {each.id: each for each in found.considered if not each.dropped}
+    return (by_id.get(hit.id) for hit in found.hits)
+
+
+def _why(each: "Considered | None") -> list[tuple[str, float | int]]:
+    """Return the reasons for a hit that say something: those that are neither missing nor neutral."""
+    if each is None:
+        return []
+    neutral = {"freshness": 1.0, "boost": 1.0, "confidence": 1.0}
+    numbers = ((name, each.features.get(name)) for name in _REASONS)
+    return [(_REASONS[name], value) for name, value in numbers if value and value != neutral.get(name)]
+
+
+def marked(text: str, terms: Sequence[str]) -> list[tuple[str, bool]]:
+    """Return a text in pieces, each with whether it is a word that was looked for."""
+    wanted = {word for term in terms for word in _WORD.findall(normal_form(term.strip(" *")))}
+    pieces: list[tuple[str, bool]] = []
+    end = 0
+    for word in _WORD.finditer(text):
+        form = normal_form(word[0])
+        if form in wanted or any(len(term) > 3 and form.startswith(term) for term in wanted):
+            pieces += [(text[end : word.start()], False), (word[0], True)]
+            end = word.end()
+    return [piece for piece in [*pieces, (text[end:], False)] if piece[0]]
+
+
+def _facets(results: Sequence[Mapping[str, Any]], asked: Asked) -> dict[str, list[Facet]]:
+    """Return what the results can be narrowed to, with how many of them each value has."""
+    chosen = asked.tags() | {name: asked.text(name) for name in ("kind", "trust") if asked.text(name)}
+    found: dict[str, list[Facet]] = {}
+    for name in FACETS:
+        counts = Counter(_value(result, name) for result in results) - Counter()
+        counts.pop("", None)
+        values = dict(counts.most_common(8)) | ({chosen[name]: counts[chosen[name]]} if name in chosen else {})
+        rows = [Facet(value, count, _narrowed(asked, name, value, chosen), chosen.get(name) == value)
+                for value, count in values.items()]  # fmt: skip
+        if len(rows) > 1 or name in chosen:
+            found[name] = rows
+    return found
+
+
+def _value(result: Mapping[str, Any], name: str) -> str:
+    if name == "trust":
+        return str((result.get("origin") or {}).get("trust", ""))
+    return str(result.get(name) or result.get("tags", {}).get(name) or "")
+
+
+def _narrowed(asked: Asked, name: str, value: str, chosen: Mapping[str, str]) -> str:
+    wanted = chosen.get(name) != value
+    if name in ("kind", "trust"):
+        changes: dict[str, str | None] = {name: value if wanted else None}
+        return asked.link(**changes)
+    return asked.link_tag(name, value, wanted=wanted)
+
+
+def _timeline(memories: "Memories", asked: Asked) -> View:
+    """Show memories and conversations by day, newest first, as they are or as they were on a day."""
+    limit = asked.number("limit", _PAGE) or _PAGE
+    page = memories.list(limit=limit, cursor=asked.text("cursor") or None, **asked.filters())
+    data = shapes.page(page)
+    since = page.memories[-1].created_at if page.next_cursor else None
+    items = [("memory", shape, each.created_at) for shape, each in zip(data["results"], page.memories, strict=True)]
+    if not (asked.tags() or asked.text("where") or asked.text("trust") or asked.text("kind") == "memory"):
+        items += [("conversation", shapes.conversation(each), each.last_at)
+                  for each in _conversations(memories, asked, since)]  # fmt: skip
+    items.sort(key=lambda item: item[2], reverse=True)
+    more = {
+        "days": _by_day(items),
+        "next": asked.link(cursor=page.next_cursor, before=to_iso(since)) if page.next_cursor and since else None,
+        **_shown_day(memories, asked),
+    }
+    return View("home.html", data, more)
+
+
+def _conversations(memories: "Memories", asked: Asked, since: datetime | None) -> "list[Conversation]":
+    """Return the conversations of the same time as the memories that are shown."""
+    ends = asked.text("before") or asked.text("as_of") or asked.text("until") or None
+    found = memories.list_conversations(limit=200, since=since or asked.text("since") or None, until=ends)
+    last = None if ends is None else _end(ends)
+    return [each for each in found.conversations
+            if (since is None or each.last_at >= since) and (last is None or each.last_at < last)]  # fmt: skip
+
+
+def _end(text: str) -> datetime:
+    end = to_moment(text, datetime.now(UTC), end_of_day=True)
+    assert end is not None
+    return end
+
+
+def _by_day(
+    items: Sequence[tuple[str, dict[str, Any], datetime]],
+) -> list[tuple[str, list[tuple[str, dict[str, Any]]]]]:
+    days: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for kind, shape, at in items:
+        days.setdefault(f"{at:%Y-%m-%d}", []).append((kind, shape))
+    return list(days.items())
+
+
+def _shown_day(memories: "Memories", asked: Asked) -> dict[str, Any]:
+    """Return the plot of days, and the day that is shown if it is not today."""
+    shown = asked.text("as_of")
+
+    def day_link(day: str) -> str:
+        return asked.link(as_of=day, cursor=None, before=None)
+
+    spans = _spans(memories.days())
+    found = plot("What was written", spans, "written", day_link, shown[:10])
+    return {"plot": found if len(spans) > 1 else None, "as_of": shown, "present": asked.link(as_of=None, before=None)}
+
+
+def _spans(days: Mapping[date, int]) -> list[tuple[str, int]]:
+    """Return counts by the last day of equal spans without gaps, oldest first: days, or more of a long time."""
+    if not days:
+        return []
+    first, last = min(days), max(days)
+    length = max(1, -(-((last - first).days + 1) // _MOST_BARS))
+    counts: Counter[int] = Counter()
+    for day, count in days.items():
+        counts[(last - day).days // length] += count
+    return [(f"{last - timedelta(back * length):%Y-%m-%d}", counts[back]) for back in range(max(counts), -1, -1)]

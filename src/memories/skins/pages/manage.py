@@ -1,0 +1,51 @@
+"""What is looked after: the review queue, namespaces, tags, what comes in and goes out, and health."""
+
+from typing import TYPE_CHECKING
+
+from memories.skins import shapes
+from memories.skins.pages.asked import Asked, View
+
+if TYPE_CHECKING:
+    from memories.service import Memories
+
+_PAGE = 50
+
+
+def review(memories: "Memories", asked: Asked) -> View:
+    """List what waits to be accepted, newest first."""
+    page = memories.review.page(limit=asked.number("limit", _PAGE) or _PAGE, cursor=asked.text("cursor") or None)
+    return View("review.html", shapes.page(page), {"next": page.next_cursor and asked.link(cursor=page.next_cursor)})
+
+
+def namespaces(memories: "Memories", _: Asked) -> View:
+    """List the namespaces that the reader may see, and what comes in and goes out."""
+    rows = [each._asdict() for each in memories.namespaces() if each.read]
+    return View("namespaces.html", {"namespaces": rows, "count": len(rows)})
+
+
+def tags(memories: "Memories", asked: Asked) -> View:
+    """List tag keys, or the values of one, with how many memories have each."""
+    key = asked.text("key") or None
+    return View("tags.html", shapes.tags(key, memories.tags(key)), {"key": key})
+
+
+def health(memories: "Memories", _: Asked) -> View:
+    """Show how the store is and what was done with it."""
+    found = memories.status()
+    data = shapes.status(found)
+    figures = [
+        ("memories", f"{found.memory_count:,}"),
+        ("turns of conversations", f"{found.turn_count:,}"),
+        ("wait for review", f"{found.pending_count:,}"),
+        ("deleted", f"{found.deleted_count:,}"),
+        ("in the store's file", size(found.size_bytes)),
+    ]
+    return View("health.html", data, {"figures": figures, "plots": [], "tables": []})
+
+
+def size(count: int | None) -> str:
+    """Return a number of bytes as a person reads it."""
+    if count is None:
+        return "unknown"
+    unit, of = next((pair for pair in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)) if count >= pair[1]), ("bytes", 1))
+    return f"{count / of:.1f} {unit}" if of > 1 else f"{count} {unit}"

@@ -1,0 +1,62 @@
+"""Plots as bars, in SVG: readable without a script, each bar a link where that helps."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+HEIGHT = 40  # of a plot, in its own units; a bar is 8 wide and stands 10 from the next
+
+
+class Bar(NamedTuple):
+    """One bar: where it begins, how high it is, in units of the plot."""
+
+    x: int
+    y: float
+    height: float
+    label: str
+    value: float
+    link: str | None
+    chosen: bool
+
+
+class Plot(NamedTuple):
+    """A plot with what a reader who can't see it is told."""
+
+    title: str
+    width: int
+    bars: Sequence[Bar]
+    unit: str
+
+    @property
+    def height(self) -> int:
+        """The height of the plot, in its own units."""
+        return HEIGHT
+
+    @property
+    def labels(self) -> list[str]:
+        """What each bar stands for, in order."""
+        return [bar.label for bar in self.bars]
+
+
+def plot(
+    title: str,
+    values: Sequence[tuple[str, float]],
+    unit: str,
+    link: Callable[[str], str] | None = None,
+    chosen: str = "",
+) -> Plot:
+    """Return a plot of values in their order.
+
+    Args:
+        title: What it shows.
+        values: For each bar its label and its value, 0 or more.
+        unit: What is counted.
+        link: The address that the bar of a label leads to.
+        chosen: The label of the bar that stands out.
+    """
+    most = max((value for _, value in values), default=0) or 1
+    bars = []
+    for place, (label, value) in enumerate(values):
+        height = round(max(HEIGHT * value / most, 1.0 if value else 0.0), 2)
+        address = link(label) if link else None
+        bars.append(Bar(place * 10, HEIGHT - height, height, label, value, address, label == chosen))
+    return Plot(title, max(len(bars) * 10, 10), bars, unit)

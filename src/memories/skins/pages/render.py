@@ -1,0 +1,69 @@
+"""Views as HTML: the templates, and how times and numbers are written in them."""
+
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from memories import __version__
+from memories.skins.pages.asked import View
+from memories.times import describe_age
+from memories.unseen import shown
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+HEADERS = {  # of every page: it runs its own script only, and is shown in no other page
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def html(view: View, **about: Any) -> str:
+    """Return a view as HTML; every value in it is escaped.
+
+    Args:
+        view: What to show.
+        **about: What all pages show: `namespace`, `waiting`, `path`, `changes`.
+    """
+    return _environment().get_template(view.template).render(data=view.data, **view.more, **about)
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, PackageLoader
+
+    made = Environment(
+        loader=PackageLoader("memories.skins.pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )  # what is not known of a memory is left out of its JSON, so a name that is undefined counts as empty
+    made.filters |= {"moment": _moment, "ago": _ago, "day": _day, "short": _short, "shown": _shown}
+    made.globals |= {"version": __version__}
+    return made
+
+
+def _moment(iso: str) -> str:
+    """Return a time to the minute, in UTC."""
+    return datetime.fromisoformat(iso).astimezone(UTC).strftime("%d %b %Y %H:%M UTC").lstrip("0")
+
+
+def _ago(iso: str) -> str:
+    return describe_age(datetime.fromisoformat(iso), datetime.now(UTC))
+
+
+def _day(date: str) -> str:
+    return datetime.fromisoformat(date).strftime("%A, %d %B %Y").replace(" 0", " ")
+
+
+def _short(name: str) -> str:
+    return name[:8]
+
+
+def _shown(text: str) -> str:
+    """Return a text with what can't be seen made visible: it could hide words or turn them around."""
+    return shown(text, lambda sign: f"\\u{{{ord(sign):x}}}", keep="\n\t\u200d\ufe0f")  # joined emoji stay whole

@@ -1,0 +1,299 @@
+// What the page does beyond being read: every action is a call of the HTTP API, named by the element that starts it.
+// Texts of memories enter the document only as text, or as HTML that the server has escaped.
+"use strict";
+
+const main = document.getElementById("main");
+const told = document.getElementById("told");
+const at = (selector, within = document) => within.querySelector(selector);
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+const typing = (target) => target.closest("input, textarea, select, dialog[open]") !== null;
+
+// --- what happened, and its undo ---------------------------------------------------------------------------------
+let hiding = 0;
+function tell(text, undo) {
+  clearTimeout(hiding);
+  told.replaceChildren(document.createTextNode(text));
+  if (undo) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "Undo";
+    button.addEventListener("click", undo);
+    told.append(button);
+  }
+  told.hidden = false;
+  hiding = setTimeout(() => { told.hidden = true; }, undo ? 15000 : 6000);
+}
+
+async function call(method, url, body, headers = {}) {
+  const options = { method, headers: { ...headers }, credentials: "same-origin", redirect: "error" };
+  if (body instanceof Blob) {
+    options.body = body;
+    options.headers["Content-Type"] = "application/x-ndjson";
+  } else if (method !== "GET") {
+    options.body = JSON.stringify(body ?? {});
+    options.headers["Content-Type"] = "application/json";
+    options.headers["Idempotency-Key"] = crypto.randomUUID();
+  }
+  let answer;
+  try {
+    answer = await fetch(url, options);
+  } catch {
+    throw new Error("The server did not answer. What was not confirmed may not have been saved.");
+  }
+  const said = await answer.json().catch(() => ({}));
+  if (!answer.ok) {
+    const error = new Error(said.detail || said.error || said.title || `The server answered ${answer.status}.`);
+    error.status = answer.status;
+    throw error;
+  }
+  return said;
+}
+
+// --- parts of the page are fetched again as HTML and put in place of what is there ----------------------------------
+let asked = 0;
+async function refresh(url = location.href, parts = "[data-live]") {
+  const number = ++asked;
+  const answer = await fetch(url, { credentials: "same-origin", headers: { Accept: "text/html" } }).catch(() => null);
+  if (!answer || !answer.ok || number !== asked) return; // a later question has been asked meanwhile
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  if (number !== asked) return;
+  for (const part of all(parts)) {
+    const other = page.getElementById(part.id);
+    if (other && !part.contains(document.activeElement?.closest("textarea, input, dialog"))) {
+      const chosen = all("input[type=checkbox]:checked", part).map((box) => box.value);
+      part.replaceChildren(...other.childNodes);
+      for (const box of all("input[type=checkbox]", part)) box.checked = chosen.includes(box.value);
+    }
+  }
+  enliven();
+}
+
+// --- actions: data-do="METHOD URL", with data-body, data-done, data-undo, data-etag, data-then, data-ask --------------
+function ask(dialogId) {
+  const dialog = document.getElementById(dialogId);
+  const word = at("[data-word]", dialog);
+  const go = at("button[value=yes]", dialog);
+  if (word) {
+    word.value = "";
+    go.disabled = true;
+    word.oninput = () => { go.disabled = word.value.trim() !== word.dataset.word; };
+  }
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((done) => {
+    dialog.addEventListener("close", () => done(dialog.returnValue === "yes"), { once: true });
+  });
+}
+
+async function act(element, body) {
+  const { do: what, done, undo, undoBody, etag, then, ask: dialog } = element.dataset;
+  if (dialog && !(await ask(dialog))) return false;
+  const [method, url] = what.split(" ");
+  element.disabled = true;
+  try {
+    const said = await call(method, url, body ?? JSON.parse(element.dataset.body || "{}"), etag ? { "If-Match": etag } : {});
+    if (then) {
+      location.assign(then);
+      return true;
+    }
+    await refresh();
+    const back = undo && (async () => {
+      const [undoMethod, undoUrl] = undo.split(" ");
+      try {
+        await call(undoMethod, undoUrl, JSON.parse(undoBody || "{}"));
+        await refresh();
+        tell("Undone.");
+      } catch (error) { tell(error.message); }
+    });
+    tell(said.hint || done || "Done.", back);
+    return true;
+  } catch (error) {
+    const stale = error.status === 412;
+    tell(stale ? "It was changed elsewhere meanwhile; nothing was saved. Your text is still here: reload to see theirs." : error.message);
+    return false;
+  } finally {
+    element.disabled = false;
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const element = event.target.closest("button[data-do]");
+  if (element) act(element);
+  const opener = event.target.closest("button[data-open]");
+  if (opener) {
+    const part = document.getElementById(opener.dataset.open);
+    part.hidden = !part.hidden;
+    opener.setAttribute("aria-expanded", String(!part.hidden));
+    if (!part.hidden) at("textarea, input", part)?.focus();
+  }
+});
+
+// A form sends its fields as one JSON object; names such as tags.key become an object, and lines "key=value" tags.
+document.addEventListener("submit", async (event) => {
+  const form = event.target.closest("form[data-do]");
+  if (!form) return;
+  event.preventDefault();
+  const body = {};
+  for (const field of form.elements) {
+    if (!field.name || (field.type === "checkbox" && !field.checked)) continue;
+    if (field.dataset.as === "tags") {
+      body[field.name] = Object.fromEntries(field.value.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
+        const [key, ...rest] = line.split("=");
+        return [key.trim(), rest.join("=").trim()];
+      }));
+    } else if (field.type === "file") {
+      body.file = field.files[0];
+    } else {
+      body[field.name] = field.type === "checkbox" ? true : field.value;
+    }
+  }
+  const file = form.dataset.file !== undefined;
+  if (file && !body.file) return tell("Choose a file first.");
+  const saved = await act(Object.assign(form, {}), file ? body.file : body);
+  if (saved && form.dataset.close) document.getElementById(form.dataset.close).hidden = true;
+});
+
+// --- search as you type ---------------------------------------------------------------------------------------------
+const search = at("form#find");
+let waiting = 0;
+function address() {
+  const fields = [...new FormData(search)].filter(([, value]) => value !== "");
+  const query = new URLSearchParams(fields).toString();
+  return search.action.split("?")[0] + (query ? `?${query}` : "");
+}
+search?.addEventListener("input", (event) => {
+  if (event.target.type === "range") return;
+  clearTimeout(waiting);
+  waiting = setTimeout(() => {
+    history.replaceState(null, "", address());
+    refresh(address());
+  }, 120);
+});
+
+// --- the day that is shown: a slider over the plot, where a script runs ----------------------------------------------
+function enliven() {
+  const slider = at("input[data-days]");
+  if (slider) {
+    const days = JSON.parse(slider.dataset.days);
+    const output = at("output[for=day]");
+    slider.closest("[hidden]")?.removeAttribute("hidden");
+    slider.oninput = () => { output.textContent = Number(slider.value) === days.length ? "now" : days[slider.value]; };
+    slider.onchange = () => {
+      const url = new URL(location.href);
+      if (Number(slider.value) === days.length) url.searchParams.delete("as_of");
+      else url.searchParams.set("as_of", days[slider.value]);
+      url.searchParams.delete("cursor");
+      history.pushState(null, "", url);
+      refresh(url.href, "[data-live], [data-day]");
+    };
+  }
+  choose(0);
+}
+addEventListener("popstate", () => refresh(location.href, "[data-live], [data-day]"));
+
+// --- live: one stream for all tabs, held by the tab that got the lock -------------------------------------------------
+const feed = document.body.dataset.changes;
+if (feed && "BroadcastChannel" in window) {
+  const channel = new BroadcastChannel(`memories ${feed}`);
+  let soon = 0;
+  const changed = () => {
+    clearTimeout(soon);
+    soon = setTimeout(() => {
+      if (!new URL(location.href).searchParams.has("as_of") && !document.hidden) refresh();
+    }, 250);
+  };
+  channel.onmessage = changed;
+  const listen = () => new Promise(() => {
+    const source = new EventSource(feed);
+    const pass = () => { channel.postMessage(1); changed(); };
+    source.addEventListener("change", pass);
+    source.onmessage = pass;
+  });
+  if (navigator.locks) navigator.locks.request(`memories ${feed}`, listen);
+  else listen();
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) changed(); });
+}
+
+// --- keyboard: / search, j and k move, a accept, r reject, e edit, x choose, ? help -----------------------------------
+let place = -1;
+const items = () => all("[data-item]");
+function choose(step) {
+  const cards = items();
+  if (!cards.length) return;
+  if (step) place = Math.min(Math.max(place + step, 0), cards.length - 1);
+  else if (place >= cards.length) place = cards.length - 1;
+  cards.forEach((card, index) => card.setAttribute("aria-selected", String(index === place)));
+  if (step) {
+    cards[place].focus({ preventScroll: true });
+    cards[place].scrollIntoView({ block: "nearest" });
+  }
+}
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && search?.contains(event.target)) event.target.blur();
+  if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+  const card = items()[place];
+  const press = (name) => card && at(`[data-key="${name}"]`, card)?.click();
+  const keys = {
+    "/": () => at("#q") ? at("#q").focus() : location.assign(at(".brand").href),
+    j: () => choose(1),
+    k: () => choose(-1),
+    Enter: () => event.target === card && at("a[data-key=open]", card)?.click(),
+    a: () => press("accept"),
+    r: () => press("reject"),
+    e: () => (card ? press("edit") : at("[data-key=edit]")?.click()),
+    x: () => press("choose"),
+    "?": () => document.getElementById("keys")?.showModal(),
+  };
+  if (keys[event.key]) {
+    if (event.key !== "Enter") event.preventDefault();
+    keys[event.key]();
+  }
+});
+
+// --- the review queue in batches -----------------------------------------------------------------------------------------
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-batch]");
+  if (!button) return;
+  const ids = all("input[name=choose]:checked").map((box) => box.value);
+  if (!ids.length) return tell("Choose some first: x, or the boxes.");
+  button.dataset.body = JSON.stringify({ ids });
+  button.dataset.do = button.dataset.batch;
+  await act(button);
+  delete button.dataset.do;
+});
+document.addEventListener("change", (event) => {
+  if (event.target.id === "everything") for (const box of all("input[name=choose]")) box.checked = event.target.checked;
+});
+
+// --- light or dark ------------------------------------------------------------------------------------------------------
+const scheme = at("button#scheme");
+function paint() {
+  const chosen = localStorage.getItem("memories-scheme");
+  if (chosen) document.documentElement.dataset.scheme = chosen;
+}
+scheme?.addEventListener("click", () => {
+  const dark = getComputedStyle(document.documentElement).colorScheme === "dark"
+    || (!document.documentElement.dataset.scheme && matchMedia("(prefers-color-scheme: dark)").matches);
+  localStorage.setItem("memories-scheme", dark ? "light" : "dark");
+  paint();
+});
+paint();
+if (scheme) scheme.hidden = false;
+
+// --- signing in: the token comes behind the # of the address, which no server sees ------------------------------------
+const login = at("form#login");
+login?.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  try {
+    await call("POST", login.dataset.session, { token: at("input", login).value.trim() });
+    const next = new URLSearchParams(location.search).get("next") || "/";
+    location.replace(new URL(next, location.origin).origin === location.origin ? next : "/");
+  } catch (error) { tell(error.message); }
+});
+if (login && location.hash.length > 1) {
+  at("input", login).value = decodeURIComponent(location.hash.slice(1));
+  history.replaceState(null, "", location.pathname + location.search);
+  login.requestSubmit();
+}
+
+enliven();

@@ -1,0 +1,115 @@
+"""The pages as routes of the application: each as HTML or, with `format=json`, as the JSON of the API."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute
+from starlette.routing import Route as StarletteRoute
+
+from memories.errors import MemoriesError
+from memories.service import Memories
+from memories.skins.pages import browse, manage, one
+from memories.skins.pages.asked import Asked, View
+from memories.skins.pages.render import HEADERS, html
+from memories.skins.server.problems import Refused, encoded, failed
+from memories.skins.server.routes import path_values
+from memories.skins.server.server import Server
+from memories.validate import namespace as checked_namespace
+
+CHANGES = "/api/changes"
+_STATIC = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
+
+
+class Page(NamedTuple):
+    """One page: its path, the view that answers it, and which limit it counts against."""
+
+    path: str
+    view: Callable[[Memories, Asked], View]
+    kind: str = "read"
+
+
+PAGES = (
+    Page("/", browse.home, "search"),
+    Page("/memories/{id}", one.memory),
+    Page("/conversations", one.conversations),
+    Page("/conversations/{id}", one.conversation),
+    Page("/review", manage.review),
+    Page("/tags", manage.tags),
+    Page("/namespaces", manage.namespaces),
+    Page("/status", manage.health),
+)
+
+
+def routes() -> list[BaseRoute]:
+    """Return the routes of all pages, of signing in and of what pages load."""
+    return [
+        *(StarletteRoute(page.path, _answer(page), methods=["GET"], name=f"page {page.path}") for page in PAGES),
+        StarletteRoute("/login", _login, methods=["GET"], name="page /login"),
+        *(StarletteRoute(f"/static/{name}", _static(name), methods=["GET"], name=name) for name in _STATIC),
+    ]
+
+
+def _answer(page: Page) -> Callable[[Request], object]:
+    async def answer(request: Request) -> Response:
+        server: Server = request.app.state.server
+        try:
+            async with server.limit(page.kind) as limiter:
+                return await anyio.to_thread.run_sync(_shown, server, page, request, limiter=limiter)
+        except Refused as exc:
+            if exc.status == 401 and request.query_params.get("format") != "json":
+                return RedirectResponse(f"/login?next={quote(str(request.url.path))}", 303, HEADERS)
+            return failed(exc)
+
+    return answer
+
+
+def _shown(server: Server, page: Page, request: Request) -> Response:
+    """Return a page for who asks, as HTML or JSON."""
+    pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
+    asked = Asked(pairs, {})
+    as_json = asked.text("format") == "json"
+    who = server.access.principal(request.scope)
+    try:
+        asked = Asked(pairs, path_values(request))
+        named = checked_namespace(asked.text("namespace") or who.home(server.config.namespace))
+        who.require("read", named)
+        memories = server.handles.of(who, named)
+        view = page.view(memories, asked)
+        about = {"namespace": named, "pending_count": memories.status().pending_count, "path": page.path}
+    except Refused:
+        raise
+    except MemoriesError as exc:
+        if as_json:
+            return failed(exc)
+        problem = failed(exc)
+        view = View("error.html", json.loads(bytes(problem.body)), status=problem.status_code)
+        about = {"namespace": who.home(server.config.namespace), "pending_count": 0, "path": page.path}
+    if as_json:
+        return Response(encoded(view.data), view.status, HEADERS, media_type="application/json")
+    return Response(html(view, asked=asked, changes=CHANGES, **about), view.status, HEADERS, media_type="text/html")
+
+
+async def _login(_: Request) -> Response:
+    view = View("login.html", {})
+    text = html(view, asked=Asked(()), changes="", namespace="", pending_count=0, path="/login")
+    return Response(text, 200, HEADERS, media_type="text/html")
+
+
+def _static(name: str) -> Callable[[Request], object]:
+    content = files("memories.skins.pages").joinpath("static", name).read_bytes()
+    stamp = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+    headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": stamp}
+
+    async def answer(request: Request) -> Response:
+        if request.headers.get("if-none-match") == stamp:
+            return Response(status_code=304, headers=headers)
+        return Response(content, 200, headers, media_type=_STATIC[name])
+
+    return answer
