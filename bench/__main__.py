@@ -97,11 +97,8 @@ def main() -> None:
 
 def _measure(part: str, given: argparse.Namespace) -> None:
     match part:
-        case "hot tier":
-            hot.run(given.rounds)
-        case "cold commands" | "hooks":
-            module = cold if part == "cold commands" else hooks
-            module.run(module.Options(given.texts, given.cold_memories, given.rounds))
+        case "cold commands" | "hooks" | "hot tier":
+            _processes(part, given)
         case "warm search" | "disk":
             queries, timed = given.queries or search.QUERIES, given.timed or search.TIMED
             run = search.run if part == "warm search" else search.run_disk
@@ -120,6 +117,15 @@ def _measure(part: str, given: argparse.Namespace) -> None:
             _constants(part, given)
         case "duplicates" | "corrections" | "languages" | "long texts" | "suspicious texts":
             _without_data(part)
+
+
+def _processes(part: str, given: argparse.Namespace) -> None:
+    """Measure whole processes beside `python -c pass`."""
+    if part == "hot tier":
+        hot.run(given.rounds)
+        return
+    module = cold if part == "cold commands" else hooks
+    module.run(module.Options(given.texts, given.cold_memories, given.rounds))
 
 
 def _growth(given: argparse.Namespace, of: ModuleType) -> None:

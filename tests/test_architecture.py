@@ -28,12 +28,6 @@ MODULES = [
 # socket what the command and MCP answer. Of the stores, Chroma and Qdrant need the
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
-    "memories": """errors languages < text unseen batches dates disk < events origin redaction < logs models < validate decay
-        trust < times settings < config < ids http_client < stores < embedders versions turns < lookup <
-        conversations where < write search < transfer < service_turns < service < identity < agent < skins <
-        __main__ langgraph""",
-    "memories.stores": """records < damage words copies sql chain sound < protocol columns < logged <
-        sqlite postgres documents http < chroma qdrant files""",
     "memories.stores.http": "wire secret < driver < store",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
         connection query < vectors words < spaces turns backup salvage < check < store""",
@@ -49,27 +43,36 @@ ORDER = {
     "memories.languages": "days",
     "memories.redaction": "values < rules < contexts < scan own < redactor",
     "memories.where": "language < selector",
-    "memories.write": """vocabulary queue orders parts quota < reading suspicion < duplicates < corrections < links <
-        change turns forget waiting < repetitions < create < many review repeats < rollback""",
-    "memories.search": "speakers surroundings calibration ranking < candidates noise < results < search",
-    "memories.identity": "git remotes registry namespaces < objects < project < place",
-    "memories.transfer": "lines pages proof < audit export importing migrate reembed secrets < backup < doctor",
     "memories.agent": """fence policy tokens deadline < payloads < admission backend rendering recalling < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
-    "memories.skins": """added shapes compact compare < transfers capture < cli mcp langgraph chat amplifier
-        anthropic_tool agents_session""",
-    "memories.skins.amplifier": "settings compaction block mounted < tool context",
-    "memories.identity": "project prompt",
     "memories.skins.capture": """place sentences < session stamps inbox prompts < switch extract echo transcripts <
         summary recall < writing events health < hook flush""",
     "memories.skins.langgraph": "values < store tools",
     "memories.skins.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
-    "memories.skins.cli": """output < text < said < session < complete < options < backup many bulk < edit <
-        log memories search turns context stores status serve identities < review < app""",
     "memories.skins.mcp": "answers < tools < server < stdio",
     "memories.skins.server": """problems params schemas place watch metrics < client writers start < guard access once
-        protocol caller < handles oauth warm < server < routes records mcp_http < verbs openapi changes <
+        protocol caller < handles oauth warm < server < routes records mcp_http < verbs pages openapi changes <
         many talks whole < app manage < http < serve""",
+    "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay
+        trust < times settings < config < events ids http_client < stores < embedders versions turns < lookup <
+        conversations where < write search < hot transfer < service_turns service_overview < service < agent <
+        identity < skins < __main__ langgraph""",
+    "memories.stores": """records < damage words copies sql chain sound < protocol columns used < logged <
+        sqlite postgres documents http < chroma qdrant files""",
+    "memories.write": """vocabulary queue orders parts quota < reading suspicion < duplicates < corrections < links <
+        change turns forget waiting accesses < repetitions < create < many review repeats < rollback""",
+    "memories.search": "speakers surroundings calibration relevance < ranking < candidates noise < results < search",
+    "memories.transfer": "lines pages proof stats < audit export importing migrate reembed secrets < backup < doctor",
+    "memories.hot": "entries byhand < layout < scratchpad < choice < matching mirror sync < verbs",
+    "memories.identity": "git remotes registry namespaces scratchpad degraded < objects prompt < project < place",
+    "memories.skins": """added shapes compact compare connect tokens < transfers < capture <
+        cli mcp langgraph chat amplifier anthropic_tool agents_session pages < server""",
+    "memories.skins.connect": "jsonc toml program receipts files < hosts < entries < connect < status",
+    "memories.skins.pages": "asked plots < browse one manage render",
+    "memories.skins.amplifier": "settings compaction block < mounted < tool context switching < capture",
+    "memories.skins.cli": """output < text < said < session < complete < options < backup many bulk degraded < edit <
+        log memories search stats turns context stores status serve identities scratchpad capture connect tokens <
+        review < app""",
 }
 MAX_FILES_TO_ROWS = 16
 HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_client langgraph mcp".split()

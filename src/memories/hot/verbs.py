@@ -89,7 +89,7 @@ class ScratchpadVerbs:
 
         found: Scratchpad | None = None
         for namespace in self._lookup.readable:
-            place = self._place(namespace)
+            place = self._scratchpad_place(namespace)
             try:
                 pad = scratchpad.load(place.home, namespace)
             except InvalidInput:
@@ -133,7 +133,7 @@ class ScratchpadVerbs:
 
         if not self._is_configured:
             return ()
-        place = self._place(self.namespace)
+        place = self._scratchpad_place(self.namespace)
         try:
             text = scratchpad.content(place.file)
             if text is None or not layout.is_edited(text):
@@ -170,7 +170,7 @@ class ScratchpadVerbs:
         file = self._store_file
         if file is None or file.exists():
             return None
-        place = self._place(self.namespace)
+        place = self._scratchpad_place(self.namespace)
         with contextlib.suppress(InvalidInput):
             pad = scratchpad.load(place.home, place.namespace)
             if pad is not None and pad.entries and pad.store == place.store:
@@ -182,7 +182,7 @@ class ScratchpadVerbs:
         """Whether there is a scratchpad that can answer when the store can't be asked."""
         from memories.hot import scratchpad
 
-        return any(scratchpad.exists(self._place(each)) for each in self._lookup.readable)
+        return any(scratchpad.exists(self._scratchpad_place(each)) for each in self._lookup.readable)
 
     def abandon(self) -> None:
         """Leave the store open when this is closed: a call that was given up still uses it."""
@@ -193,7 +193,7 @@ class ScratchpadVerbs:
     def _scratchpad_of(self, namespace: str, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
         from memories.hot import scratchpad, sync
 
-        rules, place = self._rules(), self._place(namespace)
+        rules, place = self._rules(), self._scratchpad_place(namespace)
         try:
             pad = scratchpad.load(place.home, namespace)
         except InvalidInput:
@@ -230,7 +230,7 @@ class ScratchpadVerbs:
 
         return self._memory(change.pin(self._lookup, self._embedder, memory_id, self._clock(), pinned=pinned))
 
-    def _place(self, namespace: str) -> "Place":
+    def _scratchpad_place(self, namespace: str) -> "Place":
         from memories.config import without_password
         from memories.hot.scratchpad import Place
 
@@ -267,7 +267,7 @@ class ScratchpadVerbs:
     def _mirror(self) -> "Mirror":
         from memories.hot.mirror import Mirror
 
-        return Mirror(self._place, self._rules(), self._clock, make=self._is_configured)
+        return Mirror(self._scratchpad_place, self._rules(), self._clock, make=self._is_configured)
 
     def _tell_scratchpads(self) -> "Told":
         return lambda changes: self._mirror(changes if self._owns_store else _gone(changes))

@@ -30,7 +30,7 @@ class _Note(NamedTuple):
     follows: str = ""
 
 
-def logged(
+def logged(  # noqa: PLR0913 - who is told of what
     store: "Store",
     channel: str,
     clock: Callable[[], datetime],

@@ -331,7 +331,11 @@ def test_a_full_disk_leaves_the_old_store(memory: Command, small_disk: Path) -> 
 
 def test_a_sound_store_has_no_findings_and_is_left_as_it_is(memory: Command, ids: list[str], store: Path) -> None:
     def contents() -> dict[Path, bytes]:
-        return {file: file.read_bytes() for file in store.parent.rglob("*") if file.is_file() and file.name != "events.jsonl"}
+        return {
+            file: file.read_bytes()
+            for file in store.parent.rglob("*")
+            if file.is_file() and file.name != "events.jsonl"
+        }
 
     before = contents()
     for options in ([], ["--deep"]):

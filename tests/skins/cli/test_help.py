@@ -159,7 +159,8 @@ def test_every_option_with_a_default_says_it() -> None:
         "tag", "agent", "personality", "project", "type", "conversation", "since", "until", "as_of", "cursor", "key",
         "supersedes", "remove_tag", "speaker", "message_id", "target", "salvage", "action", "against", "partitions",
         "import_id", "match", "written_by", "trust",
-        "not_corrects", "host", "where", "to", "source", "allow", "jsonl", "lines", "version", "title", "user", "env_file",
+        "not_corrects", "host", "where", "to", "source", "allow", "jsonl", "lines", "version", "title", "user",
+        "env_file",
         "names", "tls_cert", "tls_key", "issuer", "public_url",
     }  # fmt: skip
     for name, option in options():

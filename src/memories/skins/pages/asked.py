@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from memories.errors import InvalidInput
 
@@ -57,6 +57,12 @@ class Asked(NamedTuple):
         names = ("since", "until", "as_of", "trust", "written_by", "where", "project")
         given: dict[str, Any] = {name: self.text(name) for name in names if self.text(name)}
         return given | ({"tags": self.tags()} if self.tags() else {})
+
+    def address(self, path: str, name: str = "", **query: str | int) -> str:
+        """Return the address of another page in the same namespace: its path, the name at its end, its parameters."""
+        space = {"namespace": self.text("namespace")} if self.text("namespace") else {}
+        text = urlencode({**query, **space})
+        return path + quote(name, safe="") + (f"?{text}" if text else "")
 
     def link(self, **changes: str | None) -> str:
         """Return the address of the same page with some parameters changed; None leaves one out, as does a new page."""

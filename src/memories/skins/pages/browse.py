@@ -3,12 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.skins import shapes
 from memories.skins.pages.asked import Asked, View
-from memories.skins.pages.plots import plot
+from memories.skins.pages.plots import plot, spans
 from memories.text import normal_form
 from memories.times import to_iso, to_moment
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 FACETS = ("type", "project", "agent", "kind", "trust")
 _SCOPES: Mapping[str, "Scope"] = {"memory": "memories", "turn": "history"}
 _PAGE = 30
-_MOST_BARS = 100
 _WORD = re.compile(r"\w+")
 _REASONS = {  # a part of the score: what it means to a reader
     "similarity": "meaning",
@@ -171,18 +170,6 @@ def _shown_day(memories: "Memories", asked: Asked) -> dict[str, Any]:
     def day_link(day: str) -> str:
         return asked.link(as_of=day, cursor=None, before=None)
 
-    spans = _spans(memories.days())
-    found = plot("What was written", spans, "written", day_link, shown[:10])
-    return {"plot": found if len(spans) > 1 else None, "as_of": shown, "present": asked.link(as_of=None, before=None)}
-
-
-def _spans(days: Mapping[date, int]) -> list[tuple[str, int]]:
-    """Return counts by the last day of equal spans without gaps, oldest first: days, or more of a long time."""
-    if not days:
-        return []
-    first, last = min(days), max(days)
-    length = max(1, -(-((last - first).days + 1) // _MOST_BARS))
-    counts: Counter[int] = Counter()
-    for day, count in days.items():
-        counts[(last - day).days // length] += count
-    return [(f"{last - timedelta(back * length):%Y-%m-%d}", counts[back]) for back in range(max(counts), -1, -1)]
+    days = spans({day.isoformat(): count for day, count in memories.days().items()})
+    found = plot("What was written", days, "written", day_link, shown[:10])
+    return {"plot": found if len(days) > 1 else None, "as_of": shown, "present": asked.link(as_of=None, before=None)}

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from memories.skins import shapes
 from memories.skins.pages.asked import Asked, View
+from memories.skins.pages.plots import plot, spans
 
 if TYPE_CHECKING:
     from memories.service import Memories
@@ -29,18 +30,27 @@ def tags(memories: "Memories", asked: Asked) -> View:
     return View("tags.html", shapes.tags(key, memories.tags(key)), {"key": key})
 
 
-def health(memories: "Memories", _: Asked) -> View:
-    """Show how the store is and what was done with it."""
+def health(memories: "Memories", asked: Asked) -> View:
+    """Show how the store is, what was done with it, and what of it is used."""
     found = memories.status()
-    data = shapes.status(found)
+    done = memories.stats(since=asked.text("since") or None)
     figures = [
         ("memories", f"{found.memory_count:,}"),
         ("turns of conversations", f"{found.turn_count:,}"),
         ("wait for review", f"{found.pending_count:,}"),
         ("deleted", f"{found.deleted_count:,}"),
         ("in the store's file", size(found.size_bytes)),
+        ("were never read", f"{done.never_used_count:,}"),
+        ("tokens given to models", f"{done.tokens:,}"),
     ]
-    return View("health.html", data, {"figures": figures, "plots": [], "tables": []})
+    more = {
+        "figures": figures,
+        "plots": [plot("Memories by the day they were first written", spans(done.per_day), "memories")],
+        "operations": done.operations,
+        "counts": [("By agent", done.agents), ("By project", done.projects)],
+        "used": [("Most read", done.most_used), ("Oldest never read", done.never_used)],
+    }
+    return View("health.html", shapes.status(found), more)
 
 
 def size(count: int | None) -> str:

@@ -15,19 +15,33 @@ _TURNS = 100
 
 def memory(memories: "Memories", asked: Asked) -> View:
     """Show a memory: what it says, what it said, what it corrects and what corrects it, and where it came from."""
-    found = memories.get(asked.path["id"])
-    data = shapes.memory(found)
-    past = memories.history(found.id)
+    past = memories.history(asked.path["id"])
+    data = _shape(memories, past)
     more = {
         "versions": _versions(past),
-        "corrects": _other(memories, found.corrects),
-        "corrected_by": _other(memories, found.corrected_by),
-        "supersedes": _other(memories, found.supersedes),
-        "superseded_by": _other(memories, found.superseded_by),
-        "came_from": _came_from(found.source),
-        "tag_lines": "\n".join(f"{key}={value}" for key, value in sorted(found.tags.items())),
+        "corrects": _other(memories, past.corrects),
+        "corrected_by": _other(memories, past.corrected_by),
+        "came_from": _came_from(data.get("source")),
+        "etag": f'"{past.versions[-1].version}"',
+        "tag_lines": "\n".join(f"{key}={value}" for key, value in sorted(data["tags"].items())),
     }
     return View("memory.html", data, more)
+
+
+def _shape(memories: "Memories", past: "History") -> dict[str, Any]:
+    """Return a memory; of one that is not current what its last version tells, which still can be read."""
+    last = past.versions[-1]
+    if last.ended_by is None:
+        return shapes.memory(memories.get(past.id))
+    known = shapes.history(past)["versions"][-1]
+    return {
+        **{name: known[name] for name in ("content", "tags", "version", "created_at")},
+        **shapes.present({name: known.get(name) for name in ("origin", "suspicious")}),
+        **shapes.present({"superseded_by": past.superseded_by, "pending": past.pending or None}),
+        "id": past.id,
+        "namespace": past.namespace,
+        "deleted": last.ended_by == "delete",
+    }
 
 
 def _versions(past: "History") -> list[dict[str, Any]]:
@@ -39,7 +53,7 @@ def _versions(past: "History") -> list[dict[str, Any]]:
 
 
 def _other(memories: "Memories", memory_id: str | None) -> dict[str, Any] | None:
-    """Return another memory of the chain, or only its id if it is gone."""
+    """Return another memory, or only its id if it is deleted or gone."""
     if memory_id is None:
         return None
     try:

@@ -1,9 +1,13 @@
 """Plots as bars, in SVG: readable without a script, each bar a link where that helps."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, timedelta
 from typing import NamedTuple
 
 HEIGHT = 40  # of a plot, in its own units; a bar is 8 wide and stands 10 from the next
+
+_MOST_BARS = 100
 
 
 class Bar(NamedTuple):
@@ -60,3 +64,20 @@ def plot(
         address = link(label) if link else None
         bars.append(Bar(place * 10, HEIGHT - height, height, label, value, address, label == chosen))
     return Plot(title, max(len(bars) * 10, 10), bars, unit)
+
+
+def spans(days: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return counts by the last day of equal spans without gaps, oldest first: days, or more of a long time.
+
+    Args:
+        days: Counts by day, such as `2026-05-31`.
+    """
+    if not days:
+        return []
+    counted = {date.fromisoformat(day): count for day, count in days.items()}
+    last = max(counted)
+    length = -(-((last - min(counted)).days + 1) // _MOST_BARS)
+    counts: Counter[int] = Counter()
+    for day, count in counted.items():
+        counts[(last - day).days // length] += count
+    return [(str(last - timedelta(back * length)), counts[back]) for back in range(max(counts), -1, -1)]

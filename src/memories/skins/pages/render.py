@@ -5,7 +5,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from memories import __version__
-from memories.skins.pages.asked import View
+from memories.skins.pages.asked import Asked, View
 from memories.times import describe_age
 from memories.unseen import shown
 
@@ -25,14 +25,16 @@ HEADERS = {  # of every page: it runs its own script only, and is shown in no ot
 }
 
 
-def html(view: View, **about: Any) -> str:
+def html(view: View, asked: Asked, **about: Any) -> str:
     """Return a view as HTML; every value in it is escaped.
 
     Args:
         view: What to show.
-        **about: What all pages show: `namespace`, `waiting`, `path`, `changes`.
+        asked: What was asked for.
+        **about: What all pages show: `namespace`, `pending_count`, `path` and `changes`.
     """
-    return _environment().get_template(view.template).render(data=view.data, **view.more, **about)
+    given = {"data": view.data, "asked": asked, "to": asked.address, **view.more, **about}
+    return _environment().get_template(view.template).render(given)
 
 
 @cache

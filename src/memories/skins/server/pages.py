@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 from starlette.routing import Route as StarletteRoute
 
 from memories.errors import MemoriesError
+from memories.models import SHARED
 from memories.service import Memories
 from memories.skins.pages import browse, manage, one
 from memories.skins.pages.asked import Asked, View
@@ -64,7 +65,8 @@ def _answer(page: Page) -> Callable[[Request], object]:
                 return await anyio.to_thread.run_sync(_shown, server, page, request, limiter=limiter)
         except Refused as exc:
             if exc.status == 401 and request.query_params.get("format") != "json":
-                return RedirectResponse(f"/login?next={quote(str(request.url.path))}", 303, HEADERS)
+                asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+                return RedirectResponse(f"/login?next={quote(asked, safe='')}", 303, HEADERS)
             return failed(exc)
 
     return answer
@@ -80,7 +82,7 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
         asked = Asked(pairs, path_values(request))
         named = checked_namespace(asked.text("namespace") or who.home(server.config.namespace))
         who.require("read", named)
-        memories = server.handles.of(who, named)
+        memories = server.handles.of(who, named, shared=who.level(SHARED) > 0)
         view = page.view(memories, asked)
         about = {"namespace": named, "pending_count": memories.status().pending_count, "path": page.path}
     except Refused:
@@ -93,12 +95,14 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
         about = {"namespace": who.home(server.config.namespace), "pending_count": 0, "path": page.path}
     if as_json:
         return Response(encoded(view.data), view.status, HEADERS, media_type="application/json")
-    return Response(html(view, asked=asked, changes=CHANGES, **about), view.status, HEADERS, media_type="text/html")
+    return Response(
+        html(view, asked, changes=asked.address(CHANGES), **about), view.status, HEADERS, media_type="text/html"
+    )
 
 
 async def _login(_: Request) -> Response:
     view = View("login.html", {})
-    text = html(view, asked=Asked(()), changes="", namespace="", pending_count=0, path="/login")
+    text = html(view, Asked(()), changes="", namespace="", pending_count=0, path="/login")
     return Response(text, 200, HEADERS, media_type="text/html")
 
 

@@ -31,7 +31,7 @@ from memories.stores.records import Finding, Space, StoreInfo
 
 IDLE_SECONDS = 10.0  # after which a transaction that nothing is heard of is undone
 MAX_OPEN = 16
-_READS = frozenset("scan groups candidates matches read values count labels vectors info refs".split())
+_READS = frozenset("scan groups candidates matches read values count labels days used vectors info refs".split())
 _WRITES = frozenset("append patch touch remove".split())
 _WHOLE = frozenset("namespaces unstaged stage switch check repair".split())
 _STEPS = frozenset("begin enter leave undo commit rollback".split())

@@ -90,9 +90,14 @@ class HttpStore:
         """See `Store.patch`."""
         self._ask("patch", list(patches))
 
-    def touch(self, refs: Sequence[Ref]) -> None:
+    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
         """See `Store.touch`."""
-        self._ask("touch", list(refs))
+        return bool(self._ask("touch", list(refs), batch))
+
+    def used(self, where: Filter) -> list[tuple[Ref, int]]:
+        """See `Store.used`."""
+        found: list[tuple[Ref, int]] = self._ask("used", where)
+        return found
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """See `Store.remove`."""
@@ -143,6 +148,11 @@ class HttpStore:
     def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
         """See `Store.labels`."""
         found: Mapping[str, int] = self._ask("labels", where, key)
+        return found
+
+    def days(self, where: Filter) -> Mapping[int, int]:
+        """See `Store.days`."""
+        found: Mapping[int, int] = self._ask("days", where)
         return found
 
     def namespaces(self, collection: Collection) -> list[str]:

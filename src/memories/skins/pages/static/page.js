@@ -29,14 +29,17 @@ async function call(method, url, body, headers = {}) {
   if (body instanceof Blob) {
     options.body = body;
     options.headers["Content-Type"] = "application/x-ndjson";
-  } else if (method !== "GET") {
+  } else if (method !== "GET" && method !== "DELETE") {
     options.body = JSON.stringify(body ?? {});
     options.headers["Content-Type"] = "application/json";
     options.headers["Idempotency-Key"] = crypto.randomUUID();
   }
+  const address = new URL(url, location.origin);
+  const space = new URLSearchParams(location.search).get("namespace");
+  if (space) address.searchParams.set("namespace", space);
   let answer;
   try {
-    answer = await fetch(url, options);
+    answer = await fetch(address, options);
   } catch {
     throw new Error("The server did not answer. What was not confirmed may not have been saved.");
   }
@@ -128,28 +131,33 @@ document.addEventListener("click", (event) => {
   }
 });
 
-// A form sends its fields as one JSON object; names such as tags.key become an object, and lines "key=value" tags.
+// A form sends its fields as one JSON object; data-as tells how a field is read that is no text.
+const reading = {
+  list: (field) => [field.value],
+  tags: (field) => Object.fromEntries(field.value.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
+    const [key, ...rest] = line.split("=");
+    return [key.trim(), rest.join("=").trim()];
+  })),
+};
+
+function fields(form) {
+  const body = {};
+  for (const field of form.elements) {
+    if (field.name) body[field.name] = field.dataset.as ? reading[field.dataset.as](field) : field.value;
+  }
+  if (form.dataset.removed) { // tags that were there and are no longer
+    body.remove_tags = JSON.parse(form.dataset.removed).filter((key) => !(key in body.tags));
+  }
+  return form.dataset.rename ? { rename_tags: { [form.dataset.rename]: `${form.dataset.key}=${body.to}` } } : body;
+}
+
 document.addEventListener("submit", async (event) => {
   const form = event.target.closest("form[data-do]");
   if (!form) return;
   event.preventDefault();
-  const body = {};
-  for (const field of form.elements) {
-    if (!field.name || (field.type === "checkbox" && !field.checked)) continue;
-    if (field.dataset.as === "tags") {
-      body[field.name] = Object.fromEntries(field.value.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
-        const [key, ...rest] = line.split("=");
-        return [key.trim(), rest.join("=").trim()];
-      }));
-    } else if (field.type === "file") {
-      body.file = field.files[0];
-    } else {
-      body[field.name] = field.type === "checkbox" ? true : field.value;
-    }
-  }
-  const file = form.dataset.file !== undefined;
-  if (file && !body.file) return tell("Choose a file first.");
-  const saved = await act(Object.assign(form, {}), file ? body.file : body);
+  const file = at("input[type=file]", form);
+  if (file && !file.files.length) return tell("Choose a file first.");
+  const saved = await act(form, file ? file.files[0] : fields(form));
   if (saved && form.dataset.close) document.getElementById(form.dataset.close).hidden = true;
 });
 

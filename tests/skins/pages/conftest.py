@@ -1,0 +1,89 @@
+"""A server with the pages on loopback, and a real browser: Debian's Chromium, if it is there."""
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import uvicorn
+
+from memories import Memories, load_config
+from memories.skins import tokens
+from memories.skins.server import app, pages
+
+
+class Site(NamedTuple):
+    """A running server: its address, the token that opens it, and its memory."""
+
+    url: str
+    token: str
+    memories: Memories
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """Serve an empty memory that finds by words alone."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    config = load_config({"embedder": "none"}, environment={"MEMORY_HOME": str(home)}, folder=tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        built = app.build(config, app.Options(port=port, routes=pages.routes()))
+        server = uvicorn.Server(uvicorn.Config(built, log_level="warning", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        with Memories(config=config, embedder="none") as memories:
+            yield Site(f"http://127.0.0.1:{port}", tokens.own(home), memories)
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Start Chromium once for all tests of a worker."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("no Chromium is installed; Debian has it as the package chromium")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+    with sync_api.sync_playwright() as started:
+        yield started.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"])
+
+
+@pytest.fixture
+def problems() -> list[str]:
+    """Collect what a browser complains about: scripts that fail, and what the content security policy refused."""
+    return []
+
+
+@pytest.fixture
+def opened(site: Site, browser: Any, problems: list[str]) -> Iterator[Callable[..., Any]]:
+    """Return what opens a page as a reader who has signed in; each call is a browser of its own."""
+    contexts = []
+
+    def open_page(path: str = "/", **settings: Any) -> Any:
+        context = browser.new_context(**settings)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: (problems.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on("console", lambda said: problems.append(said.text) if "Content Security" in said.text else None)
+        if settings.get("java_script_enabled", True):
+            page.goto(f"{site.url}/login?next={path}#{site.token}")
+            page.wait_for_url(site.url + path)
+        else:
+            page.set_extra_http_headers({"Authorization": f"Bearer {site.token}"})
+            page.goto(site.url + path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert problems == []

@@ -1,0 +1,301 @@
+"""What people do on the pages, in a real browser."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from memories import Draft, TurnDraft
+from skins.pages.conftest import Site
+
+Open = Callable[..., Any]
+HOSTILE = (
+    '<script>alert(1)</script><img src=x onerror="alert(2)">\'"><svg onload=alert(3)>{{ 7*7 }}'
+    "<style>body{display:none}</style><iframe src=//evil.example></iframe>javascript:alert(4)</textarea><b>"
+)
+EVERYWHERE = ("/", "/?q=alert", "/conversations", "/review", "/tags", "/namespaces", "/status")
+
+
+def test_signing_in_takes_the_token_out_of_the_address(site: Site, opened: Open) -> None:
+    page = opened("/status")
+    assert site.token not in page.url
+    assert page.locator("h1").inner_text() == "Health"
+    (cookie,) = page.context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    assert page.evaluate("document.cookie") == ""
+
+
+def test_who_is_not_signed_in_is_led_there_and_back(site: Site, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(f"{site.url}/tags?key=type")
+    assert "/login?next=" in page.url
+    page.fill("input[name=token]", "mem_wrong")
+    page.click("button.main")
+    page.locator("#told", has_text="no such token").wait_for()
+    page.fill("input[name=token]", site.token)
+    page.click("button.main")
+    page.wait_for_url(f"{site.url}/tags?key=type")
+    page.context.close()
+
+
+def test_results_come_while_one_types(site: Site, opened: Open) -> None:
+    site.memories.create("Deploys happen on Fridays", tags={"type": "fact"})
+    site.memories.create("Ann prefers deploys in the morning", tags={"type": "preference"})
+    site.memories.create("The office is in Bergen")
+    page = opened()
+    page.locator("#q").press_sequentially("deploys")
+    page.locator("mark").first.wait_for()
+    assert page.locator("article").count() == 2
+    assert page.url.endswith("?q=deploys")
+    page.get_by_text("Why this hit").first.click()
+    assert page.locator(".why tr").first.is_visible()
+    page.locator(".facets a", has_text="preference").click()
+    page.wait_for_url("**tag=type%3Dpreference**")
+    assert page.locator("article").count() == 1
+    page.locator(".facets a[aria-current]").click()
+    page.wait_for_url(lambda url: "tag=" not in url)
+    assert page.locator("article").count() == 2
+
+
+def test_an_edit_is_a_version_that_the_history_shows_word_by_word(site: Site, opened: Open) -> None:
+    made = site.memories.create("Deploys happen on Tuesdays", tags={"type": "fact", "old": "1"}).memory
+    assert made
+    page = opened(f"/memories/{made.id}")
+    page.keyboard.press("e")
+    page.fill("textarea[name=content]", "Deploys happen on Fridays")
+    page.fill("textarea[name=tags]", "type=decision\nnew=a=b")
+    page.click("text=Save as a new version")
+    page.locator("ins", has_text="Fridays").wait_for()
+    assert page.locator("del").inner_text() == "Tuesdays"
+    found = site.memories.get(made.id)
+    assert (found.content, dict(found.tags)) == ("Deploys happen on Fridays", {"type": "decision", "new": "a=b"})
+    assert found.origin
+    assert found.origin.channel == "http"
+    page.click("text=Make current")
+    page.locator("ol > li").nth(2).wait_for()
+    assert site.memories.get(made.id).content == "Deploys happen on Tuesdays"
+
+
+def test_of_two_tabs_the_second_one_loses_no_text_and_changes_nothing(site: Site, opened: Open) -> None:
+    made = site.memories.create("One").memory
+    assert made
+    first = opened(f"/memories/{made.id}")
+    second = first.context.new_page()
+    second.goto(first.url)
+    for page, text in ((first, "Two"), (second, "Three")):
+        page.click("text=Edit")
+        page.fill("textarea[name=content]", text)
+    first.click("text=Save as a new version")
+    first.locator("ins", has_text="Two").wait_for()
+    second.click("text=Save as a new version")
+    second.locator("#told", has_text="changed elsewhere").wait_for()
+    assert second.input_value("textarea[name=content]") == "Three"
+    assert site.memories.get(made.id).content == "Two"
+
+
+@pytest.mark.thorough
+def test_a_hundred_rapid_edits_are_a_hundred_versions(site: Site, opened: Open) -> None:
+    made = site.memories.create("Edit 0").memory
+    assert made
+    page = opened(f"/memories/{made.id}")
+    for number in range(1, 101):
+        page.click("text=Edit")
+        page.fill("textarea[name=content]", f"Edit {number}")
+        page.click("text=Save as a new version")
+        page.locator("article .text", has_text=f"Edit {number}").first.wait_for()
+    versions = site.memories.history(made.id).versions
+    assert [version.content for version in versions] == [f"Edit {number}" for number in range(101)]
+
+
+def test_a_delete_is_undone_and_forgetting_wants_to_be_typed(site: Site, opened: Open) -> None:
+    made = site.memories.create("A secret plan").memory
+    assert made
+    page = opened(f"/memories/{made.id}")
+    page.click("button:text-is('Delete')")
+    page.locator(".notice", has_text="deleted").wait_for()
+    assert [each.id for each in site.memories.list(deleted=True).memories] == [made.id]
+    page.click("#told button")
+    page.locator("#told", has_text="Undone").wait_for()
+    assert site.memories.get(made.id).content == "A secret plan"
+    page.click("text=Forget for good …")
+    assert page.locator("dialog button.danger").is_disabled()
+    page.locator("dialog input").press_sequentially(made.id[:7])
+    assert page.locator("dialog button.danger").is_disabled()
+    page.locator("dialog input").press_sequentially(made.id[7])
+    page.click("dialog button.danger")
+    page.wait_for_url(site.url + "/")
+    assert site.memories.list().memories == ()
+
+
+def test_a_correction_is_decided_side_by_side(site: Site, opened: Open) -> None:
+    older = site.memories.create("The office is at 12 Main Street", key="office").memory
+    newer = site.memories.create("The office is at 40 Harbour Road").memory
+    assert older
+    assert newer
+    assert newer.corrects == older.id
+    page = opened(f"/memories/{older.id}")
+    assert page.locator(".side section").count() == 2
+    page.click("text=Both are true")
+    page.locator(".side").wait_for(state="detached")
+    assert site.memories.get(newer.id).corrects is None
+    site.memories.create("Deploys are on Tuesday")
+    last = site.memories.create("Deploys are on Friday").memory
+    assert last
+    assert last.corrects
+    page.goto(f"{site.url}/memories/{last.id}")
+    page.locator(".side section", has_text="Newer").get_by_text("Keep this").click()
+    page.locator("#told", has_text="Kept").wait_for()
+    assert [each.id for each in site.memories.list(deleted=True).memories] == [last.corrects]
+
+
+def test_a_memory_leads_to_its_turn(site: Site, opened: Open) -> None:
+    site.memories.add_turns("stand-up / März?", [TurnDraft(f"turn number {number}") for number in range(30)])
+    made = site.memories.create("We ship on Friday", source="stand-up / März?#20").memory
+    assert made
+    page = opened(f"/memories/{made.id}")
+    page.locator("a", has_text="turn 20").click()
+    page.locator("#t20:target").wait_for()
+    assert page.locator("#t20 .text").inner_text() == "turn number 20"
+
+
+def test_the_review_queue_by_keyboard_and_in_batches(site: Site, opened: Open) -> None:
+    subjects = ("kettle", "violin", "harbour", "passport", "meadow")
+    site.memories.create_many([Draft(f"The {name} is by the door", pending=True) for name in subjects], force=True)
+    page = opened("/review")
+    assert page.locator("article").count() == 5
+    newest = page.locator("article .text").first.inner_text()
+    page.keyboard.press("j")
+    page.keyboard.press("a")
+    page.locator("article").nth(4).wait_for(state="detached")
+    assert [each.content for each in site.memories.list().memories] == [newest]
+    page.keyboard.press("r")
+    page.locator("article").nth(3).wait_for(state="detached")
+    page.keyboard.press("e")
+    page.locator("article textarea:visible").fill("The meadow is by the river")
+    page.click("text=Accept this text >> visible=true")
+    page.locator("article").nth(2).wait_for(state="detached")
+    page.check("#everything")
+    page.click("text=Reject chosen")
+    page.get_by_text("Nothing waits").wait_for()
+    assert len(site.memories.list().memories) == 2
+    assert site.memories.status().pending_count == 0
+
+
+def test_the_whole_page_as_it_was_on_a_day(site: Site, opened: Open) -> None:
+    now = datetime.now(UTC)
+    for days in range(6):
+        site.memories.create(f"Note of {days} days ago", created_at=now - timedelta(days=days))
+    page = opened()
+    assert page.locator("article").count() == 6
+    page.locator("svg a").nth(2).click(force=True)
+    page.locator(".notice", has_text="As it was on").wait_for()
+    assert page.locator("article").count() == 3
+    page.get_by_text("Back to now").click()
+    page.locator("article").nth(5).wait_for()
+    page.focus("input[type=range]")
+    page.keyboard.press("Home")
+    page.locator("article").nth(1).wait_for(state="detached")
+    assert page.locator("article .text").inner_text() == "Note of 5 days ago"
+    page.go_back()
+    page.locator("article").nth(5).wait_for()
+
+
+def test_what_others_store_appears_by_itself_in_every_tab(site: Site, opened: Open) -> None:
+    first = opened()
+    second = first.context.new_page()
+    second.goto(first.url)
+    second.get_by_text("Nothing here yet").wait_for()
+    site.memories.create("Stored by another process")
+    for page in (second, first):
+        page.bring_to_front()
+        page.locator("article", has_text="Stored by another process").wait_for()
+
+
+def test_hostile_texts_stay_texts_everywhere(site: Site, opened: Open) -> None:
+    made = site.memories.create(
+        f"{HOSTILE} one", tags={"type": HOSTILE[:100], "k": HOSTILE[:90]}, source=HOSTILE[:60]
+    ).memory
+    assert made
+    site.memories.update(made.id, f"two {HOSTILE}")
+    site.memories.create(f"waiting {HOSTILE}", pending=True)
+    site.memories.add_turns(HOSTILE[:100], [TurnDraft(HOSTILE, speaker=HOSTILE[:60])])
+    page = opened()
+    name = page.locator("h3 a").first.get_attribute("href")
+    for path in (
+        *EVERYWHERE,
+        "/tags?key=k",
+        f"/memories/{made.id}",
+        name,
+        f"/?q={HOSTILE[:40]}",
+        "/?tag=<script>",
+        "/nowhere",
+    ):
+        page.goto(site.url + path)
+        assert page.locator("main h1").count() == 1 or path == "/nowhere"
+        assert page.locator("main img, main iframe, main script, main style").count() == 0
+    page.goto(f"{site.url}/memories/{made.id}")
+    assert page.locator("article .text").first.inner_text().replace("\n", "") == f"two {HOSTILE}"
+
+
+def test_every_page_can_be_read_without_scripts(site: Site, opened: Open) -> None:
+    made = site.memories.create("Deploys happen on Fridays", tags={"type": "fact"}).memory
+    assert made
+    site.memories.add_turns("talk", ["hello"])
+    page = opened(java_script_enabled=False)
+    page.fill("#q", "deploys")
+    page.click("#find button")
+    assert page.locator("article mark").count() == 1
+    for path in (*EVERYWHERE, f"/memories/{made.id}", "/conversations/talk"):
+        assert page.goto(site.url + path).status == 200
+        assert page.locator("main").inner_text().strip()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_wider_than_a_phone(site: Site, opened: Open, scheme: str) -> None:
+    made = site.memories.create("w" * 3_000, tags={"k" * 60: "v" * 200}).memory
+    assert made
+    site.memories.add_turns("c" * 200, ["t" * 2_000])
+    page = opened(viewport={"width": 360, "height": 700}, color_scheme=scheme)
+    for path in (*EVERYWHERE, f"/memories/{made.id}", "/conversations/" + "c" * 200):
+        page.goto(site.url + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(json.loads(f"[{ground[4:-1]}]")) < 300) == (scheme == "dark")
+
+
+def test_keys_move_open_and_search(site: Site, opened: Open) -> None:
+    for name in ("kettle", "violin"):
+        site.memories.create(f"The {name} is old", force=True)
+    page = opened()
+    page.keyboard.press("?")
+    page.locator("dialog[open]").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert page.locator("article[aria-selected=true] .text").inner_text() == "The kettle is old"
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/memories/**")
+    page.keyboard.press("/")
+    page.wait_for_url(site.url + "/")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "q"
+
+
+def test_tags_are_renamed_and_stores_come_and_go(site: Site, opened: Open) -> None:
+    made = site.memories.create("A fact", tags={"type": "fakt"}).memory
+    assert made
+    page = opened("/tags?key=type")
+    page.fill("td input[name=to]", "fact")
+    page.click("text=Rename >> nth=-1")
+    page.locator("th a", has_text="fact").wait_for()
+    assert site.memories.get(made.id).tags == {"type": "fact"}
+    page.goto(site.url + "/namespaces")
+    with page.expect_download() as download:
+        page.click("text=Export everything")
+    site.memories.forget(made.id)
+    page.set_input_files("input[type=file]", download.value.path())
+    page.click("button:text-is('Import')")
+    page.locator("#told", has_text="Imported").wait_for()
+    assert [each.content for each in site.memories.list().memories] == ["A fact"]

@@ -1,0 +1,118 @@
+"""What the pages answer, without a browser."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from memories import TurnDraft
+from memories.skins.pages.asked import Asked
+from memories.skins.pages.browse import marked
+from memories.skins.pages.plots import plot
+from skins.pages.conftest import Site
+
+
+@pytest.fixture
+def asking(site: Site) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {site.token}"}
+    with httpx.Client(base_url=site.url, headers=headers, timeout=60) as client:
+        yield client
+
+
+def test_every_view_as_json_is_what_the_api_answers(site: Site, asking: httpx.Client) -> None:
+    made = site.memories.create("Deploys happen on Fridays", tags={"type": "fact"}, source="talk#0").memory
+    assert made
+    site.memories.create("The office is in Bergen", pending=True)
+    site.memories.add_turns("talk/1", [TurnDraft("When do we deploy?", speaker="Ann")])
+    same = {
+        "/?q=deploys&limit=30&kind=memory": "/api/memories?q=deploys&limit=30&in=memories",
+        "/?limit=30": "/api/memories?limit=30",
+        f"/memories/{made.id}?": f"/api/memories/{made.id}",
+        "/conversations?": "/api/conversations",
+        "/conversations/talk%2F1?start=0": "/api/conversations/talk%2F1/turns?start=0",
+        "/review?": "/api/review",
+        "/tags?key=type": "/api/tags/type",
+        "/tags?": "/api/tags",
+        "/status?": "/api/status",
+    }
+    for page, api in same.items():
+        shown, said = asking.get(f"{page}&format=json"), asking.get(api)
+        assert shown.status_code == said.status_code == 200, (page, said.text)
+        volatile = {"access_count": None, "score": None, "confidence": None}
+        one, other = shown.json(), said.json()
+        for each in (one, other, *one.get("results", []), *other.get("results", [])):
+            each |= {name: value for name, value in volatile.items() if name in each or name == "access_count"}
+        assert one == other, page
+
+
+def test_each_page_runs_its_own_script_only_and_is_shown_in_no_other(asking: httpx.Client) -> None:
+    for path in ("/", "/login", "/status", "/nowhere-to-be-found", "/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9"):
+        answer = asking.get(path)
+        if answer.headers["content-type"].startswith("text/html"):
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+        assert "style=" not in answer.text
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_first_view_is_small(site: Site, asking: httpx.Client) -> None:
+    for number in range(60):
+        site.memories.create(f"Memory {number}: " + "a sentence of some words. " * 12, force=True)
+    loaded = [asking.get(path) for path in ("/", "/static/page.css", "/static/page.js")]
+    assert sum(len(each.content) for each in loaded) < 150_000
+    again = asking.get("/static/page.js", headers={"If-None-Match": loaded[2].headers["etag"]})
+    assert again.status_code == 304
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "sentence"),
+    [
+        ("/memories/nope", 400, "id"),
+        ("/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9", 404, "Memory not found"),
+        ("/conversations/nope", 404, "conversation"),
+        ("/?tag=nope", 400, "tag must be key=value"),
+        ("/?limit=many", 400, "whole number"),
+        ("/?as_of=someday", 400, "someday"),
+        ("/?namespace=No%20Name", 400, "namespace"),
+    ],
+)
+def test_a_bad_address_gets_one_sentence(asking: httpx.Client, path: str, status: int, sentence: str) -> None:
+    answer = asking.get(path)
+    assert answer.status_code == status
+    assert sentence in answer.text
+    assert asking.get(f"{path}{'&' if '?' in path else '?'}format=json").json()["detail"]
+
+
+def test_a_token_sees_its_namespace_only(site: Site) -> None:
+    from memories.skins import tokens
+
+    home = site.memories.config.home
+    secret, _ = tokens.create(home, "bob", tokens.parse_grants(["bob:r"]), None)
+    site.memories.create("Only for the owner")
+    with httpx.Client(base_url=site.url, headers={"Authorization": f"Bearer {secret}"}) as client:
+        assert "Only for the owner" not in client.get("/").text
+        assert client.get("/?namespace=shared").status_code == 403
+
+
+def test_words_are_marked_where_they_stand() -> None:
+    assert marked("Deploys, deployed <b>!", ["deploy*"]) == [
+        ("Deploys", True), (", ", False), ("deployed", True), (" <b>!", False)
+    ]  # fmt: skip
+    assert marked("nothing", []) == [("nothing", False)]
+    assert marked("", ["x"]) == []
+
+
+def test_a_link_changes_one_parameter_and_keeps_the_rest() -> None:
+    asked = Asked([("q", "a b"), ("tag", "x=1"), ("tag", "y=2"), ("format", "json")])
+    assert asked.link(q=None) == "?tag=x%3D1&tag=y%3D2"
+    assert asked.link_tag("x", "3", wanted=True) == "?q=a+b&tag=y%3D2&tag=x%3D3"
+    assert (
+        Asked([("namespace", "bob")]).address("/memories/", "a/b", start=3) == "/memories/a%2Fb?start=3&namespace=bob"
+    )
+
+
+def test_the_highest_bar_fills_a_plot_and_nothing_stays_low() -> None:
+    found = plot("Written", [("a", 0), ("b", 5), ("c", 10)], "memories")
+    assert [bar.height for bar in found.bars] == [0, 20, 40]
+    assert plot("Nothing", [], "memories").bars == []
