@@ -98,7 +98,7 @@ def _observed(method: Callable[..., Any], verb: str, name: str) -> Callable[...,
         with noting(config, name, **self.event_figures()) as known:
             if config.events == CONTENT:
                 known[CONTENT] = _told(args, config)
-            known["project"] = _project(args, given)
+            known["project"] = _project(args, given, config)
             result = method(self, *args, **given)
             known["written" if verb in WRITES else "results"] = _counted(result)
         return result
@@ -115,12 +115,16 @@ def _observed(method: Callable[..., Any], verb: str, name: str) -> Callable[...,
     return flushing
 
 
-def _project(args: tuple[Any, ...], given: Mapping[str, Any]) -> str | None:
-    """Return the project that an operation names, if it names one."""
+def _project(args: tuple[Any, ...], given: Mapping[str, Any], config: "Config") -> str | None:
+    """Return the project that an operation names, if it names one, without secrets."""
     project = given.get("project") or (given.get("tags") or {}).get("project")
     if project is None and args and isinstance(args[0], list) and args[0]:
         project = getattr(args[0][0], "tags", {}).get("project")  # of drafts
-    return project if isinstance(project, str) else None
+    if not isinstance(project, str) or config.redact == OFF:
+        return project if isinstance(project, str) else None
+    from memories.redaction.redactor import redact
+
+    return redact(project, own=config.redact_rules).text
 
 
 def _told(args: tuple[Any, ...], config: "Config") -> str | None:

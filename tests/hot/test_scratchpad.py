@@ -169,6 +169,7 @@ def test_what_is_often_found_gets_a_place(bob: Memories) -> None:
     assert "The staging password rotates on Fridays" not in shown(bob)
     for _ in range(4):
         assert bob.search("staging password rotates")[0].id == old
+    bob.flush_accesses()
     bob._tell_the_rest()
     assert "The staging password rotates on Fridays" in shown(bob)
 
@@ -261,7 +262,7 @@ def test_a_late_message_brings_nothing_deleted_back(bob: Memories) -> None:
     name = made(bob, "is gone")
     entry = next(each for each in read(bob.config.home, "bob") if each.id == name)
     bob.delete(name)
-    scratchpad.change(bob._place("bob"), [entry], [], make=False)
+    scratchpad.change(bob._scratchpad_place("bob"), [entry], [], make=False)
     assert [each.content for each in read(bob.config.home, "bob")] == ["stays"]
 
 
@@ -497,7 +498,7 @@ def test_a_store_that_is_passed_in_has_no_file(home: Path, tmp_path: Path) -> No
     with Memories(store, namespace="bob", embedder="none") as memories:
         memories.create("The user prefers tabs")
         assert [entry.content for entry in memories.scratchpad().entries] == ["The user prefers tabs"]
-    assert not home.exists()
+    assert list(home.rglob("scratchpad*")) == []
 
 
 def test_another_store_does_not_take_the_file(bob: Memories, tmp_path: Path) -> None:

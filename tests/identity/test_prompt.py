@@ -44,7 +44,7 @@ def test_it_says_who_one_is_and_what_one_remembers(bob: Memories) -> None:
     assert "memory search" in text
     assert "-n bob" in text
     assert "search_memories" in block(bob, project=None, budget=1500, client="mcp")
-    with pytest.raises(InvalidInput, match="client must be shell or mcp"):
+    with pytest.raises(InvalidInput, match="client must be shell, mcp or tool"):
         block(bob, project=None, budget=1500, client="telepathy")
 
 

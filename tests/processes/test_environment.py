@@ -26,7 +26,7 @@ during() {
   "$@" "$PYTHON" -m memories list >"$ANSWERS/listed" 2>"$ANSWERS/read"
   echo $? >"$ANSWERS/read.code"
 }
-limited() { limit=$1; shift; sh -c 'ulimit '"$limit"'; exec "$@"' sh "$@"; }
+limited() { limit=$1; shift; PYTHONDONTWRITEBYTECODE=1 sh -c 'ulimit '"$limit"'; exec "$@"' sh "$@"; }
 weak() { setpriv --bounding-set=-dac_override,-dac_read_search,-fowner,-linux_immutable "$@"; }
 """
 HEALED = """

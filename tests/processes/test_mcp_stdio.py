@@ -386,6 +386,7 @@ def test_the_options_of_the_command(start: Callable[..., Server], tmp_path: Path
         assert contents(reader) == ["apples are his", "apples are shared"]
         assert his.get(made.id).access_count == 0  # reading counted nothing; this `get` counts itself afterwards
         assert contents(own) == ["apples are his"]
+        his.flush_accesses()
         assert his.get(made.id).access_count == 2
 
 

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memories import validate
+from memories import events, validate
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
 from memories.models import SHARED
 from memories.origin import origin_of, tags_of
@@ -235,6 +235,7 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
         return told
     _change_inbox(config, name, None)
     _remove_files(config, name)
+    events.forget(config.home, lambda event: event.get("namespace") == name)
     return told._replace(also_in=_empty(store, name))
 
 

@@ -76,7 +76,7 @@ def build(memories: "Memories", *, project: str | None, budget: int, client: str
         InvalidInput: The client is unknown.
     """
     if client not in CLIENTS:
-        raise InvalidInput(f"client must be {', '.join(CLIENTS)}")
+        raise InvalidInput("client must be shell, mcp or tool")
     found, degraded = _found(memories)
     left_out: Counter[str] = Counter()
     trusted = list(_admitted(found.entries, memories, left_out))

@@ -10,7 +10,7 @@ import click
 
 from memories.errors import InvalidInput, NotFound
 from memories.skins.cli.options import command, dry_run_option, in_session, option, show_option
-from memories.skins.cli.output import changing, emit, note, safe
+from memories.skins.cli.output import amount, changing, emit, note, safe
 from memories.times import to_iso
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _show(memories: "Memories", name: str) -> int:
 
 def _text(found: "Contents") -> str:
     lines = [
-        f"{found.name}: {found.memory_count} memories ({found.version_count} versions, {found.key_count} keys)",
+        f"{found.name}: {amount(found.memory_count, 'memory', 'memories')}, {found.version_count} with all versions",
         f"{found.pending_count} wait for review, {found.deleted_count} are deleted",
         f"{found.turn_count} turns of {found.conversation_count} conversations, {found.queued_count} wait to be stored",
         f"{found.text_bytes} bytes of text",
@@ -154,8 +154,10 @@ def _delete(memories: "Memories", name: str, *, dry_run: bool, yes: bool) -> int
     from memories.skins.cli.many import tell_copies
 
     with _opened(memories) as store:
+        memories.flush_accesses()  # which wait in a file that names the namespace
         planned = rooms.delete(store, memories.config, name, dry_run=True)
-        what = f"{planned.memories} memories, {planned.turns} turns, {planned.queued} that wait, and the log"
+        counts = [amount(planned.memories, "memory", "memories"), amount(planned.turns, "turn", "turns")]
+        what = f"{', '.join(counts)}, {planned.queued} that wait, and the log"
         if not dry_run and not yes and not _named(planned.name, what):
             return 1
         done = planned if dry_run else changing(
@@ -244,7 +246,7 @@ def _list_projects(memories: "Memories") -> int:
         {"projects": [each._asdict() for each in rows], "aliases": aliases, "count": len(rows)},
         lambda: (
             "\n".join(
-                f"{safe(each.name)}  {each.memories} memories"
+                f"{safe(each.name)}  {amount(each.memories, 'memory', 'memories')}"
                 + (f"  also {safe(', '.join(each.aliases))}" if each.aliases else "")
                 + (f"  (means {safe(registry.meant(each.name, aliases))})" if each.name in aliases else "")
                 + "".join(f"\n  {safe(folder)}" for folder in each.folders)

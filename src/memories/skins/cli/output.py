@@ -195,6 +195,11 @@ def colored(stream: Any) -> bool:
     return bool(stream.isatty()) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
+def amount(count: int, one: str, many: str) -> str:
+    """Return a number with its noun, such as `1 memory`."""
+    return f"{count} {one if count == 1 else many}"
+
+
 def safe(text: str) -> str:
     """Return text on one line, every character escaped that is invisible, reorders others, or commands a terminal."""
     return unseen.shown(text.replace("\t", "    "), lambda sign: f"\\u{{{ord(sign):x}}}")

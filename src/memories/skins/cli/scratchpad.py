@@ -107,7 +107,12 @@ def rebuild(memories: "Memories") -> None:
 
 
 @command(epilog="memory prompt -n bob --project shop\nmemory prompt -n bob --for mcp --format json")
-@option("--project", metavar="NAME", kind="project", help="Project that the session works in.")
+@option(
+    "--project",
+    metavar="NAME",
+    kind="project",
+    help="Project that the session works in, if not that of the working folder.",
+)
 @option("--budget", metavar="N", help="Maximum number of tokens. [default: 1500]")
 @option(
     "--for", "client", metavar="CLIENT", values=("shell", "mcp"),
@@ -121,12 +126,14 @@ def prompt(memories: "Memories", project: str | None, budget: str | None, client
     the memory. Memories are fenced as data; what was captured or imported and not accepted, and what seems to give
     orders to a model, is left out. If the store can't be reached, the scratchpad's file is used, and it exits 4.
     """
+    from memories.identity.place import here, names_of
     from memories.identity.prompt import build, shape
 
     most = whole_number(budget, "budget must be a whole number of tokens from 100 to 100000")
     if most is not None and not 100 <= most <= 100_000:
         raise InvalidInput("budget must be a whole number of tokens from 100 to 100000")
-    named = project if project and project.strip() else None
+    place = here(memories.config)()
+    named = next(iter(names_of(project)), place and place.project)
     found = build(memories, project=named, budget=most or memories.config.prompt_tokens, client=client or "shell")
     for sentence in found.notes:
         note(sentence)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from memories.skins.cli.options import command, in_session, since_option
-from memories.skins.cli.output import emit, safe
+from memories.skins.cli.output import amount, emit, safe
 from memories.times import to_iso
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ def _shape(found: "Stats") -> dict[str, Any]:
 def _text(found: "Stats", *, chart: bool) -> str:
     width = max(_LEAST_WIDTH, min(_MOST_WIDTH, shutil.get_terminal_size((80, 24)).columns))
     used = found.memory_count - found.never_used_count
-    head = f"{found.memory_count} memories in {', '.join(map(safe, found.namespaces))}, {used} of them were read"
+    head = (
+        f"{amount(found.memory_count, 'memory', 'memories')} in {', '.join(map(safe, found.namespaces))}, {used} read"
+    )
     blocks = [head, _operations(found), *_names(found)]
     if chart and found.per_day:
         blocks.append("\n".join(["memories per day", *_bars(found.per_day, width)]))
