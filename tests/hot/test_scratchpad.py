@@ -169,7 +169,7 @@ def test_what_is_often_found_gets_a_place(bob: Memories) -> None:
     assert "The staging password rotates on Fridays" not in shown(bob)
     for _ in range(4):
         assert bob.search("staging password rotates")[0].id == old
-    bob.flush_accesses()
+        bob.flush_accesses()  # as the next write does: what is often found is known from then on
     bob._tell_the_rest()
     assert "The staging password rotates on Fridays" in shown(bob)
 

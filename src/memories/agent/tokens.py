@@ -68,6 +68,7 @@ _HAN, _HANGUL = 0x4E00, 0xAC00
 # What a word costs that is one piece, by its letters: up to 3, up to 7, more; in lower case, and capitalized.
 _SHORT, _MEDIUM = 3, 7
 _WORD = ((1.07, 0.78), (1.24, 1.22), (1.0, 1.38))
+_BARE = 0.3  # more for a long word without a space before it, as in a path: fewer of these are tokens as a whole
 _CAPITALIZED = ((1.16, 0.73), (1.38, 1.0), (1.73, 2.0))
 
 
@@ -98,7 +99,8 @@ def _cost(run: str) -> tuple[float, float, float]:
         return 1.34 * odd + 0.6 * (blanks > 1), 0.19 * (blanks == 1) + 0.09 * max(0, blanks - 1), 0.0
     if _IS_LATIN.match(body):
         bpe, unigram, pieces = _of_word(body)
-        return bpe, unigram + (beside or 0.19), pieces
+        bare = _BARE if not space and pieces == 1 and len(body) > _MEDIUM else 0.0
+        return bpe + bare, unigram + (beside or 0.19) + bare, pieces
     if body[0] in "0123456789":
         triples = -(-len(body) // 3)
         return 1.0 * triples + 0.2 * len(body) + 0.08, 1.03 * triples + 0.06 * len(body) + beside, _pieces(body)
