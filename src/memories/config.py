@@ -274,3 +274,11 @@ def _platform_folder(kind: str) -> Path:
     variable, fallback = _XDG[kind]
     base = os.environ.get(variable, "").strip()
     return (Path(base) if base else home / fallback) / "memories"
+
+
+def local_path(url: str) -> Path | None:
+    """Return the file or the folder of a store on this machine; None for one on a server."""
+    scheme, _, rest = url.partition("://")
+    if scheme not in ("sqlite", "files", "qdrant") or not rest.startswith("/") or rest == "/":
+        return None
+    return Path(rest[1:]).expanduser().absolute()

@@ -682,7 +682,7 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         found = search(self._lookup, self._embedder, query, filters, self.config, now)
         if filters.get("as_of") is None and not filters.get("pending"):
             self._count_access(found.memories())
-            self._promote(found.memories())
+            self._promote(self._with_waiting(found.memories()))
             if self.config.reinforce_on_retrieval:
                 from memories.write.change import reset_decay
 
@@ -692,6 +692,16 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
     def _count_access(self, records: Sequence[Record]) -> None:
         if self.config.count_accesses and records and self._waiting().add([record.ref for record in records]):
             self.flush_accesses()
+
+    def _with_waiting(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Return records as they were read before this time, with the reads that wait to be counted."""
+        if not (self.config.count_accesses and records):
+            return records
+        waiting = self._waiting().of([record.ref for record in records])
+        return [
+            record._replace(accesses=max(0, record.accesses + count - 1))
+            for record, count in zip(records, waiting, strict=True)
+        ]
 
     def _waiting(self) -> "Accesses":
         if self._accesses is None:

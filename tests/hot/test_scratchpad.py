@@ -14,8 +14,10 @@ import yaml
 
 from memories import InvalidInput, Memories, RequestError, load_config
 from memories.hot import layout
-from memories.hot.entries import Entry, chosen
+from memories.hot.entries import Entry, chosen, heat, ordered
 from memories.hot.scratchpad import read
+from memories.models import DecayPolicy
+from memories.search.relevance import Relevance, factor, freshness
 
 Home = Path
 
@@ -103,7 +105,7 @@ def test_only_what_is_current_is_in_it(bob: Memories) -> None:
 def test_what_expires_leaves_without_a_write(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Entry("a", "old news", expires="2026-01-01T00:00:00.000Z")
     later = Entry("b", "news", expires="2999-01-01T00:00:00.000Z")
-    assert chosen([entry, later], 10, datetime(2026, 6, 1, tzinfo=UTC)) == [later]
+    assert chosen([entry, later], 10, datetime(2026, 6, 1, tzinfo=UTC), Relevance()) == [later]
 
 
 def test_pinned_ones_come_first_and_stay_and_what_is_often_used_has_a_third() -> None:
@@ -112,11 +114,39 @@ def test_pinned_ones_come_first_and_stay_and_what_is_often_used_has_a_third() ->
     many = [Entry(f"{at:03}", f"m{at}", written=day) for at, day in enumerate(days)]
     many[399] = many[399]._replace(pinned=True)
     many[390] = many[390]._replace(uses=90)
-    names = [entry.id for entry in chosen(many, 10, now)]
+    names = [entry.id for entry in chosen(many, 10, now, Relevance())]
     assert names[0] == "399"
     assert "390" in names
     assert {f"{at:03}" for at in range(8)} <= set(names)
     assert len(names) == 10
+
+
+def test_their_order_is_that_of_the_factor_for_age_and_use_of_a_search_and_follows_its_settings() -> None:
+    now = datetime(2026, 6, 1, tzinfo=UTC)
+    new, old = (
+        Entry(name, name, written=(now - timedelta(days=days)).isoformat()) for name, days in (("a", 0), ("b", 9))
+    )
+    read = old._replace(uses=10)
+    assert heat(read, now, Relevance()) == factor(freshness(9, 0.02, DecayPolicy.CONTEXTUAL), 1.02, 0.95)
+    assert ordered([old, new], now, Relevance()) == [new, old]
+    assert ordered([new, read], now, Relevance()) == [read, new]
+    assert ordered([new, read], now, Relevance(most_boost=1.0)) == [new, read]
+    assert ordered([new, read], now, Relevance(decay_rate=1.0)) == [new, read]
+
+
+def test_the_settings_of_relevance_order_what_is_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCESS_BOOST_MAX", "1")
+    with Memories(namespace="bob") as memories:
+        read = made(memories, "The port is 81", created_at=datetime.now(UTC) - timedelta(days=3))
+        made(memories, "The user prefers tabs")
+        for _ in range(4):
+            memories.get(read)
+        memories.flush_accesses()
+        assert [entry.uses for entry in memories.scratchpad(rebuild=True).entries] == [0, 4]
+    monkeypatch.setenv("ACCESS_BOOST_MAX", "2")
+    monkeypatch.setenv("ACCESS_BOOST_RATE", "1")
+    with Memories(namespace="bob") as memories:
+        assert [entry.uses for entry in memories.scratchpad().entries] == [4, 0]
 
 
 def test_what_sessions_left_has_places_of_its_own() -> None:
@@ -131,7 +161,7 @@ def test_what_sessions_left_has_places_of_its_own() -> None:
         for at in range(1, 13)
     ]
     facts = [Entry(f"f{at:02}", "f", written=f"2026-05-{at:02}T00:00:00Z") for at in range(1, 25)]
-    names = [entry.id for entry in chosen([*left, *facts], 10, now)]
+    names = [entry.id for entry in chosen([*left, *facts], 10, now, Relevance())]
     assert sorted(name for name in names if not name.startswith("f")) == ["07", "08", "09", "10", "11", "12"]
     assert sum(name.startswith("f") for name in names) == 10
 

@@ -3,16 +3,38 @@
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
-_Task = tuple[Callable[[], Any], "Future[Any]"]
 
 
 class MemoryTimeout(ConnectionError):
     """The memory did not answer in time; whether a write arrived is not known."""
+
+
+class _Call:
+    """A call that another thread makes, as a `Future` of `concurrent.futures` is, whose import costs 6 ms."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+        self.over = threading.Event()
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def make(self) -> None:
+        try:
+            self.value = self.work()
+        except BaseException as exc:  # noqa: BLE001 - it is raised where the call is waited for
+            self.error = exc
+
+    def result(self) -> Any:
+        try:
+            if self.error is not None:
+                raise self.error
+            return self.value
+        finally:
+            del self  # an error keeps this frame, and would keep itself
 
 
 class Deadline:
@@ -31,8 +53,8 @@ class Deadline:
         self.seconds = seconds
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._idle: list[SimpleQueue[_Task | None]] = []
-        self._given_up: set[Future[Any]] = set()
+        self._idle: list[SimpleQueue[_Call | None]] = []
+        self._given_up: set[_Call] = set()
 
     def run(self, work: Callable[[], Value]) -> Value:
         """Return what a call returns, or raise what it raises.
@@ -42,26 +64,23 @@ class Deadline:
         """
         if self.seconds is None:
             return work()
-        done: Future[Value] = Future()
+        call = _Call(work)
         with self._lock:
             if self._process != os.getpid():  # a fork has no threads but its own
                 self._process, self._idle, self._given_up = os.getpid(), [], set()
             if self._given_up:
                 raise MemoryTimeout(f"the memory still has not answered an earlier call ({_HOW})")
             tasks = self._idle.pop() if self._idle else self._start()
-        tasks.put((work, done))
-        try:
-            return done.result(self.seconds)
-        except TimeoutError:
+        tasks.put(call)
+        if not call.over.wait(self.seconds):
             with self._lock:
-                if done.done():  # just now, or that is what the call raised
-                    late = False
-                else:
-                    self._given_up.add(done)
-                    late = True
-            if not late:
-                return done.result()
-            raise MemoryTimeout(f"the memory did not answer within {self.seconds:g} s ({_HOW})") from None
+                late = not call.over.is_set()  # else it ended just now
+                if late:
+                    self._given_up.add(call)
+            if late:
+                raise MemoryTimeout(f"the memory did not answer within {self.seconds:g} s ({_HOW})")
+        value: Value = call.result()
+        return value
 
     def close(self) -> None:
         """Let the threads that wait for calls end."""
@@ -70,26 +89,19 @@ class Deadline:
         for tasks in idle:
             tasks.put(None)
 
-    def _start(self) -> "SimpleQueue[_Task | None]":
-        tasks: SimpleQueue[_Task | None] = SimpleQueue()
+    def _start(self) -> "SimpleQueue[_Call | None]":
+        tasks: SimpleQueue[_Call | None] = SimpleQueue()
         threading.Thread(target=self._serve, args=(tasks,), name="memory", daemon=True).start()
         return tasks
 
-    def _serve(self, tasks: "SimpleQueue[_Task | None]") -> None:
-        while (task := tasks.get()) is not None:
-            work, done = task
-            try:
-                value, error = work(), None
-            except BaseException as exc:  # noqa: BLE001 - it is raised where the call is waited for
-                value, error = None, exc
+    def _serve(self, tasks: "SimpleQueue[_Call | None]") -> None:
+        while (call := tasks.get()) is not None:
+            call.make()
             with self._lock:
-                self._given_up.discard(done)
-                if error is None:
-                    done.set_result(value)
-                else:
-                    done.set_exception(error)
+                self._given_up.discard(call)
+                call.over.set()
                 self._idle.append(tasks)
-            del task, work, done, value, error  # what was read is not kept until the next call
+            del call  # what was read is not kept until the next call
 
 
 _HOW = "the setting is MEMORY_TIMEOUT_SECONDS"

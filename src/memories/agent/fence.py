@@ -7,8 +7,8 @@ back as it was. The marks carry a number that is drawn for each context, after i
 """
 
 import json
+import os
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,7 +31,7 @@ _JOINER = re.compile("(?<![\u200c\u200d\ufe0f])[\u200c\u200d\ufe0f](?![\u200c\u2
 
 def new_boundary() -> str:
     """Return a number that no stored text can know: 64 random bits, in hexadecimal."""
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()  # as `secrets` does, whose import costs 3 ms
 
 
 def marks(title: str, boundary: str) -> tuple[str, str]:

@@ -14,8 +14,6 @@ from functools import cache, lru_cache
 from math import ceil
 from pathlib import Path
 
-from memories import embedders
-
 _LATIN = "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0300-\u036f\u1e00-\u1eff"
 _RUN = re.compile(rf" ?(?:[{_LATIN}]+|[0-9]+|[^\W\d_]+|[^\w\s]+|_+|\w)|\n+|[^\S\n]+|[^\w]", re.DOTALL)
 _IS_LATIN = re.compile(f"[{_LATIN}]")
@@ -172,5 +170,5 @@ def _pieces(word: str) -> float:
 
 @cache
 def _vocabulary() -> frozenset[str]:
-    file = Path(embedders.__file__).with_name("weights") / "all-MiniLM-L6-v2.vocab.txt"
+    file = Path(__file__).parents[1] / "embedders" / "weights" / "all-MiniLM-L6-v2.vocab.txt"
     return frozenset(file.read_text(encoding="utf-8").split("\n"))

@@ -9,6 +9,7 @@ from memories.hot.entries import MAX_SHOWN, MOST_PINNED, MOST_SESSIONS, SESSION,
 from memories.lookup import waiting
 from memories.models import DecayPolicy, Memory
 from memories.origin import PINNED, origin_of, tags_of
+from memories.search.relevance import Relevance
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.times import to_iso
@@ -24,11 +25,13 @@ class Rules(NamedTuple):
         size: How many at most.
         min_confidence: The least confidence of one that is shown.
         half_life_hours: See `decay`.
+        relevance: How age and use count in their order.
     """
 
     size: int
     min_confidence: float
     half_life_hours: float
+    relevance: Relevance = Relevance()
 
 
 def entry_of(record: Record, rules: Rules, now: datetime) -> Entry | None:
@@ -110,7 +113,7 @@ def select_all(store: Store, namespace: str, rules: Rules, now: datetime) -> Sel
     where = Filter(Collection.MEMORY, (namespace,))
     best: list[Entry] = []
     for page in _pages(store, where):
-        best = chosen([*best, *_entries(page, rules, now)], rules.size, now)
+        best = chosen([*best, *_entries(page, rules, now)], rules.size, now, rules.relevance)
     return Selection(best, store.count(waiting(where)))
 
 

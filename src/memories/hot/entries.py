@@ -4,12 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from memories.search.relevance import Relevance, boost, factor, faded
+
 MOST_PINNED = 50  # as `write.change.pin` allows
 OFTEN = 3  # reads that make a memory one of those that are often used
 SESSION = "session"  # the type of a memory that says what a session left
 SESSIONS, MOST_SESSIONS = 3, 24  # of a project, and of all
 MAX_SHOWN = 2_000  # characters of one entry; a longer memory is cut
-_FADING, _BOOST, _MOST_BOOST = 0.1, 0.1, 3.0  # a day, a read, and at most
 _DAY_SECONDS = 86_400
 _NO_TAGS: Mapping[str, str] = {}
 
@@ -72,19 +73,20 @@ def moment(written: str, otherwise: datetime) -> datetime:
     return found if found.tzinfo else otherwise
 
 
-def heat(entry: Entry, now: datetime) -> float:
-    """Return how much an entry matters now: how fresh it is, times how often it was read.
+def heat(entry: Entry, now: datetime, relevance: Relevance) -> float:
+    """Return how much an entry matters now: the factor for age and use of a search, see `relevance`.
 
-    The formulas are those of the identity specification, decision 5: `1 / (1 + rate · age in days)` and
-    `1 + rate · reads`, here capped.
+    Here what is stable ages too: a session begins with what is recent.
     """
-    age_days = max(0.0, (now - moment(entry.written, now)).total_seconds() / _DAY_SECONDS)
-    return min(_MOST_BOOST, 1.0 + _BOOST * entry.uses) / (1.0 + _FADING * age_days)
+    age_days = (now - moment(entry.written, now)).total_seconds() / _DAY_SECONDS
+    fresh = faded(age_days, relevance.decay_rate)
+    used = boost(entry.uses, relevance.boost_rate, relevance.most_boost)
+    return factor(fresh, used, relevance.least_freshness)
 
 
-def ordered(entries: Iterable[Entry], now: datetime) -> list[Entry]:
+def ordered(entries: Iterable[Entry], now: datetime, relevance: Relevance) -> list[Entry]:
     """Return entries in the order in which they are shown: pinned ones first, then the hottest."""
-    return sorted(entries, key=lambda entry: (entry.pinned, heat(entry, now), entry.id), reverse=True)
+    return sorted(entries, key=lambda entry: (entry.pinned, heat(entry, now, relevance), entry.id), reverse=True)
 
 
 def current(entries: Iterable[Entry], now: datetime) -> list[Entry]:
@@ -92,7 +94,9 @@ def current(entries: Iterable[Entry], now: datetime) -> list[Entry]:
     return [entry for entry in entries if entry.expires is None or moment(entry.expires, now) >= now]
 
 
-def chosen(entries: Iterable[Entry], size: int, now: datetime, left_out: Sequence[str] = ()) -> list[Entry]:
+def chosen(
+    entries: Iterable[Entry], size: int, now: datetime, relevance: Relevance, left_out: Sequence[str] = ()
+) -> list[Entry]:
     """Return those that have a place: all that are pinned, some that are often used, and the newest.
 
     Of the room that the pinned ones leave, a third is for those that are often used, however old they are. What the
@@ -102,17 +106,18 @@ def chosen(entries: Iterable[Entry], size: int, now: datetime, left_out: Sequenc
         entries: Any number of them, each memory once.
         size: How many at most, not counting pinned ones over it and sessions.
         now: The time to judge at.
+        relevance: How age and use count in their order.
         left_out: Ids that a person has taken out.
     """
     there = [entry for entry in current(entries, now) if entry.pinned or entry.id not in left_out]
-    pinned = ordered((entry for entry in there if entry.pinned), now)[:MOST_PINNED]
+    pinned = ordered((entry for entry in there if entry.pinned), now, relevance)[:MOST_PINNED]
     others = [entry for entry in there if not entry.pinned and not entry.is_session]
     room = max(0, size - len(pinned))
     often = sorted((entry for entry in others if entry.uses >= OFTEN), key=_by_use, reverse=True)[: room // 3]
     taken = {entry.id for entry in often}
     newest = sorted((entry for entry in others if entry.id not in taken), key=_by_time, reverse=True)
     sessions = _last_of_each(entry for entry in there if entry.is_session and not entry.pinned)
-    return [*pinned, *ordered([*often, *newest[: room - len(often)]], now), *sessions]
+    return [*pinned, *ordered([*often, *newest[: room - len(often)]], now, relevance), *sessions]
 
 
 def _last_of_each(sessions: Iterable[Entry]) -> list[Entry]:

@@ -8,11 +8,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from memories import unseen
 from memories.errors import InvalidInput
 from memories.hot.entries import Entry
+from memories.hot.file import check, is_edited
 
 FORMAT = 1
 _LINE = re.compile(r"(- |  )?([a-z_]+):(?: (.*))?")
@@ -85,7 +85,7 @@ def render(pad: Pad) -> str:
         for name, value in (("left_out", " ".join(pad.left_out)), ("gone", " ".join(pad.gone)), ("held", held))
     ]
     text = "".join(rows)
-    return f'{text}check: "{_check(text)}"\n'
+    return f'{text}check: "{check(text)}"\n'
 
 
 def parse(text: str, what: str) -> Pad:
@@ -119,12 +119,6 @@ def parse(text: str, what: str) -> Pad:
     numbers = {name: _number(head_values.get(name), name, what) for name in ("size", "waiting")}
     said: dict[str, Any] = {**texts, **lists, **numbers}
     return Pad(**said, entries=entries, edited=is_edited(text), spans=tuple(spans))
-
-
-def is_edited(text: str) -> bool:
-    """Return whether a text was changed since a program wrote it."""
-    head, mark, last = text.rpartition("check: ")
-    return not mark or last != f'"{_check(head)}"\n'
 
 
 def without(text: str, spans: Sequence[tuple[int, int]]) -> str:
@@ -172,10 +166,6 @@ def _value(value: Any) -> str:
 def _escape(sign: str) -> str:
     code = ord(sign)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def _check(text: str) -> str:
-    return f"{crc32(text.encode()):08x}"
 
 
 # --- reading what programs wrote -------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def matches(
         share = covered(_said(entry), words) if words else 0.0
         confident = versions.confidence(record, now, rules.half_life_hours) >= rules.min_confidence
         if share >= LEAST and confident and fits(record):
-            score = share * (_OF_WORDS + _OF_HEAT * min(1.0, heat(entry, now)))
+            score = share * (_OF_WORDS + _OF_HEAT * min(1.0, heat(entry, now, rules.relevance)))
             rows.append((share, score, entry.id, record))
     rows.sort(reverse=True)
     hits = tuple(_hit(record, score, rules, now) for _, score, _, record in rows[:limit])

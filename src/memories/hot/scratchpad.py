@@ -1,9 +1,7 @@
 """The file of a scratchpad: read with care, changed under a lock, replaced in one step."""
 
 import contextlib
-import errno
 import os
-import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +10,10 @@ from typing import NamedTuple
 from memories.disk import locked, make_folder, replacing, tried
 from memories.errors import InvalidInput, StoreBusy
 from memories.hot.entries import Entry, chosen, current, ordered
+from memories.hot.file import content, path
 from memories.hot.layout import Pad, parse, render, without, without_ids
+from memories.search.relevance import Relevance
 
-MAX_BYTES = 262_144  # of a file that is read
 _MOST_WRITTEN = 131_072  # characters of one that is written; a person may add as much again
 _MOST_GONE = 64
 _WAIT_SECONDS = 30.0
@@ -31,6 +30,7 @@ class Place(NamedTuple):
         store: The URL of the store, without a password.
         size: How many entries are chosen at most.
         stamp: Tells the file of the store from another one in its place; empty where there is none.
+        relevance: How age and use count in the order of entries.
     """
 
     home: Path
@@ -38,6 +38,7 @@ class Place(NamedTuple):
     store: str
     size: int
     stamp: str = ""
+    relevance: Relevance = Relevance()
 
     @property
     def folder(self) -> Path:
@@ -55,11 +56,6 @@ class Place(NamedTuple):
         return self.folder / _LOCK
 
 
-def path(home: Path, namespace: str) -> Path:
-    """Return the path of a namespace's scratchpad."""
-    return home / namespace / "scratchpad.yaml"
-
-
 def read(home: Path, namespace: str) -> list[Entry]:
     """Return what the scratchpad of a namespace holds now, in the order in which it is shown; none if there is none.
 
@@ -69,13 +65,14 @@ def read(home: Path, namespace: str) -> list[Entry]:
         InvalidInput: It can't be read, or is not to be relied on; the message says why.
     """
     pad = load(home, namespace)
-    return [] if pad is None else shown(pad, namespace)
+    return [] if pad is None else shown(pad, namespace, Relevance())
 
 
-def shown(pad: Pad, namespace: str) -> list[Entry]:
+def shown(pad: Pad, namespace: str, relevance: Relevance) -> list[Entry]:
     """Return the entries of a scratchpad that are shown, in their order; those without an id are no memories yet."""
     now = datetime.now(UTC)
-    return [each._replace(namespace=namespace) for each in ordered(current(pad.entries, now), now) if each.id]
+    known = ordered(current(pad.entries, now), now, relevance)
+    return [each._replace(namespace=namespace) for each in known if each.id]
 
 
 def load(home: Path, namespace: str) -> Pad | None:
@@ -92,52 +89,6 @@ def load(home: Path, namespace: str) -> Pad | None:
     if pad.namespace != namespace:
         raise InvalidInput(f"{file} is not the scratchpad of {namespace}; remove it, and it is made anew")
     return pad
-
-
-def content(file: Path) -> str | None:
-    """Return the text of a scratchpad's file; None if it is not there, or empty, as a power cut may leave it.
-
-    Raises:
-        InvalidInput: It is no file of this user's own, others may write it, it is too large, or it is not UTF-8.
-    """
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-    try:
-        if file.parent.is_symlink():
-            raise InvalidInput(f"{file.parent} is a symbolic link; put the folder itself there")
-        fd = os.open(file, flags)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as exc:
-        why = "is a symbolic link; put the file itself there" if exc.errno == errno.ELOOP else f"({exc.strerror})"
-        raise InvalidInput(f"{file} can't be read: it {why}") from exc
-    try:
-        _refuse(file, os.fstat(fd))
-        with os.fdopen(fd, "rb", closefd=False) as stream:
-            data = stream.read(MAX_BYTES + 1)
-    finally:
-        os.close(fd)
-    if len(data) > MAX_BYTES:
-        raise InvalidInput(f"{file} is larger than {MAX_BYTES} bytes; remove what does not belong there")
-    if not data.strip(b"\0 \r\n"):
-        return None
-    try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as exc:
-        raise InvalidInput(f"{file} is not UTF-8 (byte {exc.start}); save it as UTF-8") from None
-
-
-def _refuse(file: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise InvalidInput(f"{file} is no file; remove it, and the scratchpad is made anew")
-    if os.name != "posix":
-        return
-    if found.st_uid not in (os.geteuid(), 0):
-        raise InvalidInput(f"{file} belongs to another user; remove it, and the scratchpad is made anew")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        from memories.trust import others_may_write  # which knows groups of one user
-
-        if doubt := others_may_write(file):
-            raise InvalidInput(f"{file} {doubt}")
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -168,7 +119,7 @@ def alone(place: Place) -> Iterator[None]:
 def write(place: Place, pad: Pad) -> Pad:
     """Replace the file; return what it holds now. What there is no room for is left out, the coldest first."""
     now = datetime.now(UTC)
-    entries = chosen(pad.entries, place.size, now, pad.left_out)
+    entries = chosen(pad.entries, place.size, now, place.relevance, pad.left_out)
     while True:
         kept = pad._replace(
             namespace=place.namespace,

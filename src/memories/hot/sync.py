@@ -1,47 +1,19 @@
 """Brings a scratchpad and its store together: what a person wrote in the file, then what the store has."""
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.errors import InvalidInput, NotFound, RequestError
 from memories.hot import scratchpad
+from memories.hot.at_hand import Scratchpad, shown
 from memories.hot.choice import Rules, Selection, entry_of, select, select_all
-from memories.hot.entries import Entry, chosen, moment, ordered
+from memories.hot.entries import Entry, chosen
 from memories.hot.layout import Pad
 from memories.hot.scratchpad import Place
 from memories.models import Draft
 
 if TYPE_CHECKING:
     from memories.write.create import Writer
-
-_FRESH = timedelta(days=1)  # others may write to the store from elsewhere, and tell this file nothing
-
-
-class Scratchpad(NamedTuple):
-    """What is in the hot tier of a namespace.
-
-    Attributes:
-        entries: Pinned ones first, then the hottest.
-        waiting: How many memories wait for review.
-        file: The file; None where the store was given by hand, which no file mirrors.
-        notes: What a person wrote in the file and was not taken over, each a sentence; and what else is wrong with it.
-        taken: What was taken over, each a part of a sentence.
-    """
-
-    entries: tuple[Entry, ...]
-    waiting: int
-    file: str | None
-    notes: tuple[str, ...] = ()
-    taken: tuple[str, ...] = ()
-
-
-def needs_store(place: Place, pad: Pad | None, now: datetime) -> bool:
-    """Return whether a scratchpad must be brought up to date with its store before it is shown."""
-    if pad is None or pad.edited or (pad.store, pad.stamp, pad.size) != (place.store, place.stamp, place.size):
-        return True
-    age = now - moment(pad.written, now - 2 * _FRESH)
-    return not timedelta() <= age <= _FRESH or scratchpad.is_stale(place)
 
 
 def refreshed(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scratchpad:
@@ -80,29 +52,17 @@ def refreshed(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool = F
             fresh = Pad(namespace, place.store, waiting=found.waiting, written=_iso(now), entries=tuple(found.entries))
             if not done.notes:
                 fresh = scratchpad.write(place, fresh._replace(left_out=left, gone=() if pad is None else pad.gone))
-            entries = chosen(fresh.entries, rules.size, now, left)
-    return Scratchpad(_shown(entries, now), found.waiting, str(place.file), tuple(done.notes), tuple(done.taken))
+            chose = chosen(fresh.entries, rules.size, now, rules.relevance, left)
+    entries = shown(chose, now, rules.relevance)
+    return Scratchpad(entries, found.waiting, str(place.file), tuple(done.notes), tuple(done.taken))
 
 
 def from_store(writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scratchpad:
     """Return what a scratchpad of a namespace would hold, without a file."""
     store, namespace, now = writer.lookup.store, writer.lookup.namespace, writer.now
     found: Selection = (select_all if rebuild else select)(store, namespace, rules, now)
-    return Scratchpad(_shown(chosen(found.entries, rules.size, now), now), found.waiting, None)
-
-
-def from_file(place: Place, pad: Pad) -> Scratchpad:
-    """Return what a scratchpad's file holds."""
-    return Scratchpad(tuple(scratchpad.shown(pad, place.namespace)), pad.waiting, str(place.file))
-
-
-def together(own: Scratchpad, shared: Scratchpad, now: datetime) -> Scratchpad:
-    """Return what a namespace's scratchpad and the shared one hold, in one order."""
-    return own._replace(entries=_shown([*own.entries, *shared.entries], now), notes=(*own.notes, *shared.notes))
-
-
-def _shown(entries: Sequence[Entry], now: datetime) -> tuple[Entry, ...]:
-    return tuple(ordered(entries, now))
+    entries = chosen(found.entries, rules.size, now, rules.relevance)
+    return Scratchpad(shown(entries, now, rules.relevance), found.waiting, None)
 
 
 def _iso(now: datetime) -> str:

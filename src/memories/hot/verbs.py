@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,11 +16,11 @@ from memories.stores import Store, local_path
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
+    from memories.hot.at_hand import Scratchpad
     from memories.hot.choice import Rules
     from memories.hot.matching import Matches
     from memories.hot.mirror import Change, Mirror
     from memories.hot.scratchpad import Place
-    from memories.hot.sync import Scratchpad
     from memories.origin import Origin
     from memories.search.search import SearchFilters
     from memories.stores.logged import Told
@@ -79,26 +80,15 @@ class ScratchpadVerbs:
         own = self._scratchpad_of(self.namespace, refresh=refresh, rebuild=rebuild)
         if SHARED not in self._lookup.readable or self.namespace == SHARED:
             return own
-        from memories.hot.sync import together
+        from memories.hot.at_hand import together
 
-        return together(own, self._scratchpad_of(SHARED), self._clock())
+        return together(own, self._scratchpad_of(SHARED), self._clock(), self._rules().relevance)
 
     def scratchpad_at_hand(self) -> "Scratchpad | None":
         """Return what `scratchpad` does if that takes no look at the store; else None."""
-        from memories.hot import scratchpad, sync
+        from memories.hot.at_hand import at_hand
 
-        found: Scratchpad | None = None
-        for namespace in self._lookup.readable:
-            place = self._scratchpad_place(namespace)
-            try:
-                pad = scratchpad.load(place.home, namespace)
-            except InvalidInput:
-                return None
-            if not self._owns_store or pad is None or sync.needs_store(place, pad, self._clock()):
-                return None
-            one = sync.from_file(place, pad)
-            found = one if found is None else sync.together(found, one, self._clock())
-        return found
+        return at_hand(self.config, self._lookup.readable, self._clock()) if self._owns_store else None
 
     def search_scratchpad(self, query: str, *, offline: bool = False, **filters: "Unpack[SearchFilters]") -> "Matches":
         """Search the hot tier by words, without the store or a model.
@@ -129,25 +119,26 @@ class ScratchpadVerbs:
 
         It costs a look at the file unless there is something. A store that can't be written is left for later.
         """
-        from memories.hot import layout, scratchpad
+        from memories.hot.file import content, is_edited, path
 
         if not self._is_configured:
             return ()
-        place = self._scratchpad_place(self.namespace)
+        file = path(self.config.home, self.namespace)
         try:
-            text = scratchpad.content(place.file)
-            if text is None or not layout.is_edited(text):
+            text = content(file)
+            if text is None or not is_edited(text):
                 return ()
             return self._scratchpad_of(self.namespace).notes
         except InvalidInput as exc:
             return (str(exc),)
         except StoreError as exc:
-            return (f"what was changed in {place.file} is taken over later: {exc}",)
+            return (f"what was changed in {file} is taken over later: {exc}",)
 
     def offline(self) -> "Scratchpad | None":
         """Return what the files of scratchpads say, whichever store they mirror; None if there are none."""
         from memories.hot import scratchpad
-        from memories.hot.sync import Scratchpad
+        from memories.hot.at_hand import Scratchpad
+        from memories.hot.file import path
 
         entries, notes, waiting, there = [], [], 0, False
         for namespace in self._lookup.readable:
@@ -158,9 +149,9 @@ class ScratchpadVerbs:
                 continue
             if pad is not None:
                 there = True
-                entries += scratchpad.shown(pad, namespace)
+                entries += scratchpad.shown(pad, namespace, self._rules().relevance)
                 waiting += pad.waiting if namespace == self.namespace else 0
-        file = str(scratchpad.path(self.config.home, self.namespace))
+        file = str(path(self.config.home, self.namespace))
         return Scratchpad(tuple(entries), waiting, file, tuple(notes)) if there else None
 
     def missing(self) -> str | None:
@@ -180,9 +171,9 @@ class ScratchpadVerbs:
     @property
     def has_scratchpad(self) -> bool:
         """Whether there is a scratchpad that can answer when the store can't be asked."""
-        from memories.hot import scratchpad
+        from memories.hot.file import path
 
-        return any(scratchpad.exists(self._scratchpad_place(each)) for each in self._lookup.readable)
+        return any(os.path.lexists(path(self.config.home, each)) for each in self._lookup.readable)
 
     def abandon(self) -> None:
         """Leave the store open when this is closed: a call that was given up still uses it."""
@@ -191,7 +182,7 @@ class ScratchpadVerbs:
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _scratchpad_of(self, namespace: str, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
-        from memories.hot import scratchpad, sync
+        from memories.hot import at_hand, scratchpad, sync
 
         rules, place = self._rules(), self._scratchpad_place(namespace)
         try:
@@ -201,8 +192,8 @@ class ScratchpadVerbs:
         known = self._is_configured or pad is None or pad.store == place.store
         if not (self._owns_store and known):
             return sync.from_store(self._by_person(namespace), rules, rebuild=rebuild)
-        if not (refresh or rebuild or pad is None or sync.needs_store(place, pad, self._clock())):
-            return sync.from_file(place, pad)
+        if not (refresh or rebuild or pad is None or at_hand.needs_store(place, pad, self._clock())):
+            return at_hand.from_file(place, pad)
         try:
             return sync.refreshed(place, self._by_person(namespace), rules, rebuild=rebuild)
         except OSError as exc:  # what is remembered is told all the same
@@ -231,14 +222,10 @@ class ScratchpadVerbs:
         return self._memory(change.pin(self._lookup, self._embedder, memory_id, self._clock(), pinned=pinned))
 
     def _scratchpad_place(self, namespace: str) -> "Place":
-        from memories.config import without_password
-        from memories.hot.scratchpad import Place
+        from memories.hot.at_hand import place_of
 
-        config, stamp, file = self.config, "", self._store_file
-        if file is not None:
-            with contextlib.suppress(OSError):
-                stamp = str(file.stat().st_ino)
-        return Place(config.home, namespace, without_password(config.store), config.scratchpad_size, stamp)
+        place = place_of(self.config, namespace)
+        return place if self._owns_store else place._replace(stamp="")
 
     @property
     def _store_file(self) -> Path | None:
@@ -248,9 +235,10 @@ class ScratchpadVerbs:
 
     def _rules(self) -> "Rules":
         from memories.hot.choice import Rules
+        from memories.search.relevance import Relevance
 
-        config = self.config
-        return Rules(config.scratchpad_size, config.min_confidence, config.decay_half_life_hours)
+        config, relevance = self.config, Relevance.of(self.config)
+        return Rules(config.scratchpad_size, config.min_confidence, config.decay_half_life_hours, relevance)
 
     def _by_person(self, namespace: str) -> "Writer":
         """Return what writes as the person who edited a scratchpad, and tells no scratchpad of it."""

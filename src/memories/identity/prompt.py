@@ -5,11 +5,11 @@ number drawn for each block, one line an item, which nothing in the item can end
 agent decided to keep is shown: nothing captured or imported that was not accepted, nothing that seems to give orders.
 """
 
+import os
 import re
-import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from memories.agent import fence
 from memories.errors import InvalidInput
@@ -21,8 +21,9 @@ from memories.write.suspicion import marks
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from memories.hot.sync import Scratchpad
+    from memories.hot.at_hand import Scratchpad
     from memories.service import Memories
+    from memories.settings import Config
 
 SHOWN = 10
 MAX_CHARACTERS = 8_000  # that hosts take at once; codex takes no more tokens than that has
@@ -75,18 +76,57 @@ def build(memories: "Memories", *, project: str | None, budget: int, client: str
         StoreError: The store can't be asked and there is no scratchpad.
         InvalidInput: The client is unknown.
     """
-    if client not in CLIENTS:
-        raise InvalidInput("client must be shell, mcp or tool")
-    found, degraded = _found(memories)
+    wanted = Wanted.of(memories.config, project, budget, client)._replace(namespace=memories.namespace)
+    return made(wanted, *_found(memories))
+
+
+class Wanted(NamedTuple):
+    """What a block is for.
+
+    Attributes:
+        namespace: Whose it is.
+        project: The project that the session works in.
+        budget: How many tokens it may have.
+        client: How the agent reaches its memory.
+        most: How many memories of one other writer it may show; None for no limit.
+    """
+
+    namespace: str
+    project: str | None
+    budget: int
+    client: str
+    most: int | None
+
+    @classmethod
+    def of(cls, config: "Config", project: str | None, budget: int, client: str) -> Self:
+        """Return it for the namespace of the settings.
+
+        Raises:
+            InvalidInput: The client is unknown.
+        """
+        if client not in CLIENTS:
+            raise InvalidInput(f"client must be {', '.join(CLIENTS[:-1])} or {CLIENTS[-1]}")
+        return cls(config.namespace, project, budget, client, config.context_max_per_writer)
+
+
+def made(wanted: Wanted, found: "Scratchpad", degraded: str | None = None) -> Prompt:
+    """Return a block that shows what a scratchpad holds; see `build`.
+
+    Args:
+        wanted: What it is for.
+        found: What the scratchpad holds.
+        degraded: Why the store could not be asked; None if it could, or did not have to be.
+    """
+    project = wanted.project
     left_out: Counter[str] = Counter()
-    trusted = list(_admitted(found.entries, memories, left_out))
+    trusted = list(_admitted(found.entries, wanted, left_out))
     sessions = [each for each in trusted if each.is_session and not each.pinned]
     sessions = [each for each in sessions if project is not None and each.tags.get("project") == project]
-    sessions = sorted((each for each in sessions if each.namespace == memories.namespace), key=_written, reverse=True)
+    sessions = sorted((each for each in sessions if each.namespace == wanted.namespace), key=_written, reverse=True)
     others = [each for each in trusted if not each.is_session or each.pinned]
     near = sorted(others, key=lambda each: not each.pinned and each.tags.get("project", project) != project)
-    page = _Page(memories.namespace, project, client, found.waiting, degraded is not None)
-    shown = _fitted(page, near[:SHOWN], sessions[:SESSIONS], budget)
+    page = _Page(wanted.namespace, project, wanted.client, found.waiting, degraded is not None)
+    shown = _fitted(page, near[:SHOWN], sessions[:SESSIONS], wanted.budget)
     text = page.text(*shown)
     missing = len(near[:SHOWN]) + len(sessions[:SESSIONS]) - sum(map(len, shown))
     left_out += {"no_room": missing} if missing else {}
@@ -106,19 +146,18 @@ def _found(memories: "Memories") -> "tuple[Scratchpad, str | None]":
     return asked(memories, memories.scratchpad, memories.offline)
 
 
-def _admitted(entries: Iterable[Entry], memories: "Memories", left_out: Counter[str]) -> Iterable[Entry]:
+def _admitted(entries: Iterable[Entry], wanted: Wanted, left_out: Counter[str]) -> Iterable[Entry]:
     """Yield the entries that may enter a prompt by themselves."""
-    most = memories.config.context_max_per_writer
     shared: Counter[str] = Counter()
     for each in entries:
         if each.trust in (CAPTURED, IMPORTED) and not each.accepted:
             left_out["untrusted"] += 1
         elif each.suspicious or marks(each.content) or any(marks(value) for value in each.tags.values()):
             left_out["suspicious"] += 1
-        elif most is not None and each.namespace != memories.namespace and shared[each.by] >= most:
+        elif wanted.most is not None and each.namespace != wanted.namespace and shared[each.by] >= wanted.most:
             left_out["one_writer"] += 1
         else:
-            shared[each.by] += each.namespace != memories.namespace
+            shared[each.by] += each.namespace != wanted.namespace
             yield each
 
 
@@ -161,7 +200,7 @@ class _Page(NamedTuple):
 
     def text(self, entries: Sequence[Entry], sessions: Sequence[Entry]) -> str:
         """Return the block with these memories."""
-        boundary = str(100_000_000 + secrets.randbelow(900_000_000))
+        boundary = str(100_000_000 + int.from_bytes(os.urandom(8)) % 900_000_000)
         who = "" if self.namespace == SHARED else f"You are **{self.namespace}**. "
         parts = [f"## Memory System\n\n{who}You have persistent memory across sessions."]
         if entries:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memories import dates, versions
 from memories.embedders.protocol import embed_query
 from memories.lookup import accepted_by_then, known_at
-from memories.origin import PART
+from memories.origin import PART, PINNED
 from memories.search.ranking import FULL_LENGTH, FULL_WORDS, ON_DATE, Evidence, Features, fused
 from memories.search.speakers import named, without
 from memories.stores.protocol import Store
@@ -147,6 +147,7 @@ def _features(record: Record, query: Query, evidence: Evidence, near: float) -> 
         decay_policy=versions.decay_policy(record),
         age_days=(query.judged_at - versions.aging_from(record, query.judged_at)).total_seconds() / 86_400,
         accesses=record.accesses,
+        pinned=PINNED in record.labels,
         readable=readable,
         on_date=on_date,
         verbatim=verbatim,

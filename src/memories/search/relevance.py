@@ -5,9 +5,11 @@ factor is the fused score of `ranking`, and the second is bounded, so that the o
 they say: age and use decide between memories that answer equally well, and never bury one that answers best.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from memories.models import DecayPolicy
+if TYPE_CHECKING:
+    from memories.models import DecayPolicy
+    from memories.settings import Config
 
 
 class Relevance(NamedTuple):
@@ -31,11 +33,24 @@ class Relevance(NamedTuple):
     stale: float = 0.5
     thresholds: tuple[float, float, float] = (0.70, 0.75, 0.85)
 
+    @classmethod
+    def of(cls, config: "Config") -> Self:
+        """Return what the settings say."""
+        return cls(
+            config.freshness_decay_rate,
+            config.freshness_min,
+            config.access_boost_rate,
+            config.access_boost_max,
+            config.freshness_fresh,
+            config.freshness_stale,
+            (config.relevance_threshold_fresh, config.relevance_threshold_normal, config.relevance_threshold_stale),
+        )
+
 
 FRESH, NORMAL, STALE = range(3)
 
 
-def freshness(age_days: float, decay_rate: float, policy: DecayPolicy) -> float:
+def freshness(age_days: float, decay_rate: float, policy: "DecayPolicy") -> float:
     """Return how fresh a memory is, 0 to 1: `1 / (1 + decay_rate × age_days)`; a stable one always is.
 
     Args:
@@ -43,8 +58,11 @@ def freshness(age_days: float, decay_rate: float, policy: DecayPolicy) -> float:
         decay_rate: See `Relevance`.
         policy: Its decay policy.
     """
-    if policy is DecayPolicy.STABLE:
-        return 1.0
+    return 1.0 if policy == "stable" else faded(age_days, decay_rate)
+
+
+def faded(age_days: float, decay_rate: float) -> float:
+    """Return the freshness of what ages; see `freshness`."""
     return 1.0 / (1.0 + decay_rate * max(0.0, age_days))
 
 

@@ -182,17 +182,7 @@ def _relevance(order: str, config: Config) -> Relevance | None:
     """Return how age and use count in an order; None if they do not."""
     if order not in ("relevance", "similarity"):
         raise InvalidInput(f'"{validate.shown(str(order))}" is no way to rank; use relevance or similarity')
-    if order == "similarity":
-        return None
-    return Relevance(
-        config.freshness_decay_rate,
-        config.freshness_min,
-        config.access_boost_rate,
-        config.access_boost_max,
-        config.freshness_fresh,
-        config.freshness_stale,
-        (config.relevance_threshold_fresh, config.relevance_threshold_normal, config.relevance_threshold_stale),
-    )
+    return None if order == "similarity" else Relevance.of(config)
 
 
 def _narrowed(lookup: Lookup, given: SearchFilters, now: datetime) -> Filter:

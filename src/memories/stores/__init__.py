@@ -4,10 +4,9 @@ To add a store, write a package with the files of the others and add its scheme 
 """
 
 import importlib
-from pathlib import Path
 from typing import cast
 
-from memories.config import without_password
+from memories.config import local_path, without_password
 from memories.errors import ConfigError
 from memories.settings import Config
 from memories.stores.protocol import Store
@@ -63,11 +62,3 @@ def open_store(url: str, space: Space | None, config: Config | None = None) -> S
     if scheme == "sqlite":
         return cast("Store", found(path, space, compact=config is not None and config.compact))
     return cast("Store", found(url, space))
-
-
-def local_path(url: str) -> Path | None:
-    """Return the file or the folder of a store on this machine; None for one on a server."""
-    scheme, _, rest = url.partition("://")
-    if scheme not in ("sqlite", "files", "qdrant") or not rest.startswith("/") or rest == "/":
-        return None
-    return Path(rest[1:]).expanduser().absolute()

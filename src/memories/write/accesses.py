@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from memories.disk import CREATING, make_folder, open_file, tried
+from memories.disk import CREATING, make_folder, open_file, read_file, tried
 from memories.errors import MemoriesError
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Ref
@@ -48,6 +48,14 @@ class Accesses:
             return self._append(line.encode() + b"\n") > FLUSH_BYTES
         except OSError:
             return False  # no read fails for its statistic; `memory doctor` tells of a home that can't be written
+
+    def of(self, refs: Sequence[Ref]) -> list[int]:
+        """Return how many reads of each of these memories wait; none where that can't be read."""
+        data = b""
+        for path in (self._taken, self._waiting):
+            with contextlib.suppress(OSError):
+                data += read_file(path)
+        return [data.count(f'["{ref.namespace}","{ref.group}",'.encode()) for ref in refs]
 
     def flush(self, store: Store) -> None:
         """Have the store count what waits, unless it is busy, another process does it, or nothing waits."""

@@ -10,11 +10,13 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from memories.redaction.scan import has_long_word
-from memories.stores.records import Record
 from memories.unseen import is_unseen
 from memories.write.orders import RULES, STRUCTURES, TALK
+
+if TYPE_CHECKING:
+    from memories.stores.records import Record
 
 MAX_DECODED = 20  # encoded parts of a text that are looked into
 _LONG_WORD = 24
@@ -146,7 +148,7 @@ def marks(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def marked(record: Record) -> Record:
+def marked(record: "Record") -> "Record":
     """Return a record with a field that says what its text is marked with, whatever it said itself."""
     fields = {name: value for name, value in record.fields.items() if name != "suspicious"}
     names = marks(record.text)
@@ -250,7 +252,7 @@ def _joined(spelled: re.Match[str]) -> str:
 
 def _decoded(text: str) -> Iterator[str]:
     """Yield what encoded parts of a text say; nothing for a blob that can't be read."""
-    long = has_long_word(text) and max(map(len, text.split()), default=0) >= _LONG_WORD
+    long = max(map(len, text.split()), default=0) >= _LONG_WORD
     if not long and not _has(text, _CODED):
         return
     for part in _first(_BASE64, text):

@@ -1,7 +1,8 @@
 """The options that several commands share, each said once, and how a command's help is laid out."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,6 +15,7 @@ from memories.skins.cli.session import memory, settings
 from memories.validate import MAX_LIMIT, parse_tag
 
 if TYPE_CHECKING:
+    from memories.service import Memories
     from memories.settings import Config
 
 _NOTED = frozenset("export import_ migrate reembed backup".split())  # which are no verbs of `Memories`
@@ -268,15 +270,22 @@ def in_session(*, reads: bool) -> Callable[[Callable[..., Any]], Callable[..., A
         @with_settings(namespace_option, *between, store_option, format_option)
         @functools.wraps(command)
         def wrapped(config: "Config", no_shared: bool = False, **given: Any) -> Any:
-            with memory(config, shared=not no_shared) as memories:
-                watch(memories.damaged)
-                for sentence in memories.edits():
-                    note(sentence)
+            with opened(config, shared=not no_shared) as memories:
                 return command(memories, **given)
 
         return wrapped
 
     return decorate
+
+
+@contextlib.contextmanager
+def opened(config: "Config", *, shared: bool) -> "Iterator[Memories]":
+    """Open the memory of this run, and tell a person of what is damaged in it and of edits that were not taken over."""
+    with memory(config, shared=shared) as memories:
+        watch(memories.damaged)
+        for sentence in memories.edits():
+            note(sentence)
+        yield memories
 
 
 def origin_options(command: Decorated) -> Decorated:

@@ -7,16 +7,33 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memories.errors import InvalidInput
+from memories.events import noting
+from memories.models import SHARED
 from memories.skins import shapes
-from memories.skins.cli.options import Group, command, in_session, named_options, option, whole_number
+from memories.skins.cli.options import (
+    Group,
+    command,
+    format_option,
+    in_session,
+    named_options,
+    namespace_option,
+    no_shared_option,
+    opened,
+    option,
+    store_option,
+    whole_number,
+    with_settings,
+)
 from memories.skins.cli.output import DAMAGED, emit, note, safe
 from memories.skins.cli.session import compacts, texts
 
 if TYPE_CHECKING:
+    from memories.hot.at_hand import Scratchpad
     from memories.hot.entries import Entry
-    from memories.hot.sync import Scratchpad
+    from memories.identity.prompt import Prompt
     from memories.models import Memory
     from memories.service import Memories
+    from memories.settings import Config
 
 
 @click.group(cls=Group, epilog="memory scratchpad show -n bob\nmemory scratchpad pin 01a1fdf1-92cd-72f2 -n bob")
@@ -118,8 +135,14 @@ def rebuild(memories: "Memories") -> None:
     "--for", "client", metavar="CLIENT", values=("shell", "mcp"),
     help="How the agent reaches its memory: shell or mcp. [default: shell]",
 )  # fmt: skip
-@in_session(reads=True)
-def prompt(memories: "Memories", project: str | None, budget: str | None, client: str | None) -> int:
+@with_settings(namespace_option, no_shared_option, store_option, format_option)
+def prompt(
+    config: "Config",
+    no_shared: bool,
+    project: str | None,
+    budget: str | None,
+    client: str | None,
+) -> int:
     """Print the block that a session's prompt begins with.
 
     It says who the agent is, what its scratchpad holds, what the last sessions of the project left, and how to reach
@@ -127,14 +150,16 @@ def prompt(memories: "Memories", project: str | None, budget: str | None, client
     orders to a model, is left out. If the store can't be reached, the scratchpad's file is used, and it exits 4.
     """
     from memories.identity.place import here, names_of
-    from memories.identity.prompt import build, shape
+    from memories.identity.prompt import shape
 
     most = whole_number(budget, "budget must be a whole number of tokens from 100 to 100000")
     if most is not None and not 100 <= most <= 100_000:
         raise InvalidInput("budget must be a whole number of tokens from 100 to 100000")
-    place = here(memories.config)()
+    place = here(config)()
     named = next(iter(names_of(project)), place and place.project)
-    found = build(memories, project=named, budget=most or memories.config.prompt_tokens, client=client or "shell")
+    with noting(config, "prompt", channel="cli", agent=config.identity, project=named) as known:
+        found = _prompt(config, (named, most or config.prompt_tokens, client or "shell"), shared=not no_shared)
+        known["tokens"], known["results"] = found.tokens, len(found.entries) + len(found.sessions)
     for sentence in found.notes:
         note(sentence)
     if found.degraded:
@@ -142,6 +167,23 @@ def prompt(memories: "Memories", project: str | None, budget: str | None, client
     answer = shape(found)
     emit(answer, lambda: found.text, compact=lambda: found.text)
     return DAMAGED if found.degraded else 0
+
+
+def _prompt(config: "Config", asked: tuple[str | None, int, str], *, shared: bool) -> "Prompt":
+    """Return the block; where the scratchpad is up to date no memory is opened."""
+    from datetime import UTC, datetime
+
+    from memories.hot.at_hand import at_hand
+    from memories.identity.prompt import Wanted, build, made
+
+    project, budget, client = asked
+    wanted = Wanted.of(config, project, budget, client)
+    names = dict.fromkeys((config.namespace, SHARED) if shared else (config.namespace,))
+    found = at_hand(config, tuple(names), datetime.now(UTC))
+    if found is not None:
+        return made(wanted, found)
+    with opened(config, shared=shared) as memories:
+        return build(memories, project=project, budget=budget, client=client)
 
 
 def _each(memories: "Memories", named_by: tuple[Any, ...], run: "Callable[[str], Memory]", done: str) -> int:
