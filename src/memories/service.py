@@ -587,6 +587,8 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         if pending:
             among = waiting(among)
         judged = functools.partial(versions.confidence, now=now, half_life_hours=self.config.decay_half_life_hours)
+        if sort == "accesses":
+            self.flush_accesses()
         order = order_by(sort or "created", judged, reverse=reverse, as_of=among.as_of is not None)
         if where is None:
             records, more = self._lookup.page(with_global(among, project), limit, cursor, order=order)
@@ -667,6 +669,7 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
     ) -> "Selector":
         from memories.where import selector
 
+        self._count_for(where)
         moment = selector.Moment(now or self._now(), self.config.decay_half_life_hours)
         if where is None:
             return selector.everything(collection, moment)
@@ -678,6 +681,7 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
     def _search(self, query: str, filters: "SearchFilters") -> "Found":
         from memories.search.search import search
 
+        self._count_for(filters.get("where"))
         now = self._now()
         found = search(self._lookup, self._embedder, query, filters, self.config, now)
         if filters.get("as_of") is None and not filters.get("pending"):
@@ -691,6 +695,11 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
 
     def _count_access(self, records: Sequence[Record]) -> None:
         if self.config.count_accesses and records and self._waiting().add([record.ref for record in records]):
+            self.flush_accesses()
+
+    def _count_for(self, where: str | None) -> None:
+        """Have reads counted that wait, if an expression asks for their number."""
+        if where is not None and "access_count" in where:
             self.flush_accesses()
 
     def _with_waiting(self, records: Sequence[Record]) -> Sequence[Record]:

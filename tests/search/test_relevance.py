@@ -1,11 +1,13 @@
 """Freshness, boost and the factor that they make: the formulas of Decision 5, and their bounds."""
 
 import math
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memories import Memories
 from memories.models import DecayPolicy
 from memories.search.relevance import FRESH, NORMAL, STALE, Relevance, boost, condition, factor, freshness
 
@@ -45,3 +47,41 @@ def test_age_takes_no_more_than_is_allowed(fresh: float, used: float, least: flo
 )  # fmt: skip
 def test_what_is_stale_was_never_read_and_what_is_fresh_was(fresh: float, accesses: int, expected: int) -> None:
     assert condition(fresh, accesses, Relevance()) == expected
+
+
+def _written(memories: Memories, content: str, hours: int) -> str:
+    """Store a memory that ages, and was written some hours ago; return its id."""
+    at = datetime.now(UTC) - timedelta(hours=hours)
+    created = memories.create(content, decay="contextual", created_at=at, force=True)
+    assert created.id is not None
+    return created.id
+
+
+@pytest.mark.parametrize("embedder", ["none", "fake"])
+def test_what_is_pinned_is_found_before_what_is_newer_and_says_the_same(
+    home: object, monkeypatch: pytest.MonkeyPatch, embedder: str
+) -> None:
+    monkeypatch.setenv("DECAY_HALF_LIFE_HOURS", "1e6")
+    with Memories(embedder=embedder) as memories:
+        old = _written(memories, "the deploy key is in the blue vault", 24 * 300)
+        new = [_written(memories, "the deploy key is in the blue vault", 24 * at) for at in range(5)]
+        assert [hit.memory.id for hit in memories.search("deploy key vault")] == [*new, old]
+        memories.pin(old)
+        considered = memories.explain("deploy key vault").considered
+        assert {each.id: each.features["freshness"] for each in considered}[old] == 1.0
+        assert [hit.memory.id for hit in memories.search("deploy key vault")] == [old, *new]
+        memories.unpin(old)
+        assert [hit.memory.id for hit in memories.search("deploy key vault")][-1] == old
+
+
+def test_reads_that_wait_to_be_counted_are_heeded_where_their_number_is_asked_for(home: object) -> None:
+    with Memories(embedder="none") as memories:
+        ids = [_written(memories, f"note {word}", 1) for word in ("one", "two", "three")]
+        for name in (ids[1], ids[1], ids[2]):
+            memories.get(name)
+        assert [each.id for each in memories.list(sort="accesses").memories] == [ids[1], ids[2], ids[0]]
+        memories.get(ids[0])
+        assert {each.id for each in memories.list(where="access_count = 1").memories} == {ids[0], ids[2]}
+        memories.get(ids[0])
+        found = memories.search("note", where="access_count >= 2")
+        assert {hit.memory.id for hit in found} == {ids[0], ids[1]}

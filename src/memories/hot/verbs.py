@@ -49,6 +49,7 @@ class ScratchpadVerbs:
     _limit: Callable[[int | None], int]
     _selector: "Callable[[str | None], Selector]"
     _owns_store: bool
+    flush_accesses: Callable[[], None]
 
     def pin(self, memory_id: str) -> Memory:
         """Keep a memory in the scratchpad, by a version of it that says the same.
@@ -190,10 +191,13 @@ class ScratchpadVerbs:
         except InvalidInput:
             pad = None  # the refresh tells
         known = self._is_configured or pad is None or pad.store == place.store
+        # Who is often read has a place, so the reads that wait are counted before it is chosen anew.
         if not (self._owns_store and known):
+            self.flush_accesses()
             return sync.from_store(self._by_person(namespace), rules, rebuild=rebuild)
         if not (refresh or rebuild or pad is None or at_hand.needs_store(place, pad, self._clock())):
             return at_hand.from_file(place, pad)
+        self.flush_accesses()
         try:
             return sync.refreshed(place, self._by_person(namespace), rules, rebuild=rebuild)
         except OSError as exc:  # what is remembered is told all the same
