@@ -9,6 +9,7 @@ from memories.search.relevance import Relevance, boost, factor, faded
 MOST_PINNED = 50  # as `write.change.pin` allows
 OFTEN = 3  # reads that make a memory one of those that are often used
 SESSION = "session"  # the type of a memory that says what a session left
+SESSION_KEY = "session/"  # what the key of one begins with that hooks wrote
 SESSIONS, MOST_SESSIONS = 3, 24  # of a project, and of all
 MAX_SHOWN = 2_000  # characters of one entry; a longer memory is cut
 _DAY_SECONDS = 86_400

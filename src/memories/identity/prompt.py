@@ -3,6 +3,7 @@
 It follows decision 10 of the identity specification. What is remembered stands as data between marks that carry a
 number drawn for each block, one line an item, which nothing in the item can end or leave. Only what a person or an
 agent decided to keep is shown: nothing captured or imported that was not accepted, nothing that seems to give orders.
+One thing that was captured is shown in a section of its own: what this agent's last sessions in this project left.
 """
 
 import os
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from memories.agent import fence
 from memories.errors import InvalidInput
-from memories.hot.entries import SESSIONS, Entry, moment
+from memories.hot.entries import SESSION_KEY, SESSIONS, Entry, moment
 from memories.models import SHARED
 from memories.origin import CAPTURED, IMPORTED
 from memories.write.suspicion import marks
@@ -120,10 +121,10 @@ def made(wanted: Wanted, found: "Scratchpad", degraded: str | None = None) -> Pr
     project = wanted.project
     left_out: Counter[str] = Counter()
     trusted = list(_admitted(found.entries, wanted, left_out))
-    sessions = [each for each in trusted if each.is_session and not each.pinned]
+    sessions = [each for each in trusted if _is_left(each)]
     sessions = [each for each in sessions if project is not None and each.tags.get("project") == project]
     sessions = sorted((each for each in sessions if each.namespace == wanted.namespace), key=_written, reverse=True)
-    others = [each for each in trusted if not each.is_session or each.pinned]
+    others = [each for each in trusted if not _is_left(each)]
     near = sorted(others, key=lambda each: not each.pinned and each.tags.get("project", project) != project)
     page = _Page(wanted.namespace, project, wanted.client, found.waiting, degraded is not None)
     shown = _fitted(page, near[:SHOWN], sessions[:SESSIONS], wanted.budget)
@@ -150,7 +151,7 @@ def _admitted(entries: Iterable[Entry], wanted: Wanted, left_out: Counter[str]) 
     """Yield the entries that may enter a prompt by themselves."""
     shared: Counter[str] = Counter()
     for each in entries:
-        if each.trust in (CAPTURED, IMPORTED) and not each.accepted:
+        if _is_undecided(each) and not (_is_summary(each) and each.namespace == wanted.namespace):
             left_out["untrusted"] += 1
         elif each.suspicious or marks(each.content) or any(marks(value) for value in each.tags.values()):
             left_out["suspicious"] += 1
@@ -159,6 +160,24 @@ def _admitted(entries: Iterable[Entry], wanted: Wanted, left_out: Counter[str]) 
         else:
             shared[each.by] += each.namespace != wanted.namespace
             yield each
+
+
+def _is_undecided(entry: Entry) -> bool:
+    """Return whether nobody decided to keep it: a hook took it down, or it came with a file."""
+    return entry.trust in (CAPTURED, IMPORTED) and not entry.accepted
+
+
+def _is_summary(entry: Entry) -> bool:
+    """Return whether hooks wrote it when a session ended; what is captured has that trust by no other channel."""
+    return entry.trust == CAPTURED and entry.is_session and (entry.key or "").startswith(SESSION_KEY)
+
+
+def _is_left(entry: Entry) -> bool:
+    """Return whether it is one of those that sessions left, which are shown for their project alone.
+
+    Pinning moves what somebody decided to keep among the others, but not what only a hook took down.
+    """
+    return entry.is_session and (not entry.pinned or _is_undecided(entry))
 
 
 def _fitted(

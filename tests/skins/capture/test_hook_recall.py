@@ -1,6 +1,9 @@
 """What a hook puts before a model: what is relevant, once in a session, no more than a host takes."""
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,7 @@ import pytest
 from memories import ContextBuilder, Memories, MemoryGateway
 from memories.agent.engine import EngineBackend
 from memories.agent.tokens import estimate_tokens
-from memories.skins.capture import session
+from memories.skins.capture import inbox, session
 from skins.capture.conftest import Hook, flushed, waiting
 from skins.capture.test_flush import told
 
@@ -146,3 +149,38 @@ def test_no_text_of_a_memory_is_kept_beside_the_store(hook: Hook, home: Path) ->
     assert session.read(str(home), "claude-code.s1").given
     beside = [file for name in ("sessions", "hooks") for file in (home / name).iterdir()]
     assert not any(b"Tuesdays" in file.read_bytes() for file in beside)
+
+
+def repository(folder: Path, *steps: list[str]) -> None:
+    for step in (["init", "-q"], *steps):
+        subprocess.run(["git", "-C", str(folder), *step], check=True, capture_output=True, timeout=60)
+
+
+def test_a_session_begins_with_what_the_last_one_in_this_project_left(hook: Hook, home: Path, folder: Path) -> None:
+    repository(folder, ["remote", "add", "origin", "https://example.com/acme/shop.git"])
+    other = folder.parent / "other"
+    other.mkdir()
+    repository(other)
+    decided = "We decided to use PostgreSQL for the orders."
+    command = [sys.executable, "-m", "memories"]
+    for name in (["prompt"], ["scratchpad", "show"]):  # a scratchpad that is fresh hears of it
+        subprocess.run([*command, *name], check=True, capture_output=True, timeout=300)
+    assert decided not in hook("session-start", {}, "--capture").context
+    assert hook("user-prompt", {"prompt": f"Let us begin. {decided}"}, "--capture").silent
+    assert hook("stop", {"last_assistant_message": "Done."}, "--capture").silent
+    assert hook("session-end", {"reason": "other"}, "--capture").silent
+    until = time.monotonic() + 120
+    while inbox.names(str(home)):  # the flusher that the hook started may have it
+        subprocess.run([*command, "capture", "flush"], check=True, capture_output=True, timeout=300)
+        assert time.monotonic() < until
+    begun = hook("session-start", {"session_id": "s2"}, "--capture").context
+    assert "What the last sessions in this project left" in begun
+    assert decided in begun
+    assert "waits for a person's review" in begun
+    pad = (home / "shared" / "scratchpad.yaml").read_text()
+    assert decided in pad
+    inner = folder / "src"
+    inner.mkdir()
+    assert decided in hook("session-start", {"session_id": "s3", "cwd": str(inner)}).context
+    assert decided not in hook("session-start", {"session_id": "s4", "cwd": str(other)}).context
+    assert decided not in hook("session-start", {"session_id": "s5"}, "-n", "bob").context

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from memories.agent.policy import MemoryPolicy, window_key
 from memories.errors import InvalidInput, NotFound
+from memories.hot.entries import SESSION, SESSION_KEY
 from memories.identity.project import Project
 from memories.origin import user
 from memories.service import Memories
@@ -17,7 +18,7 @@ from memories.skins.capture.session import Session
 from memories.turns import Turn, TurnDraft
 from memories.write.suspicion import marks
 
-SESSION, WINDOW = "session", "window"  # a type of memories; the tag that counts them, as agents use it
+WINDOW = "window"  # the tag that counts memories, as agents use it
 _BATCH = 100
 _MOST_TURNS = 1_000  # that a summary is made of
 _MOST_GIVEN = 200  # memories that a session was given and are compared
@@ -144,7 +145,7 @@ def _count(memories: Memories, window: str) -> int:
 
 def _leave(memories: Memories, source: Source, known: "_Known") -> bool:
     """Store what the session left; a later end of it is a new version. Return whether it says something new."""
-    key = f"session/{source.name.replace('.', '/', 1)}"
+    key = f"{SESSION_KEY}{source.name.replace('.', '/', 1)}"
     said = ((turn.role, turn.content) for turn in _turns(memories, source.conversation))
     left = summary.of(said, lambda sentence: not marks(sentence) and not known.was_given(sentence))
     if not left:
