@@ -8,7 +8,8 @@ import pytest
 
 from memories import InvalidInput, Memories
 from memories.agent.tokens import estimate_tokens
-from memories.identity import prompt
+from memories.config import registers
+from memories.identity import prompt, registry
 from memories.identity.prompt import block, build
 
 ATTACKS = [
@@ -187,3 +188,10 @@ def test_of_what_was_captured_only_what_sessions_left_is_shown(bob: Memories) ->
     found = build(bob, project="shop", budget=1500)
     assert ([each.id for each in found.sessions], found.entries) == ([mine], ())
     assert build(bob, project=None, budget=1500).entries == ()
+
+
+def test_a_project_has_what_sessions_left_under_its_other_names(bob: Memories) -> None:
+    bob.create("the old name left this", tags={"type": "session", "project": "old"})
+    assert not build(bob, project="shop", budget=1500).sessions
+    registry.set_alias(registers(), "old", "shop")
+    assert [each.content for each in build(bob, project="shop", budget=1500).sessions] == ["the old name left this"]

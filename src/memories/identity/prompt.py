@@ -76,6 +76,7 @@ def build(memories: "Memories", *, project: str | None, budget: int, client: str
     Raises:
         StoreError: The store can't be asked and there is no scratchpad.
         InvalidInput: The client is unknown.
+        ConfigError: The user's names of projects can't be read.
     """
     wanted = Wanted.of(memories.config, project, budget, client)._replace(namespace=memories.namespace)
     return made(wanted, *_found(memories))
@@ -122,10 +123,12 @@ def made(wanted: Wanted, found: "Scratchpad", degraded: str | None = None) -> Pr
     left_out: Counter[str] = Counter()
     trusted = list(_admitted(found.entries, wanted, left_out))
     sessions = [each for each in trusted if _is_left(each)]
-    sessions = [each for each in sessions if project is not None and each.tags.get("project") == project]
+    names = _names(project)
+    sessions = [each for each in sessions if each.tags.get("project") in names]
     sessions = sorted((each for each in sessions if each.namespace == wanted.namespace), key=_written, reverse=True)
     others = [each for each in trusted if not _is_left(each)]
-    near = sorted(others, key=lambda each: not each.pinned and each.tags.get("project", project) != project)
+    here = {project, *names}
+    near = sorted(others, key=lambda each: not each.pinned and each.tags.get("project", project) not in here)
     page = _Page(wanted.namespace, project, wanted.client, found.waiting, degraded is not None)
     shown = _fitted(page, near[:SHOWN], sessions[:SESSIONS], wanted.budget)
     text = page.text(*shown)
@@ -135,6 +138,16 @@ def made(wanted: Wanted, found: "Scratchpad", degraded: str | None = None) -> Pr
     return Prompt(
         text, tuple(entries), tuple(recent), found.waiting, dict(left_out), _tokens(text), degraded, found.notes
     )
+
+
+def _names(project: str | None) -> list[str]:
+    """Return every name of a project."""
+    if project is None:
+        return []
+    from memories.config import registers
+    from memories.identity import registry
+
+    return registry.names_of(project, registry.aliases(registers()))
 
 
 def _found(memories: "Memories") -> "tuple[Scratchpad, str | None]":

@@ -80,6 +80,12 @@ def hook() -> Hook:
 
 
 @pytest.fixture
+def projects(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written has the project of its repository, as it has by default."""
+    monkeypatch.setenv("PROJECT_DETECTION", "true")
+
+
+@pytest.fixture
 def no_flusher(home: Path) -> Path:
     """Keep a flusher that a hook starts from doing anything: one is at work already."""
     return home

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -272,9 +273,9 @@ def test_what_stands_in_instruction_files_is_not_news(home: Path, folder: Path) 
     assert [each.content for each in waiting(home)] == ["Ann sails"]
 
 
+@pytest.mark.usefixtures("projects")
 def test_the_project_and_the_branch_are_recorded(home: Path, folder: Path) -> None:
-    (folder / ".git").mkdir()
-    (folder / ".git" / "HEAD").write_text("ref: refs/heads/topic\n")
+    subprocess.run(["git", "init", "-q", "-b", "topic", str(folder)], check=True, capture_output=True, timeout=60)
     told(home, "user-prompt", prompt="remember that Ann sails")
     flushed(home)
     [found] = waiting(home)

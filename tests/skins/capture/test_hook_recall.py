@@ -5,10 +5,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from memories import ContextBuilder, Memories, MemoryGateway
+from memories import ContextBuilder, Memories, MemoryGateway, events
 from memories.agent.engine import EngineBackend
 from memories.agent.tokens import estimate_tokens
 from memories.skins.capture import inbox, session
@@ -99,6 +100,7 @@ def test_a_prompt_switches_who_the_session_is(hook: Hook, home: Path) -> None:
 @pytest.mark.usefixtures("deploys")
 def test_a_prompt_switches_memory_off_and_on(hook: Hook, home: Path) -> None:
     assert "off for this session" in hook("user-prompt", {"prompt": "start with memory off"}).context
+    noted(home, 1)
     before = {file: file.read_bytes() for file in home.rglob("*") if file.is_file()}
     for event in ("user-prompt", "stop", "session-start", "session-end"):
         assert hook(event, {"prompt": "remember that deploys happen"}, "--capture").silent
@@ -156,6 +158,7 @@ def repository(folder: Path, *steps: list[str]) -> None:
         subprocess.run(["git", "-C", str(folder), *step], check=True, capture_output=True, timeout=60)
 
 
+@pytest.mark.usefixtures("projects")
 def test_a_session_begins_with_what_the_last_one_in_this_project_left(hook: Hook, home: Path, folder: Path) -> None:
     repository(folder, ["remote", "add", "origin", "https://example.com/acme/shop.git"])
     other = folder.parent / "other"
@@ -184,3 +187,47 @@ def test_a_session_begins_with_what_the_last_one_in_this_project_left(hook: Hook
     assert decided in hook("session-start", {"session_id": "s3", "cwd": str(inner)}).context
     assert decided not in hook("session-start", {"session_id": "s4", "cwd": str(other)}).context
     assert decided not in hook("session-start", {"session_id": "s5"}, "-n", "bob").context
+
+
+def noted(home: Path, count: int) -> list[dict[str, Any]]:
+    """Return what hooks noted, when there is so much of it: they do it when the host has its answer."""
+    until = time.monotonic() + 120
+    while True:
+        found = [event for event in events.read(home) if event["op"].startswith("hook.")]
+        if len(found) >= count:
+            return found
+        assert time.monotonic() < until, found
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("deploys", "projects")
+def test_what_hooks_give_a_model_is_counted(hook: Hook, home: Path, folder: Path) -> None:
+    repository(folder, ["remote", "add", "origin", "https://example.com/acme/shop.git"])
+    given = [hook("session-start", {}, "--capture").context, hook("user-prompt", {"prompt": "When at noon?"}).context]
+    assert hook("stop", {}, "-n", "bob").silent
+    assert hook("stop", b"no event", host="codex").silent
+    found = {(event["agent"], event["op"], event["namespace"]): event for event in noted(home, 4)}
+    begun, asked, stopped, failed = (
+        found[name]
+        for name in (
+            ("claude-code", "hook.session-start", "shared"),
+            ("claude-code", "hook.user-prompt", "shared"),
+            ("claude-code", "hook.stop", "bob"),
+            ("codex", "hook.stop", "shared"),
+        )
+    )
+    assert (begun["tokens"], asked["tokens"], stopped["tokens"]) == (*map(estimate_tokens, given), 0)
+    assert (begun["project"], begun["outcome"], failed["outcome"]) == ("example.com/acme/shop", "ok", "failed")
+    assert all(event["ms"] > 0 for event in found.values())
+    with Memories() as memories:
+        assert memories.stats().tokens == sum(map(estimate_tokens, given))
+    assert DEPLOY not in (home / "events.jsonl").read_text()
+
+
+@pytest.mark.usefixtures("deploys")
+def test_hooks_note_nothing_where_that_is_off(hook: Hook, home: Path) -> None:
+    assert hook("session-start", {"session_id": "s1"}, env={"MEMORY_EVENTS": "off"}).context
+    assert hook("session-start", {"session_id": "s2"}).context
+    assert hook("session-start", {"session_id": "s3"}, env={"MEMORY_OFF": "1"}).silent
+    [only] = noted(home, 1)
+    assert only["op"] == "hook.session-start"

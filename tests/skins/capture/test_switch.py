@@ -1,13 +1,16 @@
 """Who may switch memory off, and who on."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from memories.config import load_config
 from memories.errors import ConfigError
-from memories.skins.capture import place, session, switch
+from memories.skins.capture import inbox, place, session, switch
+from skins.capture.conftest import Hook
 
 
 def on(folder: Path, session_name: str | None = None, **variables: str) -> bool:
@@ -119,3 +122,65 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(place.Unsafe):
         place.private(str(tmp_path / "link"))
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main")
+    subprocess.run(["git", *who, "-C", str(folder), *arguments], check=True, capture_output=True, timeout=60)
+
+
+def memory(folder: Path, *arguments: str, code: int = 0) -> str:
+    command = [sys.executable, "-m", "memories", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def clones(tmp_path: Path) -> list[Path]:
+    """A working tree, a linked one beside it, and a clone of the same remote."""
+    one, linked, clone = (tmp_path / name for name in ("one", "linked", "clone"))
+    for each in (one, clone):
+        each.mkdir()
+        git(each, "init", "-q")
+        git(each, "remote", "add", "origin", "https://example.com/acme/shop.git")
+    git(one, "commit", "-q", "--allow-empty", "-m", "first")
+    git(one, "worktree", "add", "-q", str(linked))
+    return [one, linked, clone]
+
+
+def test_a_project_is_off_in_all_its_clones_and_working_trees(clones: list[Path], folder: Path, home: Path) -> None:
+    one, linked, clone = clones
+    (clone / "src").mkdir()
+    assert "example.com/acme/shop" in memory(linked, "off", "--format", "text")
+    assert [on(each) for each in (one, linked, clone, clone / "src", folder)] == [False, False, False, False, True]
+    assert "the project example.com/acme/shop" in switch.state(str(clone), None, os.environ).why
+    memory(clone, "on")
+    assert [on(each) for each in clones] == [True, True, True]
+    memory(one, "off")
+    memory(one, "projects", "alias", "example.com/acme/shop", "store")
+    assert [on(each) for each in clones] == [False, False, False]
+    memory(one, "on")
+    assert [on(each) for each in clones] == [True, True, True]
+
+
+def test_a_folder_that_was_off_before_projects_had_names(clones: list[Path], home: Path) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / place.OFF).write_text(f"{clones[0].resolve()}\n")
+    assert [on(each) for each in clones] == [False, True, True]
+    memory(clones[0], "on")
+    assert on(clones[0])
+
+
+@pytest.mark.usefixtures("projects")
+def test_names_that_cannot_be_read_break_no_hook(clones: list[Path], hook: Hook, home: Path, folder: Path) -> None:
+    memory(clones[0], "create", "Deploys happen on Tuesdays")
+    (home / ".projects" / "aliases.json").write_text("{broken")
+    told = {"cwd": str(clones[2])}
+    assert "Deploys happen on Tuesdays" in hook("session-start", told, "--capture").context
+    assert hook("stop", told | {"last_assistant_message": "Done."}, "--capture").silent
+    assert inbox.names(str(home)) == ["claude-code.s1"]
+    assert "aliases.json is not JSON" in memory(folder, "doctor", "--format", "text", code=1)
+    (home / place.OFF).write_text("project example.com/acme/shop\n")  # which may be this one
+    assert hook("session-start", told).silent
+    assert on(folder)  # it is in no repository

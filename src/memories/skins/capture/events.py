@@ -7,6 +7,10 @@ import time
 
 from memories.skins.capture import inbox, place, prompts, session, stamps, switch
 
+TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 MAX_EVENT_BYTES = 8 * 1_048_576
 _LONGEST_NAME = 256  # characters of an id
 _COMPACTS_ALWAYS = ("gemini",)  # tells of it at every turn
@@ -19,15 +23,34 @@ _NAMES = {
 
 
 class Asked:
-    """What a hook is asked to do: the event, the host, and its options."""
+    """What a hook is asked to do: the event, the host, its options, and when it was started."""
 
-    __slots__ = ("capture", "event", "host", "namespace", "seconds")
+    __slots__ = ("began", "capture", "event", "host", "namespace", "seconds")
 
     def __init__(self) -> None:
         """Ask for nothing yet."""
         self.event = self.host = self.seconds = ""
         self.namespace: str | None = None
         self.capture = False
+        self.began = time.monotonic()
+
+
+class Done:
+    """What became of an event.
+
+    Attributes:
+        answer: What the host reads.
+        failed: It failed, and that was written down.
+        after: Does what is left to do, when the host has its answer.
+    """
+
+    __slots__ = ("after", "answer", "failed")
+
+    def __init__(
+        self, answer: bytes = b"", *, failed: bool = False, after: "Callable[[], None]" = lambda: None
+    ) -> None:
+        """Set what is known."""
+        self.answer, self.failed, self.after = answer, failed, after
 
 
 class Told:
@@ -63,40 +86,58 @@ class Told:
         return found if isinstance(found, str) else ""
 
 
-def handle(given: Asked) -> bytes:
+def handle(given: Asked) -> Done:
     """Do what is to be done at an event; return what the host reads."""
     home = ""
+    told = None
     try:
         raw = _read(0)
         told = Told(given.host, _parsed(raw))
         home = place.home(os.environ)
         state = switch.state(told.folder, told.name, os.environ)
         if not state.on and not (state.session and given.event == "user-prompt"):
-            return b""
+            return Done()
         said = _do(given, told, home, state)
-        if state.on or said:
-            stamps.ran(home, given.host, given.event)
-        return _rendered(given, told, said) if said else b""
-    except BaseException as exc:
-        if home:
-            stamps.ran(home, given.host, given.event, _reason(exc))
-        else:
-            failed(given, _reason(exc))
-        raise
+        if not state.on and not said:
+            return Done()
+        stamps.ran(home, given.host, given.event)
+        answer = _rendered(given, told, said) if said else b""
+    except BaseException as exc:  # noqa: BLE001 - whatever it was, it is told to doctor, and not to the agent
+        if not home:
+            return failed(given, _reason(exc))
+        stamps.ran(home, given.host, given.event, _reason(exc))
+        return Done(failed=True, after=_noting(given, told, None, outcome=type(exc).__name__))
+    return Done(answer, after=_noting(given, told, state.namespace, said))
 
 
-def failed(given: Asked | None, why: str) -> None:
+def failed(given: Asked | None, why: str) -> Done:
     """Write down that an event failed; where memory is off, nothing is written."""
     try:
         home = place.home(os.environ)
         if not switch.state(os.getcwd(), None, os.environ).on:
-            return
+            return Done(failed=True)
     except ValueError:
-        return
+        return Done(failed=True)
     if given is None:
         stamps.log(home, why)
-    else:
-        stamps.ran(home, given.host, given.event, why)
+        return Done(failed=True)
+    stamps.ran(home, given.host, given.event, why)
+    return Done(failed=True, after=_noting(given, None, None, outcome="failed"))
+
+
+def _noting(
+    given: Asked, told: Told | None, namespace: str | None, said: str = "", *, outcome: str = "ok"
+) -> "Callable[[], None]":
+    """Return what notes an event among the operations; it loads the settings, for which no agent waits."""
+    seconds = time.monotonic() - given.began
+
+    def note() -> None:
+        from memories.skins.capture.noting import note
+
+        folder = os.getcwd() if told is None else told.folder
+        note(given.event, given.host, (folder, namespace or given.namespace), said, outcome=outcome, seconds=seconds)
+
+    return note
 
 
 def _do(given: Asked, told: Told, home: str, state: switch.State) -> str:

@@ -184,7 +184,7 @@ def _written(home: str, name: str, run: list[Event], state: State, *, last: bool
     flags = {"namespace": namespace} if isinstance(namespace, str) and namespace else {}
     here = folder if folder.is_dir() else None
     config = load_config(flags, folder=here, tell=lambda said: stamps.log(home, said))
-    project = projects.identify(folder) if here else None
+    project = projects.identify(folder) if here and config.project_detection else None
     said = _said(run, state, last=last)
     ends = any(each.get("event") in ("session-end", "pre-compact") for each in run)
     source = Source(name, str(event.get("host", "")), folder, project, session.read(home, name))

@@ -4,6 +4,9 @@ import os
 import time
 from typing import Any
 
+from memories.config import registers
+from memories.errors import ConfigError
+from memories.identity import registry
 from memories.skins.capture import inbox, place, stamps
 from memories.stores.records import Finding
 from memories.times import from_millis, to_iso
@@ -31,6 +34,10 @@ def examine(home: str) -> tuple[dict[str, Any], list[Finding]]:
     """Return how the hooks are, and what is wrong with them; nothing where none ever ran."""
     facts: dict[str, Any] = {}
     findings: list[Finding] = []
+    try:
+        registry.aliases(registers())
+    except ConfigError as exc:  # nothing is stored until then, and hooks of a project may be off
+        findings.append(Finding(str(exc), "without it, projects have their own names only"))
     for each in hooks(home):
         name = f"{each['host']} {each['event']}"
         failed = f", {each['failure_count']} failed" if each["failure_count"] else ""

@@ -13,13 +13,13 @@ TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from memories.skins.capture.events import Asked
+    from memories.skins.capture.events import Asked, Done
 
 EVENTS = ("session-start", "user-prompt", "stop", "pre-compact", "session-end")
 HOSTS = ("claude-code", "codex", "gemini", "opencode")
 SECONDS, MOST_SECONDS = 0.85, 30.0  # from the start of the process
 _LEAST_SECONDS = 0.05
-_TOLD = 3  # the exit code of a child that failed and said why itself
+_DONE, _TOLD = b"\1", b"\2"  # the last byte of a child that did it, and of one that failed and said why itself
 _children: "list[int]" = []
 _REPORT_SECONDS = 0.05  # that an agent waits for the line in the log
 _MOST_REPORT_SECONDS = 5.0  # that the line may take
@@ -79,11 +79,12 @@ def _run(arguments: "Sequence[str]") -> None:
         seconds = _seconds(given.seconds)
     except (Refused, ValueError) as exc:
         why = str(exc)
-        _in_child(lambda: _tell(None, why), SECONDS, ends=False)
+        _in_child(lambda: _told(None, why), SECONDS, ends=False)
         return
+    given.began = began
     answer, why = _in_child(lambda: _answer(given), max(_LEAST_SECONDS, began + seconds - time.monotonic()))
     if why:
-        _in_child(lambda: _tell(given, why), _REPORT_SECONDS, ends=False)
+        _in_child(lambda: _told(given, why), _REPORT_SECONDS, ends=False)
     if answer:
         if hasattr(signal, "setitimer"):  # a host that reads nothing keeps nobody waiting
             signal.signal(signal.SIGALRM, _stop)
@@ -110,21 +111,22 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _answer(given: "Asked") -> bytes:
+def _answer(given: "Asked") -> "Done":
     from memories.skins.capture import events
 
     return events.handle(given)
 
 
-def _tell(given: "Asked | None", why: str) -> bytes:
+def _told(given: "Asked | None", why: str) -> "Done":
     from memories.skins.capture import events
 
-    events.failed(given, why)
-    return b""
+    return events.failed(given, why)
 
 
-def _in_child(work: "Callable[[], bytes]", seconds: float, *, ends: bool = True) -> tuple[bytes, str]:
+def _in_child(work: "Callable[[], Done]", seconds: float, *, ends: bool = True) -> tuple[bytes, str]:
     """Do something in a process of its own; return its answer, or why there is none and nobody has told yet.
+
+    What is left to do after the answer, the child does without anybody waiting for it.
 
     Args:
         work: What is done.
@@ -144,18 +146,20 @@ def _in_child(work: "Callable[[], bytes]", seconds: float, *, ends: bool = True)
     while select.select([source], [], [], max(0.0, until - time.monotonic()))[0]:
         part = os.read(source, 65_536)
         if not part:
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            _children.remove(child)
-            return (b"".join(parts), "") if code == 0 else (b"", "" if code == _TOLD else f"it ended with {code}")
+            said = b"".join(parts)
+            _children.remove(child)  # what it does from now on is its own affair
+            if said[-1:] in (_DONE, _TOLD):
+                return said[:-1] if said.endswith(_DONE) else b"", ""
+            return b"", f"it ended with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}"
         parts.append(part)
     if ends:
         os.kill(child, signal.SIGKILL)
     return b"", "it was not done in time"
 
 
-def _work(work: "Callable[[], bytes]", target: int, seconds: float) -> None:
+def _work(work: "Callable[[], Done]", target: int, seconds: float) -> None:
     """Do something in this child, and end it."""
-    code = _TOLD
+    code = 1
     try:
         _children.clear()
         null = os.open(os.devnull, os.O_RDWR)
@@ -164,24 +168,28 @@ def _work(work: "Callable[[], bytes]", target: int, seconds: float) -> None:
         if hasattr(signal, "setitimer"):  # should the parent be killed: the kernel then ends us, whatever we wait for
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)
-        answer = work()
+        done = work()
+        answer = done.answer + (_TOLD if done.failed else _DONE)
         while answer:
             answer = answer[os.write(target, answer) :]
+        os.close(target)
+        done.after()
         code = 0
     finally:
         os._exit(code)
 
 
-def _in_time(work: "Callable[[], bytes]", seconds: float) -> tuple[bytes, str]:
+def _in_time(work: "Callable[[], Done]", seconds: float) -> tuple[bytes, str]:
     """Do something where a process can't make a child of itself, and end the process when the time is over."""
     import threading
 
     timer = threading.Timer(seconds, os._exit, (0,))
     timer.daemon = True
     timer.start()
-    answer = work()
+    done = work()
     timer.cancel()
-    return answer, ""
+    done.after()
+    return done.answer, ""
 
 
 def _stop(*_: object) -> None:

@@ -29,22 +29,29 @@ def home(environment: "Mapping[str, str]") -> str:
     return _folder(named, environment) if isinstance(named, str) else _platform_folder("data", environment)
 
 
+def settings_folder(environment: "Mapping[str, str]") -> str:
+    """Return the folder with the user's `config.toml` and what is known of projects, as `registers` finds it.
+
+    Raises:
+        ValueError: The setting `home` is empty.
+    """
+    if "MEMORY_HOME" in environment:
+        return _folder(environment["MEMORY_HOME"], environment)
+    return _platform_folder("config", environment)
+
+
 def own_settings(environment: "Mapping[str, str]") -> "dict[str, object]":
     """Return what the user's `config.toml` says, if it says anything that a hook asks for.
 
     Raises:
         ValueError: It can't be read.
     """
-    if "MEMORY_HOME" in environment:
-        folder = _folder(environment["MEMORY_HOME"], environment)
-    else:
-        folder = _platform_folder("config", environment)
     try:
-        with open(os.path.join(folder, "config.toml"), "rb") as stream:
+        with open(os.path.join(settings_folder(environment), "config.toml"), "rb") as stream:
             written = stream.read()
     except FileNotFoundError:
         return {}
-    if b"home" not in written and b"capture_projects" not in written:
+    if not any(name in written for name in (b"home", b"capture_projects", b"events")):
         return {}
     import tomllib  # as much as a hook may take as a whole, so only where it is needed
 

@@ -12,6 +12,8 @@ from memories.agent.context import ContextBuilder, estimate_tokens
 from memories.agent.engine import EngineBackend
 from memories.agent.gateway import MemoryGateway
 from memories.config import load_config
+from memories.errors import ConfigError
+from memories.events import OFF
 from memories.identity import project as projects
 from memories.identity import prompt
 from memories.service import Memories
@@ -87,18 +89,29 @@ def switched(where: tuple[str, str, str, str | None], wish: Wish) -> str:
 
 
 def _block(memories: Memories, at: Where) -> str:
-    found = projects.identify(Path(at.folder))
+    project = _project(at) if memories.config.project_detection else None
     budget = MOST_TOKENS
     while True:
-        said = prompt.block(memories, project=None if found is None else found.name, budget=budget)
+        said = prompt.block(memories, project=project, budget=budget)
         if len(said) <= MOST_CHARACTERS or budget < 100:
             return said if len(said) <= MOST_CHARACTERS else ""
         budget = budget * 3 // 4
 
 
+def _project(at: Where) -> str | None:
+    """Return the project of the working folder; where it can't be found, a session begins without what it left."""
+    try:
+        found = projects.identify(Path(at.folder))
+    except (ConfigError, OSError) as exc:
+        stamps.log(at.home, f"the project of {at.folder} is not known: {exc}")
+        return None
+    return None if found is None else found.name
+
+
 def _fitting(gateway: MemoryGateway, config: Config, said: str) -> tuple[dict[str, Any], str]:
     """Return a context that a host takes, and how it is written; both empty if nothing was found."""
     budget = min(MOST_TOKENS, config.context_token_budget or MOST_TOKENS)
+    config = config._replace(events=OFF)  # of several that are tried, the hook notes the one that it gives
     while budget >= 100:
         builder = ContextBuilder.from_config(gateway, config, budget)
         context = builder.build_recall(said)

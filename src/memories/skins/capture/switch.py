@@ -10,10 +10,12 @@ from memories.skins.capture import place
 
 TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
 MARKER, VARIABLE, PROJECTS = ".memories-off", "MEMORY_OFF", "CAPTURE_PROJECTS"
 EVERYWHERE = "*"
+PROJECT = "project "  # what the line of a project begins with, among those of folders
 _NO = ("", "0", "false", "no", "off")
 
 
@@ -63,12 +65,8 @@ def state(folder: str, session: str | None, environment: "Mapping[str, str]") ->
         if os.path.lexists(os.path.join(each, MARKER)):
             return _off(f"{os.path.join(each, MARKER)} is there")
     home = place.home(environment)
-    off = switched_off(home)
-    if EVERYWHERE in off:
-        return _off("memory off --all was run")
-    for each in above:
-        if each in off:
-            return _off(f"memory off was run in {each}")
+    if why := _switched_off(switched_off(home), above, environment):
+        return _off(why)
     from memories.skins.capture.session import read
 
     known = read(home, session) if session else None
@@ -80,12 +78,56 @@ def state(folder: str, session: str | None, environment: "Mapping[str, str]") ->
 
 
 def switched_off(home: str) -> set[str]:
-    """Return the folders in which `memory off` was run; `*` stands for all."""
+    """Return where `memory off` was run: folders, and projects behind `project `; `*` stands for all."""
     try:
         with open(os.path.join(home, place.OFF), encoding="utf-8", errors="surrogateescape") as stream:
             return set(stream.read(1_048_576).split("\n")) - {""}
     except FileNotFoundError:
         return set()
+
+
+def _switched_off(off: set[str], above: "list[str]", environment: "Mapping[str, str]") -> str:
+    """Return why a folder, named first among those above it, is off by `memory off`; empty if it is not.
+
+    Where the project of a folder can't be found out, it is off: somebody said no, and it may be here.
+    """
+    if EVERYWHERE in off:
+        return "memory off --all was run"
+    for each in above:
+        if each in off:
+            return f"memory off was run in {each}"
+    if not any(each.startswith(PROJECT) for each in off):
+        return ""  # finding the project of a folder costs as much as all the rest
+    from pathlib import Path
+
+    from memories.errors import ConfigError
+    from memories.identity.project import identify
+
+    home = Path(place.settings_folder(environment))
+    try:
+        found = identify(Path(above[0]), home, record=False)
+        is_off = found is not None and bool(lines_of(off, found.name, home))
+    except ConfigError as exc:
+        return f"a project is off, and which one this is can't be told: {exc}"
+    return f"memory off was run in the project {found.name}" if found is not None and is_off else ""
+
+
+def lines_of(off: "Iterable[str]", name: str, home: "Path") -> set[str]:
+    """Return those of what is switched off that mean a project, by any name that it ever had.
+
+    Args:
+        off: See `switched_off`.
+        name: The project.
+        home: Where the user's aliases are kept.
+
+    Raises:
+        ConfigError: They can't be read.
+    """
+    from memories.identity import registry
+
+    known = registry.aliases(home)
+    named = (each for each in off if each.startswith(PROJECT))
+    return {each for each in named if registry.meant(each.removeprefix(PROJECT), known) == name}
 
 
 def refused(folders: "list[str]", patterns: str) -> str:

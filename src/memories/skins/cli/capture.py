@@ -86,7 +86,8 @@ def status(config: "Config") -> None:
 def off(config: "Config", this_session: bool, everywhere: bool) -> None:
     """Switch hooks off: nothing is recalled or captured by itself.
 
-    For this project, unless an option says otherwise. Commands and tools that an agent calls go on working. A file
+    For this project with all its clones and working trees, or for this folder if it is in no git repository, unless an
+    option says otherwise. Commands and tools that an agent calls go on working. A file
     .memories-off in a folder, or MEMORY_OFF=1 in the environment, does the same.
     """
     _switch(config, this_session, everywhere, on=False)
@@ -110,32 +111,39 @@ def _switch(config: "Config", this_session: bool, everywhere: bool, *, on: bool)
         session.note(home, name, off=not on)
         what = f"session {name}"
     else:
-        what = switch.EVERYWHERE if everywhere else _project(folder)
-        _change(config.home, what, on=on)
+        what, others = (switch.EVERYWHERE, set()) if everywhere else _place_of(config.home, folder)
+        _change(config.home, what, others, on=on)
     state = switch.state(folder, name if this_session else None, os.environ)
     answer = {"switched": "on" if on else "off", "for": what, "on": state.on, "why": state.why or None}
     here = "on here" if state.on else f"off here: {state.why}"
-    named = "every project" if what == switch.EVERYWHERE else what
+    named = (
+        "every project" if what == switch.EVERYWHERE else (f"the {what}" if what.startswith(switch.PROJECT) else what)
+    )
     emit(answer, lambda: f"Hooks are {answer['switched']} for {named}; they are {here}.")
 
 
-def _change(home: Path, what: str, *, on: bool) -> None:
+def _change(home: Path, what: str, others: set[str], *, on: bool) -> None:
+    """Add what is switched off, or take it and all other lines that mean the same away."""
     try:
         make_folder(home)
         with locked(home / f"{place.OFF}.lock"):
-            known = switch.switched_off(str(home)) - {what} | (set() if on else {what})
+            known = switch.switched_off(str(home)) - {what, *others} | (set() if on else {what})
             with replacing(home / place.OFF) as stream:
                 stream.write("".join(f"{each}\n" for each in sorted(known)).encode("utf-8", "surrogateescape"))
     except OSError as exc:
         raise SystemFault(f"cannot write {home / place.OFF}: {exc.strerror or exc}; nothing was switched") from exc
 
 
-def _project(folder: str) -> str:
-    """Return the folder that is switched: the top of the project, else the folder itself."""
+def _place_of(home: Path, folder: str) -> tuple[str, set[str]]:
+    """Return what is switched, as a line: the project, else the folder; and other lines that mean the same."""
+    from memories.config import registers
     from memories.identity.project import identify
 
     found = identify(Path(folder))
-    return folder if found is None else os.path.realpath(found.root)
+    if found is None:
+        return folder, set()
+    lines = switch.lines_of(switch.switched_off(str(home)), found.name, registers())
+    return f"{switch.PROJECT}{found.name}", {os.path.realpath(found.root), folder, *lines}
 
 
 def _session(home: str, folder: str) -> str:
