@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memories import ConfigError, InvalidInput, Memories, NotFound, RequestError
+from memories import ConfigError, InvalidInput, Memories, NotFound, RequestError, events
 from memories.config import load_config
 from memories.embedders import open_embedder
 from memories.identity import namespaces
@@ -236,6 +236,37 @@ def test_events_that_wait_go_with_a_namespace(config: Config, store: Store) -> N
     *lines, half = (inbox / "s.jsonl").read_text().splitlines()
     assert [json.loads(line).get("namespace") for line in lines] == ["rob", "ann", None]
     assert half == "half"
+
+
+def test_what_hooks_know_of_a_namespace_goes_with_it(config: Config, store: Store) -> None:
+    filled(config, "bob")
+    inbox, sessions = config.home / "inbox", config.home / "sessions"
+    for folder in (inbox / "refused", inbox / "state", sessions):
+        folder.mkdir(parents=True)
+    lines = [
+        {"folder": "/work", "reset": False},
+        {"namespace": "bob", "off": False, "reset": True},
+        {"shown": ["0190-of-bob"], "said": ["hash-of-bob"], "given_to": "bob"},
+        {"shown": ["0190-of-ann"], "said": ["hash-of-ann"], "given_to": "ann"},
+    ]
+    (sessions / "codex.s1").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (sessions / "codex.s2").write_text(f"{json.dumps(lines[3])}\n")
+    for name in ("codex.s1", "codex.s2"):
+        state = {"offset": 7, "stopped": 7, "last": [["", "hash", 1]], "failures": 0, "events": {"user:hash": 1}}
+        (inbox / "state" / f"{name}.json").write_text(json.dumps({**state, "lines": {}}))
+    (inbox / "refused" / "codex.s1.00").write_text('{"namespace": "bob", "prompt": "of bob"}\n{"namespace": "ann"}\n')
+    assert namespaces.delete(store, config, "bob", dry_run=True).queued == 2
+    assert "of-bob" in (sessions / "codex.s1").read_text()
+    namespaces.move(store, config, "bob", "rob", merge=False)
+    assert '"given_to": "rob"' in (sessions / "codex.s1").read_text()
+    assert namespaces.delete(store, config, "rob").queued == 2
+    left = [json.loads(line) for line in (sessions / "codex.s1").read_text().splitlines()]
+    assert left == [lines[0], {"off": False, "reset": True}, lines[3]]
+    assert [json.loads((inbox / "state" / f"codex.s{n}.json").read_text())["offset"] for n in (1, 2)] == [7, 7]
+    assert "hash" not in (inbox / "state" / "codex.s1.json").read_text()
+    assert "hash" in (inbox / "state" / "codex.s2.json").read_text()
+    assert (inbox / "refused" / "codex.s1.00").read_text() == '{"namespace": "ann"}\n'
+    assert not [event for event in events.read(config.home) if event.get("namespace") == "rob"]
 
 
 def holds(path: Path, *words: str) -> bool:

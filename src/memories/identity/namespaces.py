@@ -5,17 +5,17 @@ short leaves all of it in both places at worst, and a second run finishes it.
 """
 
 import contextlib
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from memories import events, validate
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
+from memories.identity import captured
 from memories.models import SHARED
 from memories.origin import origin_of, tags_of
 from memories.settings import Config
@@ -221,7 +221,7 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
     name = known(store, config, name)
     refs = {collection: store.refs(Place(collection, name).everything()) for collection in _ALL}
     files = tuple(map(str, _own_files(config, name)))
-    waiting = len(_queue(config, name).entries()) + _change_inbox(config, name, None, dry_run=True)
+    waiting = len(_queue(config, name).entries()) + captured.change(config, name, None, dry_run=True)
     told = Deleted(
         name,
         len({ref.group for ref in refs[Collection.MEMORY]}),
@@ -233,7 +233,8 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
     )
     if dry_run:
         return told
-    _change_inbox(config, name, None)
+    captured.change(config, name, None)
+    events.forget(config.home, lambda event: event.get("namespace") == name)
     _remove_files(config, name)
     events.forget(config.home, lambda event: event.get("namespace") == name)
     return told._replace(also_in=_empty(store, name))
@@ -411,7 +412,7 @@ def _own_files(config: Config, name: str) -> list[Path]:
 def _move_files(config: Config, name: str, into: str) -> None:
     """Move what waits to be stored; the scratchpad is made again from the store."""
     _queue(config, name).move_to(_queue(config, into))
-    _change_inbox(config, name, into)
+    captured.change(config, name, into)
     _remove_files(config, name)
 
 
@@ -420,49 +421,3 @@ def _remove_files(config: Config, name: str) -> None:
         path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # it is not there, or holds what is not ours
         (config.home / name).rmdir()
-
-
-def _change_inbox(config: Config, name: str, into: str | None, *, dry_run: bool = False) -> int:
-    """Give events of a namespace that hooks left to be stored to another one, or take them out.
-
-    Returns:
-        How many there were.
-    """
-    count = 0
-    for file in sorted((config.home / "inbox").glob("*.jsonl")):
-        with contextlib.suppress(FileNotFoundError), file.open("r+b") as stream:
-            _lock(stream.fileno())
-            lines = stream.read().splitlines(keepends=True)
-            kept: list[bytes] = []
-            for line in lines:
-                event = _event_of(line, name, config)
-                count += event is not None
-                if event is None:
-                    kept.append(line)
-                elif into is not None:
-                    kept.append(json.dumps({**event, "namespace": into}).encode() + b"\n")
-            if kept != lines and not dry_run:
-                stream.seek(0)
-                stream.write(b"".join(kept))
-                stream.truncate()
-                stream.flush()
-                os.fsync(stream.fileno())
-    return count
-
-
-def _event_of(line: bytes, name: str, config: Config) -> dict[str, Any] | None:
-    """Return the event of a line if it is for a namespace; one that names none is for that of the settings."""
-    try:
-        event: Any = json.loads(line)
-        own = validate.namespace(event.get("namespace") or config.identity or SHARED)
-    except (ValueError, AttributeError):
-        return None  # damaged, which whoever stores events tells
-    return event if own == name else None
-
-
-def _lock(fd: int) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows: as in `disk`
-        return
-    fcntl.flock(fd, fcntl.LOCK_EX)

@@ -180,6 +180,11 @@ def test_a_session_begins_with_what_the_last_one_in_this_project_left(hook: Hook
     assert "What the last sessions in this project left" in begun
     assert decided in begun
     assert "waits for a person's review" in begun
+    for arguments in (["prompt"], ["prompt", "--project", "."], ["prompt", "--project", "example.com/acme/shop"]):
+        done = subprocess.run([*command, *arguments], check=True, capture_output=True, timeout=300)
+        assert decided in json.loads(done.stdout)["prompt"]
+    done = subprocess.run([*command, "prompt", "--project", ""], check=True, capture_output=True, timeout=300)
+    assert decided not in json.loads(done.stdout)["prompt"]
     pad = (home / "shared" / "scratchpad.yaml").read_text()
     assert decided in pad
     inner = folder / "src"

@@ -16,6 +16,7 @@ from memories.errors import ConfigError
 from memories.events import OFF
 from memories.identity import project as projects
 from memories.identity import prompt
+from memories.identity.captured import GIVEN_TO
 from memories.service import Memories
 from memories.settings import Config
 from memories.skins.capture import echo, session, stamps
@@ -40,7 +41,7 @@ def block(where: tuple[str, str, str, str | None]) -> str:
     at = Where(*where)
     with _memories(at) as memories:
         said = _block(memories, at)
-    _given(at, (), [said])
+        _given(at, memories.namespace, (), [said])
     return said
 
 
@@ -55,13 +56,14 @@ def relevant(where: tuple[str, str, str, str | None], said: str) -> str:
     known = session.read(at.home, at.session)
     with _memories(at) as memories, contextlib.closing(_Fresh.over(memories, known.shown)) as gateway:
         context, shown = _fitting(gateway, memories.config, said)
+        namespace = memories.namespace
     if not context:
         return ""
     ids = [item.id for item, _ in context["memories"]] + [
         f"{turn.conversation_id}#{turn.turn_index}" for turn in context["recalled"]
     ]
     texts = [item.text for item, _ in context["memories"]] + [turn.text for turn in context["recalled"]]
-    _given(at, [each for each in ids if each], texts)
+    _given(at, namespace, [each for each in ids if each], texts)
     return shown
 
 
@@ -84,7 +86,7 @@ def switched(where: tuple[str, str, str, str | None], wish: Wish) -> str:
     with _memories(at) as memories:
         said = _block(memories, at)
         told = f'Memory is on. In this session you are "{memories.namespace}".'
-    _given(at, (), [said])
+        _given(at, memories.namespace, (), [said])
     return f"{told}\n{said}"
 
 
@@ -138,11 +140,11 @@ def _log(home: str) -> Callable[[str], None]:
     return lambda said: stamps.log(home, said)
 
 
-def _given(at: Where, ids: Sequence[str], texts: Sequence[str]) -> None:
-    """Remember what a session was given, so that it is neither given again nor captured."""
+def _given(at: Where, namespace: str, ids: Sequence[str], texts: Sequence[str]) -> None:
+    """Remember what a session was given as whom, so that it is neither given again nor captured."""
     said = sorted({mark for text in texts for mark in echo.marks(text)})
     if ids or said:
-        session.note(at.home, at.session, **{session.SHOWN: list(ids), session.SAID: said})
+        session.note(at.home, at.session, **{session.SHOWN: list(ids), session.SAID: said, GIVEN_TO: namespace})
 
 
 class _Fresh(EngineBackend):

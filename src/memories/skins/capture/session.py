@@ -9,6 +9,11 @@ import time
 
 from memories.skins.capture import place
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 MAX_BYTES = 1_048_576
 KEPT_SECONDS = 30 * 86_400
 SHOWN, SAID, RESET, OFF, NAMESPACE, FOLDER = "shown", "said", "reset", "off", "namespace", "folder"
@@ -81,6 +86,8 @@ def note(home: str, name: str, **known: object) -> None:
     path = os.path.join(place.private(home, place.SESSIONS), name)
     fd = place.opened(path, os.O_WRONLY | os.O_APPEND)
     try:
+        if fcntl is not None:
+            fcntl.flock(fd, fcntl.LOCK_EX)  # a namespace may be erased just now, and what is known of it
         if os.fstat(fd).st_size > MAX_BYTES and not known.keys() & {OFF, NAMESPACE, RESET}:
             raise OSError(f"{path} is full; end this session or start another")
         os.write(fd, b"\n" + json.dumps(known).encode() + b"\n")

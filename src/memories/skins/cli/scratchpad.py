@@ -149,14 +149,12 @@ def prompt(
     the memory. Memories are fenced as data; what was captured or imported and not accepted, and what seems to give
     orders to a model, is left out. If the store can't be reached, the scratchpad's file is used, and it exits 4.
     """
-    from memories.identity.place import here, names_of
     from memories.identity.prompt import shape
 
     most = whole_number(budget, "budget must be a whole number of tokens from 100 to 100000")
     if most is not None and not 100 <= most <= 100_000:
         raise InvalidInput("budget must be a whole number of tokens from 100 to 100000")
-    place = here(config)()
-    named = next(iter(names_of(project)), place and place.project)
+    named = _project(config, project)
     with noting(config, "prompt", channel="cli", agent=config.identity, project=named) as known:
         found = _prompt(config, (named, most or config.prompt_tokens, client or "shell"), shared=not no_shared)
         known["tokens"], known["results"] = found.tokens, len(found.entries) + len(found.sessions)
@@ -184,6 +182,16 @@ def _prompt(config: "Config", asked: tuple[str | None, int, str], *, shared: boo
         return made(wanted, found)
     with opened(config, shared=shared) as memories:
         return build(memories, project=project, budget=budget, client=client)
+
+
+def _project(config: "Config", given: str | None) -> str | None:
+    """Return the project that was named, or that of the working folder; a name of blanks stands for none."""
+    from memories.identity.place import here, names_of
+
+    if given is None:
+        place = here(config)()
+        return None if place is None else place.project
+    return next(iter(names_of(given)), None)
 
 
 def _each(memories: "Memories", named_by: tuple[Any, ...], run: "Callable[[str], Memory]", done: str) -> int:
