@@ -255,11 +255,15 @@ def test_what_hooks_know_of_a_namespace_goes_with_it(config: Config, store: Stor
         state = {"offset": 7, "stopped": 7, "last": [["", "hash", 1]], "failures": 0, "events": {"user:hash": 1}}
         (inbox / "state" / f"{name}.json").write_text(json.dumps({**state, "lines": {}}))
     (inbox / "refused" / "codex.s1.00").write_text('{"namespace": "bob", "prompt": "of bob"}\n{"namespace": "ann"}\n')
+    reads = config.home / "accesses-00000000.jsonl"
+    reads.write_text('[["bob","a",1],["ann","b",1]]\n[["bob","a",1]]\n')
     assert namespaces.delete(store, config, "bob", dry_run=True).queued == 2
     assert "of-bob" in (sessions / "codex.s1").read_text()
     namespaces.move(store, config, "bob", "rob", merge=False)
+    assert [json.loads(line)[0] for line in reads.read_text().splitlines()] == [["rob", "a", 1]] * 2
     assert '"given_to": "rob"' in (sessions / "codex.s1").read_text()
     assert namespaces.delete(store, config, "rob").queued == 2
+    assert reads.read_text() == '[["ann", "b", 1]]\n'
     left = [json.loads(line) for line in (sessions / "codex.s1").read_text().splitlines()]
     assert left == [lines[0], {"off": False, "reset": True}, lines[3]]
     assert [json.loads((inbox / "state" / f"codex.s{n}.json").read_text())["offset"] for n in (1, 2)] == [7, 7]

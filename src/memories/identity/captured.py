@@ -1,6 +1,6 @@
-"""What hooks keep of a namespace beside the store: events that wait, and what sessions were given and how they are.
+"""What is kept of a namespace beside the store: events of hooks, what sessions were given, reads to be counted.
 
-All are files of JSON lines, to which hooks add under the lock of the file; see `skins.capture`.
+All are JSON lines, which are added under the lock of the file; see `skins.capture` and `write.accesses`.
 """
 
 import contextlib
@@ -15,12 +15,11 @@ from memories.disk import read_file, replacing
 from memories.models import SHARED
 from memories.settings import Config
 
-Changed = dict[str, Any] | None  # a line as it is now; None for one that goes
 GIVEN_TO = "given_to"  # in a line of a session: whose memories it was given
 
 
 def change(config: Config, name: str, into: str | None, *, dry_run: bool = False) -> int:
-    """Give what hooks keep of a namespace to another one, or take it out.
+    """Give what is kept of a namespace to another one, or take it out.
 
     Args:
         config: The settings, which name the folder.
@@ -32,25 +31,52 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
         How many events waited.
     """
 
-    def event(line: dict[str, Any]) -> Changed:
-        if not _is(line.get("namespace") or config.identity or SHARED, name):
-            return line
-        return None if into is None else {**line, "namespace": into}
-
-    def known(line: dict[str, Any]) -> Changed:
-        own = [key for key in (GIVEN_TO, "namespace") if _is(line.get(key), name)]
-        if own and into is None:
-            # Who was switched off stays so; a session goes on as whoever its hook names.
-            return {key: line[key] for key in ("off", "reset") if key in line} or None
-        return {**line, **dict.fromkeys(own, into)}
-
-    inbox = config.home / "inbox"
+    for file in sorted(config.home.glob("accesses-*")):
+        _change(file, _read(name, into), dry_run=dry_run)
+    inbox, event = config.home / "inbox", _event(name, into, config.identity or SHARED)
     count = sum(_change(file, event, dry_run=dry_run) for file in sorted(inbox.glob("*.jsonl")))
     count += sum(_change(file, event, dry_run=dry_run) for file in sorted((inbox / "refused").glob("*")))
     for file in sorted((config.home / "sessions").glob("*")):
-        if _change(file, known, dry_run=dry_run) and into is None and not dry_run:
+        if _change(file, _known(name, into), dry_run=dry_run) and into is None and not dry_run:
             _forget_said(inbox / "state" / f"{file.name}.json")
     return count
+
+
+def _event(name: str, into: str | None, otherwise: str) -> Callable[[Any], Any]:
+    """Return what changes an event; one that names no namespace is for that of the settings."""
+
+    def event(line: Any) -> Any:
+        if not isinstance(line, dict) or not _is(line.get("namespace") or otherwise, name):
+            return line
+        return None if into is None else {**line, "namespace": into}
+
+    return event
+
+
+def _known(name: str, into: str | None) -> Callable[[Any], Any]:
+    """Return what changes a line of a session."""
+
+    def known(line: Any) -> Any:
+        own = [key for key in (GIVEN_TO, "namespace") if isinstance(line, dict) and _is(line.get(key), name)]
+        if not own:
+            return line
+        if into is None:  # who was switched off stays so; a session goes on as whoever its hook names
+            return {key: line[key] for key in ("off", "reset") if key in line} or None
+        return {**line, **dict.fromkeys(own, into)}
+
+    return known
+
+
+def _read(name: str, into: str | None) -> Callable[[Any], Any]:
+    """Return what changes the reads of one search."""
+
+    def read(line: Any) -> Any:
+        if not isinstance(line, list) or not all(isinstance(ref, list) and ref for ref in line):
+            return line
+        found = [[into, *ref[1:]] if _is(ref[0], name) else ref for ref in line]
+        return [ref for ref in found if ref[0] is not None] or None
+
+    return read
 
 
 def _is(found: object, name: str) -> bool:
@@ -60,8 +86,8 @@ def _is(found: object, name: str) -> bool:
         return False
 
 
-def _change(file: Path, changed: Callable[[dict[str, Any]], Changed], *, dry_run: bool) -> int:
-    """Change the lines of a file; return how many were changed. One that can't be read stays: its reader tells."""
+def _change(file: Path, changed: Callable[[Any], Any], *, dry_run: bool) -> int:
+    """Change the lines of a file; None takes one out. Return how many; what can't be read stays: its reader tells."""
     count = 0
     with contextlib.suppress(FileNotFoundError, IsADirectoryError), file.open("r+b") as stream:
         _lock(stream.fileno())
@@ -69,9 +95,10 @@ def _change(file: Path, changed: Callable[[dict[str, Any]], Changed], *, dry_run
         for line in stream.read().splitlines(keepends=True):
             try:
                 told = json.loads(line)
+                now = changed(told)
             except ValueError:
-                told = None
-            now = changed(told) if isinstance(told, dict) else told
+                kept.append(line)
+                continue
             count += now != told
             kept += [line] if now == told else [] if now is None else [json.dumps(now).encode() + b"\n"]
         if count and not dry_run:
