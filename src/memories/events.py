@@ -80,18 +80,27 @@ def noting(config: "Config", operation: str, **figures: Figure) -> Iterator[dict
         if error := sys.exc_info()[0]:
             known["outcome"] = error.__name__
         known["ms"] = round((time.perf_counter() - began) * 1000, 2)
-        note(config.home, operation, setting=config.events, **{"namespace": config.namespace, **known})
+        if known.get("written") or config.home.exists():  # reading makes no folder
+            note(config.home, operation, setting=config.events, **{"namespace": config.namespace, **known})
 
 
 def observed(kind: type[Kind]) -> type[Kind]:
     """Have each verb of `Memories` noted, and reads that wait for it counted after those that write."""
     for verb, name in {**_READS, **WRITES}.items():
-        setattr(kind, verb, _observed(getattr(kind, verb), verb, name or verb))
+        setattr(kind, verb, noted(getattr(kind, verb), verb, name or verb))
     return kind
 
 
-def _observed(method: Callable[..., Any], verb: str, name: str) -> Callable[..., Any]:
-    def noted(self: Any, *args: Any, **given: Any) -> Any:
+def noted(method: Callable[..., Any], verb: str, name: str) -> Callable[..., Any]:
+    """Return what does the same as a verb of `Memories` and is noted; of what does the work of one elsewhere as well.
+
+    Args:
+        method: Does it; its first argument is the memory.
+        verb: The verb.
+        name: How it is noted.
+    """
+
+    def doing(self: Any, *args: Any, **given: Any) -> Any:
         config = self.config
         if config.events == OFF:
             return method(self, *args, **given)
@@ -104,11 +113,11 @@ def _observed(method: Callable[..., Any], verb: str, name: str) -> Callable[...,
         return result
 
     if verb not in WRITES and verb != "status":
-        return functools.wraps(method)(noted)
+        return functools.wraps(method)(doing)
 
     @functools.wraps(method)
     def flushing(self: Any, *args: Any, **given: Any) -> Any:
-        result = noted(self, *args, **given)
+        result = doing(self, *args, **given)
         self.flush_accesses()
         return result
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from memories.unseen import is_unseen
 
 USER, AGENT, CAPTURED, IMPORTED = TRUSTS = ("user", "agent", "captured", "imported")
-CHANNELS = ("cli", "python", "mcp", "hook", "import", "http", "chat")
+CHANNELS = ("cli", "python", "mcp", "hook", "import", "http", "page", "chat")
 
 _RESERVED = "="  # no key of a tag can hold it
 # The first two can be filtered by, the third has the rest.
@@ -22,7 +22,8 @@ PINNED = "=pinned"  # a memory that has it stays in the scratchpad of its namesp
 PART, CONTINUED = "=part", "=continued"
 _KEPT = (HELD, IMPORT, PINNED, PART, CONTINUED)  # of what a record says itself
 _BAR = "|"
-_TRUST_OF = {"hook": CAPTURED, "import": IMPORTED}  # what came so was decided by nobody
+# What a hook or an import brought was decided by nobody; on the page a person writes, who has signed in.
+_TRUST_OF = {"hook": CAPTURED, "import": IMPORTED, "page": USER}
 # Together they fit into a label; the names of machines and users may be anything.
 _MOST_BRANCH = 250
 _MOST = {"client": 64, "user": 32, "host": 50, "program": 20, "namespace": 63}
@@ -35,8 +36,9 @@ class Origin(NamedTuple):
     """Who wrote a version of a memory, or a turn.
 
     Attributes:
-        trust: `user`, a person at a terminal; `agent`, a program; `captured`, what a hook took down; or `imported`.
-        channel: `cli`, `python`, `mcp`, `hook`, `import`, `http` or `chat`.
+        trust: `user`, a person at a terminal or on the page; `agent`, a program; `captured`, what a hook took down;
+            or `imported`.
+        channel: `cli`, `python`, `mcp`, `hook`, `import`, `http`, `page` or `chat`.
         by: The name that the MCP client gave itself, else the user of the operating system.
         client: Name and version of the MCP client; None for other channels.
         user: The user of the operating system.

@@ -111,7 +111,8 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         readable = (self.namespace, SHARED) if shared and self.namespace != SHARED else (self.namespace,)
         self._clock, self._place = clock, place
         self._embedder = self._choose_embedder(embedder)
-        self._owns_store, self._url = store is None or isinstance(store, str), ""
+        self._owns_store = self._is_home = store is None or isinstance(store, str)
+        self._url = ""
         if store is None or isinstance(store, str):
             space = self._embedder.space if self._embedder else None
             self._url = store or self.config.store
@@ -147,6 +148,8 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
             name: What the client calls itself.
             version: Its version, as it tells it.
         """
+        if self._is_home:
+            _ = self._mirror  # which they share
         twin = copy.copy(self)
         twin._owns_store = False
         twin._write_as((name, version))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from memories.errors import InvalidInput, StoreError
 from memories.lookup import Lookup, narrowed, with_global
@@ -35,7 +35,7 @@ class ScratchpadVerbs:
     """The verbs of `Memories` that concern the hot tier.
 
     The store of the settings has a file for each namespace. One that an option names has the file only where no other
-    store has it, and a `Store` that was passed in has none.
+    store has it, and a `Store` that was passed in has none but for `at_home`.
     """
 
     config: Config
@@ -50,6 +50,7 @@ class ScratchpadVerbs:
     _selector: "Callable[[str | None], Selector]"
     _owns_store: bool
     flush_accesses: Callable[[], None]
+    _is_home: bool  # whether the store is the one that scratchpads mirror
 
     def pin(self, memory_id: str) -> Memory:
         """Keep a memory in the scratchpad, by a version of it that says the same.
@@ -89,7 +90,7 @@ class ScratchpadVerbs:
         """Return what `scratchpad` does if that takes no look at the store; else None."""
         from memories.hot.at_hand import at_hand
 
-        return at_hand(self.config, self._lookup.readable, self._clock()) if self._owns_store else None
+        return at_hand(self.config, self._lookup.readable, self._clock()) if self._is_home else None
 
     def search_scratchpad(self, query: str, *, offline: bool = False, **filters: "Unpack[SearchFilters]") -> "Matches":
         """Search the hot tier by words, without the store or a model.
@@ -178,7 +179,12 @@ class ScratchpadVerbs:
 
     def abandon(self) -> None:
         """Leave the store open when this is closed: a call that was given up still uses it."""
-        self._owns_store = False
+        self._owns_store = self._is_home = False
+
+    def at_home(self) -> Self:
+        """Return it with scratchpads: the store that was passed in is the one that the settings name, opened before."""
+        self._is_home = True
+        return self
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
@@ -192,7 +198,7 @@ class ScratchpadVerbs:
             pad = None  # the refresh tells
         known = self._is_configured or pad is None or pad.store == place.store
         # Who is often read has a place, so the reads that wait are counted before it is chosen anew.
-        if not (self._owns_store and known):
+        if not (self._is_home and known):
             self.flush_accesses()
             return sync.from_store(self._by_person(namespace), rules, rebuild=rebuild)
         if not (refresh or rebuild or pad is None or at_hand.needs_store(place, pad, self._clock())):
@@ -209,7 +215,7 @@ class ScratchpadVerbs:
     @property
     def _is_configured(self) -> bool:
         """Whether the store is that of the settings."""
-        return self._owns_store and self.config.sources["store"] != "flag"
+        return self._is_home and self.config.sources["store"] != "flag"
 
     def _fits(self, filters: "SearchFilters") -> "Callable[[Record], bool]":
         """Return what tells whether a record meets the filters of a search."""
@@ -234,7 +240,7 @@ class ScratchpadVerbs:
     @property
     def _store_file(self) -> Path | None:
         """The file of the store, if it is one file."""
-        is_file = self._owns_store and self.config.store.startswith("sqlite:")
+        is_file = self._is_home and self.config.store.startswith("sqlite:")
         return local_path(self.config.store) if is_file else None
 
     def _rules(self) -> "Rules":
@@ -262,10 +268,10 @@ class ScratchpadVerbs:
         return Mirror(self._scratchpad_place, self._rules(), self._clock, make=self._is_configured)
 
     def _tell_scratchpads(self) -> "Told":
-        return lambda changes: self._mirror(changes if self._owns_store else _gone(changes))
+        return lambda changes: self._mirror(changes if self._is_home else _gone(changes))
 
     def _promote(self, found: "Sequence[Record]") -> None:
-        if self._owns_store and any(record.accesses for record in found):
+        if self._is_home and any(record.accesses for record in found):
             self._mirror.promote(found)
 
     def _tell_the_rest(self) -> None:

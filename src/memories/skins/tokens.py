@@ -145,6 +145,11 @@ def stamp(home: Path) -> tuple[int, int, int]:
     return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
+def own_file(home: Path) -> Path:
+    """Return where the token of the server's user is kept; see `own`."""
+    return home / _OWN
+
+
 def own(home: Path) -> str:
     """Return the token of the user who runs the server, which may do everything; it is made if it is not there.
 
@@ -153,7 +158,7 @@ def own(home: Path) -> str:
     Raises:
         ConfigError: The file is empty, or others may read or write it.
     """
-    file = home / _OWN
+    file = own_file(home)
     make_folder(home)
     with locked(home / f"{_FILE}.lock"):
         if not file.exists():

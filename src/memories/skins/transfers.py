@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from memories.skins.shapes import HINT_UNCHECKED, MAX_SHOWN, fields, present
 from memories.times import to_iso
+from memories.unseen import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from memories.transfer.importing import Imported
     from memories.transfer.migrate import Migrated
     from memories.transfer.reembed import Reembedded
+    from memories.transfer.stats import Stats
+
+_SHOWN = 120  # characters of a memory in figures about its use
 
 
 def imported(done: "Imported", import_id: str | None, *, dry_run: bool) -> dict[str, Any]:
@@ -137,3 +141,24 @@ def log_checks(found: "Sequence[LogCheck]") -> dict[str, Any]:
         for each in found
     ]
     return {"verified": not any(each.problem for each in found), "logs": logs}
+
+
+def stats(found: "Stats") -> dict[str, Any]:
+    """Return what was done and what is used."""
+    used = {"most_used": found.most_used, "never_used": found.never_used}
+    return {
+        **found._asdict(),
+        "since": None if found.since is None else to_iso(found.since),
+        "operations": [operation._asdict() for operation in found.operations],
+        "tokens": found.tokens,
+        **{
+            name: [each._asdict() | {"content": short(each.content, _SHOWN)} for each in some]
+            for name, some in used.items()
+        },
+    }
+
+
+def short(text: str, width: int) -> str:
+    """Return a text on one line that is at most so wide, with nothing unseen in it."""
+    line = shown(" ".join(text.split()), lambda sign: f"\\u{{{ord(sign):x}}}")
+    return line if len(line) <= width else f"{line[: max(0, width - 1)]}…"

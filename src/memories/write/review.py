@@ -107,6 +107,10 @@ class Review:
                 break
         return Page(tuple(map(self._memory, found)), cursor)
 
+    def count(self) -> int:
+        """Return how many versions wait."""
+        return self._lookup.store.count(self._where({}))
+
     def select(self, **which: Unpack[Waiting]) -> list[str]:
         """Return the ids of all that waits and fits, oldest first; see `Waiting`."""
         fits = _fits(which)

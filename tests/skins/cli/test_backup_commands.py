@@ -312,6 +312,7 @@ if int(sys.argv[2]) > 3:
 
 
 @pytest.mark.usefixtures("ids")
+@pytest.mark.cold  # a server would keep its disk from being unmounted
 def test_a_full_disk_leaves_the_old_store(memory: Command, small_disk: Path) -> None:
     file = memory("backup", "mine.db").json["backup"]
     store = url(small_disk / "memories.db")

@@ -164,6 +164,7 @@ def test_the_scratchpad_answers_when_the_store_is_down(memory: Command, down: Ca
         assert memory("search", "tabs", "-n", "bob", "--as-of", "2020-01-01", env=environment).code == 1
 
 
+@pytest.mark.cold  # a server has the store open, so nobody can lock it alone
 def test_a_store_that_hangs_has_a_deadline(memory: Command, down: Callable[[str], None], home: Path) -> None:
     import subprocess
     import sys
@@ -220,6 +221,7 @@ def test_prompt(memory: Command, stored: Callable[..., str]) -> None:
         assert "must be" in answer.error
 
 
+@pytest.mark.cold  # a server has a file from the start
 def test_nothing_of_it_is_there_before_it_is_used(memory: Command, home: Path) -> None:
     assert memory("list", "-n", "bob").json["count"] == 0
     assert memory("search", "x", "-n", "bob").json["count"] == 0

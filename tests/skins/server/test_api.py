@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from memories import Memories
+from memories import Memories, events
 from memories.errors import StoreBusy
 from memories.settings import Config
 from memories.skins import shapes, tokens
@@ -314,6 +314,57 @@ def test_a_cookie_of_another_server_or_time_is_none(
     monkeypatch.setattr(access.time, "time", lambda: now + access.SESSION_SECONDS + 1)
     nobody.cookies.clear()
     assert nobody.get("/api/me", headers={"cookie": f"memories_8765={value}"}).status_code == 401
+
+
+def test_what_a_browser_writes_is_a_persons(nobody: TestClient, config: Config, token: Token) -> None:
+    bob = token("bob:admin", name="bob")
+    by_token = create(nobody, "Bob uses vim", headers=bob).json()["id"]
+    by_owner = create(nobody, "The office is in Bergen", headers={"authorization": f"Bearer {tokens.own(config.home)}"})
+    nobody.post("/login", json={"token": bob["authorization"][7:]})
+    on_page = {"origin": BASE}
+    by_page = create(nobody, "Deploys happen on Tuesdays", headers=on_page).json()["id"]
+
+    def origin(memory_id: str, **query: str) -> Any:
+        found = nobody.get(f"/api/memories/{memory_id}", params=query, headers=bob).json()["origin"]
+        return found["channel"], found["trust"], found["by"]
+
+    assert origin(by_token) == ("http", "agent", "bob")
+    assert origin(by_page) == ("page", "user", "bob")
+    assert nobody.patch(f"/api/memories/{by_token}", json={"content": "Bob uses Emacs"}, headers=on_page).is_success
+    assert origin(by_token) == ("page", "user", "bob")
+    with Memories(config=config) as memories:
+        written = memories.get(by_owner.json()["id"]).origin
+    assert written is not None
+    assert (written.channel, written.trust) == ("http", "agent")
+    [waiting] = nobody.get("/api/memories", params={"where": "channel = page and trust = user and type != x"}).json()[
+        "results"
+    ][:1]
+    assert waiting["id"] in (by_page, by_token)
+    pending = create(nobody, "Lunch is at noon", headers=bob, pending=True).json()["id"]
+    assert nobody.post("/api/review/accept", json={"ids": [pending]}, headers=on_page).json()["accepted"] == 1
+    accepted = nobody.get(f"/api/memories/{pending}").json()
+    assert accepted["origin"]["trust"] == "agent"
+    assert accepted["accepted_by"].endswith("(user, page)")
+
+
+# --- what is noted ---------------------------------------------------------------------------------------------------
+
+
+def test_each_request_is_noted_once_with_who_sent_it(owner: TestClient, config: Config, token: Token) -> None:
+    bob = token("bob:admin", name="bob")
+    made = create(owner, headers=bob).json()["id"]
+    owner.get("/api/memories", params={"q": "deploys"}, headers=bob)
+    owner.patch(f"/api/memories/{made}", json={"content": "Deploys happen on Fridays"}, headers=bob)
+    owner.post("/api/memories/batch", json={"memories": [{"content": "one"}, {"content": "two"}]}, headers=bob)
+    owner.post("/api/context", json={"query": "when are deploys?"}, headers=bob)
+    told = list(events.read(config.home))
+    parts = ["search", "search"]  # of memories and of turns
+    assert [each["op"] for each in told] == ["create", "search", "update", "create", *parts, "context"]
+    assert {(each["agent"], each["namespace"]) for each in told} == {("bob", "bob")}
+    assert {each["channel"] for each in told[:-1]} == {"http"}
+    assert [each.get("written") for each in told[:4]] == [1, None, 1, 2]
+    assert owner.get("/api/stats", headers=bob).json()["agents"] == {"bob": 7}
+    assert owner.get("/api/stats?namespace=ann").json()["agents"] == {}
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------

@@ -112,6 +112,9 @@ def _memories(client: Client) -> None:
     assert client.call("post_api_memories_id_restore", {}, id=name)["version"] == 3
     fading = client.call("post_api_memories", {"content": "Ann likes tea", "decay": "reinforceable"})
     assert client.call("post_api_memories_id_reinforce", {}, id=fading["id"])["confidence"] == 1.0
+    assert client.call("post_api_memories_id_pin", {}, id=fading["id"])["pinned"]
+    assert "pinned" not in client.call("post_api_memories_id_unpin", {}, id=fading["id"])
+    assert client.call("get_api_stats", since="7d")["operations"]
     assert client.call("post_api_memories_id_forget", {}, id=fading["id"])["forgotten"]
     client.call("get_api_duplicates")
     assert client.call("get_api_ids", prefix=name[:8])["results"]

@@ -104,7 +104,8 @@ def test_every_setting_goes_with_a_command() -> None:
 
 def test_every_command_is_run_by_a_server_or_never() -> None:
     never = {"edit", "chat", "mcp", "serve", "config", "trust", "backup", "doctor", "export", "import", "migrate",
-             "reembed", "tokens"}  # fmt: skip
+             "reembed", "tokens", "prompt", "scratchpad", "hook", "capture", "off", "on", "connect", "disconnect",
+             "projects"}  # fmt: skip
     others = set(COMMANDS) - never
     assert [name for name in others if not client.is_warm([name])] == []
     assert [name for name in never if client.is_warm([name])] == []
@@ -113,7 +114,7 @@ def test_every_command_is_run_by_a_server_or_never() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [["create", "--jsonl", "-"], ["create", "--lines=x"], ["turns", "add", "a", "-"], ["restore", "./x.db"],
-     ["restore", "notes.backup"], ["export"], ["--help"], []],
+     ["restore", "notes.backup"], ["review", "edit", "x"], ["export"], ["--help"], []],
 )  # fmt: skip
 def test_what_reads_files_or_streams_needs_its_own_process(arguments: list[str]) -> None:
     assert not client.is_warm(arguments)

@@ -2,19 +2,18 @@
 
 import shutil
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from memories.skins import transfers
 from memories.skins.cli.options import command, in_session, since_option
 from memories.skins.cli.output import amount, emit, safe
-from memories.times import to_iso
 
 if TYPE_CHECKING:
     from memories.service import Memories
-    from memories.transfer.stats import Stats, Used
+    from memories.transfer.stats import Stats
 
 _ROWS = 21  # of the chart at most; a row stands for several days if there are more
 _MOST_WIDTH, _LEAST_WIDTH = 100, 30
-_SHOWN = 120  # characters of a memory in an answer for programs
 _NAMES = 8  # agents, projects, namespaces
 
 
@@ -27,18 +26,7 @@ def stats(memories: "Memories", since: str | None) -> None:
     Operations are those that are noted in events.jsonl; memories are those of your namespace and of shared.
     """
     found = memories.stats(since=since)
-    emit(_shape(found), lambda: _text(found, chart=True), compact=lambda: _text(found, chart=False))
-
-
-def _shape(found: "Stats") -> dict[str, Any]:
-    used = {"most_used": found.most_used, "never_used": found.never_used}
-    return {
-        **found._asdict(),
-        "since": None if found.since is None else to_iso(found.since),
-        "operations": [operation._asdict() for operation in found.operations],
-        "tokens": found.tokens,
-        **{name: [each._asdict() | {"content": _short(each, _SHOWN)} for each in some] for name, some in used.items()},
-    }
+    emit(transfers.stats(found), lambda: _text(found, chart=True), compact=lambda: _text(found, chart=False))
 
 
 def _text(found: "Stats", *, chart: bool) -> str:
@@ -52,7 +40,9 @@ def _text(found: "Stats", *, chart: bool) -> str:
         blocks.append("\n".join(["memories per day", *_bars(found.per_day, width)]))
     for title, some in (("most used", found.most_used), ("never used, the oldest", found.never_used)):
         if some:
-            rows = (f"{each.access_count:>6}  {each.id[:18]}  {_short(each, width - 28)}" for each in some)
+            rows = (
+                f"{each.access_count:>6}  {each.id[:18]}  {transfers.short(each.content, width - 28)}" for each in some
+            )
             blocks.append("\n".join([title, *rows]))
     return "\n\n".join(block for block in blocks if block)
 
@@ -94,11 +84,6 @@ def _bars(per_day: Mapping[str, int], width: int) -> list[str]:
     return [
         f"{day}  {count:>{digits}}  {'#' * max(count > 0, round(room * count / most))}".rstrip() for day, count in rows
     ]
-
-
-def _short(used: "Used", width: int) -> str:
-    line = safe(" ".join(used.content.split()))
-    return line if len(line) <= width else f"{line[: max(0, width - 1)]}…"
 
 
 COMMANDS = (stats,)

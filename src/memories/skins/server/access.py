@@ -47,6 +47,11 @@ class Principal(NamedTuple):
         return tokens.LEVELS.get(self.grants.get(namespace) or self.grants.get(tokens.ALL, ""), 0)
 
     @property
+    def channel(self) -> str:
+        """How it reads and writes, for origins: on the page, or by requests of its own."""
+        return "page" if self.browser else "http"
+
+    @property
     def everywhere(self) -> int:
         """What it may do in the whole store."""
         return tokens.LEVELS.get(self.grants.get(tokens.ALL, ""), 0)

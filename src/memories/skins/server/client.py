@@ -25,7 +25,7 @@ _HELLO_SECONDS = 0.1
 _SILENT_SECONDS = 15.0  # without a dot it hangs
 _MOST_INPUT = 8 << 20  # bytes; no command that reads them all takes more
 
-_READING = frozenset("search get list history tags duplicates status namespaces log context".split())
+_READING = frozenset("search get list history tags duplicates status namespaces stats log context".split())
 _WRITING = frozenset("create update reinforce delete restore review rollback forget turns".split())
 _READING_TURNS = ("tail", "show", "list")
 
@@ -34,10 +34,12 @@ _NAMES = frozenset(
     """AI_AGENT CLAUDECODE COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE NO_COLOR TERM COLUMNS LINES TZ HOME
     USERNAME LANG LANGUAGE LOG_LEVEL DEFAULT_LIMIT MIN_CONFIDENCE DECAY_HALF_LIFE_HOURS REINFORCE_ON_RETRIEVAL
     COUNT_ACCESSES COLLECTION_NAME HISTORY_TAIL_N MCP_ENDPOINT REDACT OPENAI_API_KEY VOYAGE_API_KEY COHERE_API_KEY
-    HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY http_proxy https_proxy no_proxy all_proxy SERVE""".split()
+    HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY http_proxy https_proxy no_proxy all_proxy SERVE
+    PROJECT_DETECTION NAMESPACE_QUOTA SCRATCHPAD_SIZE PROMPT_TOKENS CAPTURE_PROJECTS""".split()
 )
 _BEGIN = (
     "MEMORY_", "EMBEDDER", "CONTEXT_", "CHROMA", "FILE_MIGRATE_", "QDRANT_", "CODEX_", "CLINE_", "XDG_", "LC_", "SSL_",
+    "FRESHNESS_", "ACCESS_BOOST_", "RELEVANCE_THRESHOLD_",
 )  # fmt: skip
 
 
@@ -107,6 +109,8 @@ def is_warm(arguments: "Sequence[str]") -> bool:
         return not any(each.startswith(("--lines", "--jsonl")) for each in arguments)
     if verb == "turns":
         return not ("add" in arguments[1:2] and "-" in arguments)
+    if verb == "review":  # an editor needs the terminal
+        return "edit" not in arguments[1:2]
     if verb == "restore":  # of a file; ids have no such letters
         return not any(each.strip("0123456789abcdefABCDEF-") for each in arguments[1:])
     return "_MEMORY_COMPLETE" not in os.environ

@@ -38,12 +38,23 @@ class Handles:
         self.store: Store = store if store is not None else self._owned  # type: ignore[assignment]
         self._of = functools.lru_cache(maxsize=512)(self._opened)
 
-    def of(self, who: Principal, namespace: str, *, shared: bool = True, channel: str = "http") -> Memories:
-        """Return the memory of a namespace as somebody reads and writes it, who may; `access` tells who may."""
-        writer = None if who.id == OWNER.id else who.name
-        return self._of(namespace, shared, writer, who.home(self.config.namespace), channel)
+    def of(self, who: Principal, namespace: str, *, shared: bool = True, channel: str = "") -> Memories:
+        """Return the memory of a namespace as somebody reads and writes it, who may; `access` tells who may.
 
-    def _opened(self, namespace: str, shared: bool, writer: str | None, home: str, channel: str) -> Memories:
+        Args:
+            who: Who asks.
+            namespace: Which namespace.
+            shared: Also read the namespace `shared`.
+            channel: How, if it is not what `Principal.channel` tells.
+        """
+        writer = None if who.id == OWNER.id else who.name
+        return self._of(namespace, shared, writer, self._identity(who), channel or who.channel)
+
+    def _identity(self, who: Principal) -> str | None:
+        """Return the namespace that is somebody's own; of the server's user that of the settings, if they name one."""
+        return self.config.identity if who.id == OWNER.id else who.home(self.config.namespace)
+
+    def _opened(self, namespace: str, shared: bool, writer: str | None, home: str | None, channel: str) -> Memories:
         made = Memories(
             self.store,
             namespace=namespace,
@@ -51,7 +62,7 @@ class Handles:
             embedder=self.embedder or "none",
             config=self.config._replace(identity=home),
             channel=channel,
-        )
+        ).at_home()
         return made if writer is None else made.of_client(writer, "")
 
     def close(self) -> None:

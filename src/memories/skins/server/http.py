@@ -3,22 +3,26 @@
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import anyio
+import jinja2  # noqa: F401 - pages need it, and its absence is told before the server listens
 import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from memories.config import is_loopback
 from memories.embedders import Embedder
 from memories.errors import ConfigError, MemoriesError
 from memories.settings import Config
 from memories.skins import tokens
+from memories.skins.server import pages
 from memories.skins.server.app import Options, build, principal
 from memories.skins.server.metrics import LOG, Gauge, Logged, Metrics
 from memories.skins.server.problems import encoded, failed
+from memories.skins.server.protocol import Protocol as HttpProtocol
 from memories.skins.server.warm import Warm
 from memories.skins.server.watch import Asked
 from memories.skins.server.writers import MOST_WAITING, Writers
@@ -56,8 +60,10 @@ class Web:
             address: The TCP socket.
         """
         host, port, *_ = address.getsockname()
-        scheme = "https" if asked.tls else "http"
-        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        self.check(process.config, host, loopback=is_loopback(host))  # one that systemd opened is not what was asked
+        self.url = _url(asked, host, port)
+        name = host if is_loopback(host) else next(iter(asked.names), "127.0.0.1")  # what the guard lets in
+        self.login = f"{(asked.public_url or _url(asked, name, port)).rstrip('/')}/login"
         self._process, self._tls = process, bool(asked.tls)
         writers = process.writers
         self.metrics = Metrics(
@@ -76,20 +82,22 @@ class Web:
             store=process.store,
             embedder=process.embedder,
             create=writers.create,
-            routes=(Route("/ready", self._ready), Route("/metrics", self._metrics)),
+            routes=(Route("/ready", self._ready), Route("/metrics", self._metrics), *pages.routes()),
             secure=bool(asked.tls),
             issuer=asked.issuer,
             public_url=asked.public_url,
         )
         certificate, key = asked.tls or (None, None)
+        app = build(process.config, options)
         self._server = _Server(
             uvicorn.Config(
-                Logged(build(process.config, options), self.metrics),
+                Logged(app, self.metrics),
                 log_level="warning",
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                http="httptools",
+                http=HttpProtocol,
+                ws="none",
                 limit_concurrency=_MOST_CONNECTIONS,
                 timeout_graceful_shutdown=_GRACE_SECONDS,
                 timeout_keep_alive=5,
@@ -97,6 +105,7 @@ class Web:
                 ssl_keyfile=key,
             )
         )
+        self._server.end_streams = app.state.server.end_streams
 
     @staticmethod
     def check(config: Config, host: str, *, loopback: bool) -> None:
@@ -152,7 +161,18 @@ class Web:
         return Response(text, media_type="text/plain; version=0.0.4")
 
 
+def _url(asked: Asked, host: str, port: int) -> str:
+    return f"{'https' if asked.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 class _Server(uvicorn.Server):
+    end_streams: Callable[[], None]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for requests; first have those end that would stay open for good."""
+        self.end_streams()
+        await super().shutdown(sockets)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the process, which has more to end than this."""

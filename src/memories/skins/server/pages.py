@@ -19,6 +19,7 @@ from memories.service import Memories
 from memories.skins.pages import browse, manage, one
 from memories.skins.pages.asked import Asked, View
 from memories.skins.pages.render import HEADERS, html
+from memories.skins.server.metrics import LOG
 from memories.skins.server.problems import Refused, encoded, failed
 from memories.skins.server.routes import path_values
 from memories.skins.server.server import Server
@@ -60,6 +61,7 @@ def routes() -> list[BaseRoute]:
 def _answer(page: Page) -> Callable[[Request], object]:
     async def answer(request: Request) -> Response:
         server: Server = request.app.state.server
+        request.scope.get(LOG, {})["route"] = page.path
         try:
             async with server.limit(page.kind) as limiter:
                 return await anyio.to_thread.run_sync(_shown, server, page, request, limiter=limiter)
@@ -78,13 +80,14 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
     asked = Asked(pairs, {})
     as_json = asked.text("format") == "json"
     who = server.access.principal(request.scope)
+    request.scope.get(LOG, {})["token"] = who.id
     try:
         asked = Asked(pairs, path_values(request))
         named = checked_namespace(asked.text("namespace") or who.home(server.config.namespace))
         who.require("read", named)
         memories = server.handles.of(who, named, shared=who.level(SHARED) > 0)
         view = page.view(memories, asked)
-        about = {"namespace": named, "pending_count": memories.status().pending_count, "path": page.path}
+        about = {"namespace": named, "pending_count": memories.review.count(), "path": page.path}
     except Refused:
         raise
     except MemoriesError as exc:

@@ -48,7 +48,7 @@ _MEMORY = (
     "decay_policy:text confidence:number created_at:time updated_at:time version:whole version_count:whole"),
     ("key:text base_confidence:number last_reinforced_at:time supersedes:text superseded_by:text corrects:text? "
     "corrected_by:text source:text deleted:flag access_count:whole origin:object pending:flag accepted_at:time "
-    "accepted_by:text redacted:texts suspicious:texts"),
+    "accepted_by:text redacted:texts suspicious:texts pinned:flag"),
 )  # fmt: skip
 _CREATED = (
     "id:text? stored:flag duplicates:[Similar] merged:texts not_merged:object reinforced:flag similar_to:[Similar] "
@@ -116,6 +116,15 @@ SCHEMAS: dict[str, Schema] = {
         "store:text collection:text unfinished_erasure:flag log_bytes:whole missing_commits:whole read_only:flag "
         "compact:flag chromadb_host:text pending_count:whole error:text",
     ),
+    "Stats": _object(
+        "since:time? noted_since:time? namespaces:texts operations:[Operation] agents:counts projects:counts "
+        "by_namespace:counts per_day:counts memory_count:whole never_used_count:whole most_used:[Used] "
+        "never_used:[Used] tokens:whole"
+    ),
+    "Operation": _object(
+        "name:text total:whole failed:whole p50_ms:number? p95_ms:number? results:whole written:whole tokens:whole"
+    ),
+    "Used": _object("id:text content:text access_count:whole"),
     "Log": _object("results:[object] count:whole"),
     "LogChecks": _object("verified:flag logs:[object]"),
     "BackedUp": _object(

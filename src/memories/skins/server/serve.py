@@ -18,6 +18,7 @@ from memories.disk import CREATING, make_folder
 from memories.embedders import open_embedder
 from memories.errors import ConfigError, MemoriesError
 from memories.settings import Config
+from memories.skins import tokens
 from memories.skins.server import caller, place, watch
 from memories.skins.server.warm import Run, Served, Warm
 from memories.skins.server.watch import Asked
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 5.0  # between two looks at the store's file
 RESTART = 75  # the exit code that asks a supervisor to start it again
+_EXTRA = ("starlette", "uvicorn", "httptools", "uvloop", "anyio", "jinja2", "jwt", "mcp")  # what HTTP imports
 ALREADY = "a server of this store is running already"
 
 
@@ -86,7 +88,7 @@ def _web(config: Config, asked: Asked) -> "type[Web]":
     try:
         from memories.skins.server.http import Web
     except ImportError as exc:
-        if (exc.name or "").split(".")[0] not in ("starlette", "uvicorn", "httptools", "uvloop", "anyio", "mcp"):
+        if (exc.name or "").split(".")[0] not in _EXTRA:
             raise
         raise ConfigError(f"{exc.name} is missing; run: {sys.executable} -m pip install 'memories[server]'") from exc
     Web.check(config, asked.host, loopback=is_loopback(asked.host))
@@ -272,6 +274,7 @@ class Process:
             serving = web(self, self._asked, address)
             self._stop = serving.stop
             self._ready(serving.url)
+            self._tell_sign_in(serving.login)
             serving.run(self._sockets.web, address)
         if self._why:
             _say(f"memory serve: {self._why}; ending")
@@ -282,6 +285,15 @@ class Process:
         self._url = url
         watch.notify("READY=1")
         _say(f"memory serve: {without_password(self.config.store)}, {url or 'for the command only'}")
+
+    def _tell_sign_in(self, address: str) -> None:
+        """Tell how a person opens the page: by a link at a terminal; a log must not have the token that is in it."""
+        own = tokens.own(self.config.home)
+        if sys.stdin.isatty() and sys.stderr.isatty():
+            _say(f"memory serve: open {address}#{own} to sign in; who has this link may do everything")
+        else:
+            where = tokens.own_file(self.config.home)
+            _say(f"memory serve: sign in at {address} with the token in {where}, or one of: memory tokens create NAME")
 
     def _look(self) -> None:
         """End it when it is idle, or when the store is another one."""

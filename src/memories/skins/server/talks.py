@@ -111,7 +111,9 @@ def context(call: Call) -> Any:
     asked = {"include_suspicious": given.get("include_suspicious", False)}
     asked |= {"include_tool_turns": given.get("include_tool_turns", False)}
     gateway = MemoryGateway(ENGINE, backend=engine)
-    builder = ContextBuilder.from_config(gateway, call.memories.config, budget, **asked)
+    asking = call.memories.event_figures()["agent"]  # as it is noted
+    config = call.memories.config._replace(namespace=call.memories.namespace, identity=asking)
+    builder = ContextBuilder.from_config(gateway, config, budget, **asked)
     with contextlib.closing(gateway):
         built = builder.build_everywhere(query) if which is None else builder.build_context(which, query)
     return shapes.context(built, builder.format_for_prompt(built))

@@ -212,6 +212,16 @@ def reinforce(call: Call) -> Any:
         return shapes.reinforced(call.memories.reinforce(call.given["id"]))
 
 
+def pin(call: Call) -> Answer:
+    """Keep a memory in the scratchpad."""
+    return _changed(call.memories.pin(call.given["id"]))
+
+
+def unpin(call: Call) -> Answer:
+    """Take back that a memory is kept in the scratchpad."""
+    return _changed(call.memories.unpin(call.given["id"]))
+
+
 def forget(call: Call) -> Any:
     """Erase a memory."""
     return shapes.forgotten(call.memories.forget(call.given["id"]))
@@ -265,6 +275,10 @@ ROUTES = (
           {200: "Memory"}, body={"version": Field("whole", "The version that it is to be like again.")}, kind="write"),
     Route("POST", f"{_ID}/reinforce", reinforce, "write", "Restart the decay of a reinforceable memory.",
           {200: "Reinforced"}, body={}, kind="write"),
+    Route("POST", f"{_ID}/pin", pin, "write", "Keep a memory in the scratchpad of its namespace.",
+          {200: "Memory"}, body={}, kind="write"),
+    Route("POST", f"{_ID}/unpin", unpin, "write", "Take back that a memory is kept in the scratchpad.",
+          {200: "Memory"}, body={}, kind="write"),
     Route("POST", f"{_ID}/forget", forget, "admin", "Erase a memory for good, every version of it.",
           {200: "Forgotten"}, body={}, kind="write"),
     Route("GET", f"{_ID}/history", history, "read", "Return every version of a memory, oldest first.",

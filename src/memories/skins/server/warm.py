@@ -15,9 +15,11 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from memories.embedders import Embedder
+from memories.identity.place import here
 from memories.models import Draft
 from memories.service import Memories
 from memories.settings import Config
@@ -244,7 +246,10 @@ class Warm:
                 raise Direct
             served = self._served
             model = served.embedder or "none"
-            memories = _Grouped(served.store, shared=shared, embedder=model, config=config, channel="cli")
+            place = here(config, Path.cwd())  # told, since the thread that writes is in another folder
+            memories = _Grouped(
+                served.store, shared=shared, embedder=model, config=config, channel="cli", place=place
+            ).at_home()
             memories.writers = served.writers
             return memories
 
@@ -255,9 +260,9 @@ class Warm:
 _OF_STORE = (
     "home", "embedder", "embedder_url", "embedder_dimensions", "embedder_timeout", "embedder_fallback",
     "embedder_plain_http", "embedder_cache_mb", "embedder_calibration", "collection_name", "file_migrate_at",
-    "file_migrate_to", "compact", "chromadb_host", "chromadb_port",
+    "file_migrate_to", "compact", "chromadb_host", "chromadb_port", "token_file", "plain_http",
 )  # fmt: skip
-_SECRET = ("embedder_api_key", "openai_api_key", "voyage_api_key", "cohere_api_key")
+_SECRET = ("embedder_api_key", "openai_api_key", "voyage_api_key", "cohere_api_key", "token")
 
 
 def _shown(secret: Any) -> str:

@@ -50,6 +50,11 @@ def status(call: Call) -> Any:
     return shape if call.who.everywhere >= 3 else {name: shape[name] for name in shape if name != "store"}
 
 
+def stats(call: Call) -> Any:
+    """Tell what was done in the namespaces that are read, and what of them is used."""
+    return transfers.stats(call.memories.stats(**call.given))
+
+
 def log(call: Call) -> Any:
     """Return entries of the audit log."""
     given = dict(call.given)
@@ -141,9 +146,8 @@ def _import(call: Call, spool: IO[bytes]) -> Response:
     proven = check(_lines(spool), namespaces=names, key=key, redactor=redactor).proven
     import_id = None if trusted or proven else new_id(datetime.now(UTC))
     writer = functools.partial(origin, "import", call.memories.namespace, (call.who.name, ""))
-    store = logged(
-        call.server.handles.store, "http", lambda: datetime.now(UTC), writer if import_id else None, action="import"
-    )
+    by = writer if import_id else None
+    store = logged(call.server.handles.store, call.who.channel, lambda: datetime.now(UTC), by, action="import")
     intake = Intake(import_id, redactor)
     done = import_(store, _lines(spool), call.server.handles.embedder, namespaces=names, dry_run=dry_run, intake=intake)
     shape = transfers.imported(done, import_id, dry_run=dry_run)
@@ -171,6 +175,8 @@ ROUTES = (
     Route("GET", "/api/namespaces", namespaces, "signed", "List the namespaces that the token reads.",
           {200: "Namespaces"}),
     Route("GET", "/api/status", status, "read", "How the memory is, and what it holds.", {200: "Status"}),
+    Route("GET", "/api/stats", stats, "read", "What was done, how fast, and what is used.", {200: "Stats"},
+          {"since": Field("text", "Only at this time or later.")}),
     Route("GET", "/api/log", log, "read", "Who changed what and when, newest first.", {200: "Log"}, _LOG | LIMIT),
     Route("GET", "/api/log/verify", verify_log, "read", "Check that no entry of the log was changed or removed.",
           {200: "LogChecks"}, {"against": Field("text", "A head that an earlier check returned.")}, kind="transfer"),

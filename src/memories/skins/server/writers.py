@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
+from memories import events
 from memories.errors import StoreBusy, StoreDamaged, StoreError, SystemFault
 from memories.models import Draft
 from memories.service import Memories
@@ -75,6 +76,11 @@ class Writers:
 
     def create(self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool) -> list[Created]:
         """Store drafts as `Memories.create_many` does; see `do` for what else it may raise."""
+        run = events.noted(self._create, "create_many", "create")
+        result: list[Created] = run(memories, list(drafts), force, redact)
+        return result
+
+    def _create(self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool) -> list[Created]:
         done: list[Created] = []
         for prepared in memories.prepare(drafts, force=force, redact=redact):
             if len(prepared.ready) > _SINGLE:
