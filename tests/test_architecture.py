@@ -64,7 +64,8 @@ ORDER = {
     "memories.search": "speakers surroundings calibration relevance < ranking < candidates noise < results < search",
     "memories.transfer": "lines pages proof stats < audit export importing migrate reembed secrets < backup < doctor",
     "memories.hot": "entries byhand file < layout < scratchpad < choice at_hand < matching mirror sync < verbs",
-    "memories.identity": "git remotes registry namespaces scratchpad degraded < objects prompt < project < place",
+    "memories.identity": """git remotes registry captured scratchpad degraded < namespaces objects prompt < project <
+        place""",
     "memories.skins": """added shapes compact compare connect tokens < transfers < capture <
         cli mcp langgraph chat amplifier anthropic_tool agents_session pages < server""",
     "memories.skins.connect": "jsonc toml program receipts files < hosts < entries < connect < status",
