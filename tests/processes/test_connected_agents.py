@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ MEMORY = str(Path(sys.executable).with_name("memory"))
 FACT = "the release train leaves on Tuesdays at 09:30"
 TOLD = f"We decided that {FACT}."
 QUESTION = "When does the release train leave?"
+CHAT = "The tram was late, and it rained."
 HOLD = """
 import apsw, sys
 db = apsw.Connection(sys.argv[1])
@@ -37,17 +39,23 @@ class Place:
         self.host, self.clients, self.model, self.url = host, clients, model, url
         self.agent = AGENTS[host]
         self.home, self.work = folder / "agent-home", folder / "agent-work"
-        (self.work / ".git").mkdir(parents=True)
+        for name in ("objects", "refs"):
+            (self.work / ".git" / name).mkdir(parents=True)
         (self.work / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
         # Words alone find what these tests ask for; a busy machine may need longer than a hook has to load a model.
-        (self.own / "config.toml").parent.mkdir(parents=True)
-        (self.own / "config.toml").write_text('embedder = "none"\n')
+        self.settings.parent.mkdir(parents=True)
+        self.settings.write_text('embedder = "none"\n')
         self.agent.configure(self.home, self.work, url)
 
     @property
     def own(self) -> Path:
         """Where the settings of Memories are."""
         return self.home / ".config" / "memories"
+
+    @property
+    def settings(self) -> Path:
+        """The user's settings of Memories."""
+        return self.own / "config.toml"
 
     @property
     def data(self) -> Path:
@@ -87,7 +95,7 @@ class Place:
             self.memory("capture", "flush")
 
     def turns(self) -> list[str]:
-        """Return what was stored of all sessions."""
+        """Return what was said in all sessions, as far as it is stored."""
         names = [each["conversation_id"] for each in self.memory("turns", "list", "--limit", "100")["results"]]
         every = [self.memory("turns", "show", name, "--limit", "100")["results"] for name in names]
         return [turn["content"] for turns in every for turn in turns]
@@ -144,14 +152,20 @@ def contents(place: Place) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in kept if not file.name.endswith(("-wal", "-shm", ".lock"))}
 
 
-def test_a_broken_store_stops_no_agent(place: Place) -> None:
+def test_a_broken_store_stops_no_agent_and_loses_nothing(place: Place) -> None:
     place.memory("create", FACT)
-    (place.data / "memories.db").write_bytes(b"this is no store" * 4096)
-    place.memory("connect", place.host, "--capture")
-    assert PROMPT_BLOCK not in place.session(QUESTION)
+    place.connect("--capture")
+    store = place.data / "memories.db"
+    whole = store.read_bytes()
+    store.write_bytes(broken := b"this is no store" * 4096)
+    assert FACT in place.session(f"{QUESTION} {CHAT}")  # the scratchpad has it
+    assert store.read_bytes() == broken
+    store.write_bytes(whole)
+    place.stored()
+    assert any(CHAT in turn for turn in place.turns())
 
 
-def test_a_locked_store_stops_no_agent(place: Place) -> None:
+def test_a_locked_store_stops_no_agent_and_loses_nothing(place: Place) -> None:
     place.memory("create", FACT)
     place.memory("connect", place.host, "--capture")
     with subprocess.Popen(
@@ -160,10 +174,22 @@ def test_a_locked_store_stops_no_agent(place: Place) -> None:
     ) as holder:  # fmt: skip
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        place.session(TOLD)
+        place.session(CHAT)
         holder.communicate("\n")
     place.stored()
-    assert any(FACT in turn for turn in place.turns())
+    assert any(CHAT in turn for turn in place.turns())
+
+
+def test_a_store_that_never_answers_stops_no_agent_and_loses_nothing(place: Place) -> None:
+    place.memory("create", FACT)
+    place.memory("connect", place.host, "--capture")
+    known = place.settings.read_text()
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes calls, and says nothing
+        place.settings.write_text(f'{known}store = "http://127.0.0.1:{silent.getsockname()[1]}"\n')
+        assert FACT not in place.session(f"{QUESTION} {CHAT}")
+    place.settings.write_text(known)
+    place.stored()
+    assert any(CHAT in turn for turn in place.turns())
 
 
 def test_what_was_recalled_is_not_captured_again(place: Place) -> None:
