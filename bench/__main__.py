@@ -26,6 +26,7 @@ from bench import (
     scale,
     search,
     serve,
+    sessions,
     stores,
     suspicion,
     turns,
@@ -38,6 +39,7 @@ _WHAT = {
     "cold": ("cold commands",),
     "hot": ("hot tier",),
     "hooks": ("hooks",),
+    "agents": ("agents",),
     "search": ("warm search",),
     "disk": ("disk",),
     "turns": ("turns",),
@@ -72,6 +74,7 @@ _WHAT = {
 }
 _OF_LOCOMO = ("LoCoMo", "noise floor", "calibration", "relevance")  # what needs its conversations
 _LOCOMO = Path("../shared/data/locomo-dev.json")
+_CLIENTS = Path(os.environ.get("MEMORY_TEST_CLIENTS", ".bench/clients/node_modules"))
 _BEAM = Path("../shared/data/beam-100k-dev")
 
 
@@ -89,6 +92,7 @@ def main() -> None:
             "languages": None,
             "contexts": None,
             "hot tier": None,
+            "agents": None,
             **dict.fromkeys(_OF_LOCOMO, given.locomo),
         }.get(part, given.texts)
         if data is None or _present(data, part):
@@ -97,7 +101,7 @@ def main() -> None:
 
 def _measure(part: str, given: argparse.Namespace) -> None:
     match part:
-        case "cold commands" | "hooks" | "hot tier":
+        case "cold commands" | "hooks" | "hot tier" | "agents":
             _processes(part, given)
         case "warm search" | "disk":
             queries, timed = given.queries or search.QUERIES, given.timed or search.TIMED
@@ -123,6 +127,9 @@ def _processes(part: str, given: argparse.Namespace) -> None:
     """Measure whole processes beside `python -c pass`."""
     if part == "hot tier":
         hot.run(given.rounds)
+        return
+    if part == "agents":
+        sessions.run(sessions.Options(given.clients, given.agent, given.rounds))
         return
     module = cold if part == "cold commands" else hooks
     module.run(module.Options(given.texts, given.cold_memories, given.rounds))
@@ -217,7 +224,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--queries", type=int, help="held-out texts that recall is measured by: 1500, stores: 500")
     parser.add_argument("--timed", type=int, help="how many of them time is measured by: 500, stores: 100")
     parser.add_argument("--cold-memories", type=int, default=cold.MEMORIES, help="memories under the cold commands")
-    parser.add_argument("--rounds", type=int, default=20, help="how often each cold command runs")
+    parser.add_argument("--clients", type=Path, default=_CLIENTS, help="node_modules with the agents, for agents")
+    parser.add_argument("--agent", default="claude-code", help="that is run: claude-code, codex, gemini or opencode")
+    parser.add_argument("--rounds", type=int, default=20, help="how often each cold command or session runs")
     parser.add_argument("--stores", type=_stores, help="stores to measure, such as sqlite,chroma; all otherwise")
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="leave out Chroma and sqlite-vec")
     return parser

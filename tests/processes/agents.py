@@ -109,7 +109,12 @@ AGENTS = {
         _gemini,
     ),
     "opencode": Agent(
-        "opencode-linux-x64/bin/opencode", ((), ("run",)), ("--format", "json"), {}, _opencode, words=True
+        "opencode-linux-x64/bin/opencode",
+        ((), ("run",)),
+        ("--format", "json"),
+        {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1"},
+        _opencode,
+        words=True,
     ),
 }
 
