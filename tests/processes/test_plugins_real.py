@@ -1,6 +1,7 @@
 """The plugins in the agents that they are for: they are accepted, and recall."""
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ INSTALL = {
         ("extensions", "validate", f"{ROOT}/extensions/gemini"),
         ("extensions", "install", f"{ROOT}/extensions/gemini", "--consent", "--skip-settings"),
     ),
+    "opencode": (),  # which takes a plugin that lies in its folder
 }
 
 
@@ -59,6 +61,11 @@ def test_a_plugin_is_accepted_and_recalls(
     variables = {name: value.format(url=url) for name, value in agent.variables.items()}
     variables["PATH"] = f"{programs}:{os.environ['PATH']}"
     run([str(MEMORY), "create", FACT], home, work)
+    if host == "opencode":
+        plugins = home / ".config" / "opencode" / "plugins"
+        plugins.mkdir()
+        plugin = (ROOT / "extensions" / "opencode" / "memories.js").read_text()
+        (plugins / "memories.js").write_text(re.sub(r'": (5|10)_000', '": 60_000', plugin))
     for arguments in INSTALL[host]:
         command = [*agent.before[0], program_of(clients, agent.program)]
         run([*command, *(each.format(market=market) for each in arguments)], home, work, **variables)
