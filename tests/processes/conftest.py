@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from agents import CLIENTS
+from real_agents import CLIENTS
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import AGENTS, command_of, run, texts
+from real_agents import AGENTS, command_of, run, texts
 from fake_model import FakeModel, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm")]

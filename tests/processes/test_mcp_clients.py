@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import program_of, texts
+from real_agents import program_of, texts
 from fake_model import FakeModel, serving
 
 from memories import Memories, TurnDraft
