@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_agents import AGENTS, command_of, run, texts
 from fake_model import FakeModel, serving
+from real_agents import AGENTS, command_of, run, texts
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm")]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_agents import program_of, texts
 from fake_model import FakeModel, serving
+from real_agents import program_of, texts
 
 from memories import Memories, TurnDraft
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_agents import AGENTS, command_of, program_of, run, texts
 from fake_model import FakeModel, serving
+from real_agents import AGENTS, command_of, program_of, run, texts
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm")]
 
