@@ -126,7 +126,8 @@ def noted(method: Callable[..., Any], verb: str, name: str) -> Callable[..., Any
 
 def _project(args: tuple[Any, ...], given: Mapping[str, Any], config: "Config") -> str | None:
     """Return the project that an operation names, if it names one, without secrets."""
-    project = given.get("project") or (given.get("tags") or {}).get("project")
+    tags = given.get("tags")
+    project = given.get("project") or (tags.get("project") if isinstance(tags, Mapping) else None)
     if project is None and args and isinstance(args[0], list) and args[0]:
         project = getattr(args[0][0], "tags", {}).get("project")  # of drafts
     if not isinstance(project, str) or config.redact == OFF:

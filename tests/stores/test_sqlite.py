@@ -1770,7 +1770,7 @@ def test_what_may_only_be_read_is_read_or_refused_in_one_sentence(
         f"refused: cannot open {path}: it or its folder can't",
     )
     assert (scanned, searched) == ("['note m']", "1") or all(line.startswith(refusals) for line in (scanned, searched))
-    assert touched == "None"
+    assert touched in ("True", "False")  # told, and raised nothing
     if not (log_is_left and file_mode == 0o644):  # else there is nothing left to be made in the folder
         assert added.startswith("refused: ")
         assert str(path) in added

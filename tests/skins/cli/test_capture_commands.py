@@ -27,7 +27,8 @@ def test_off_and_on_are_for_this_project(memory: Command, folder: Path, monkeypa
 def test_off_in_a_folder_of_a_repository_is_for_all_of_it(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / ".git").mkdir()
+    for part in ("objects", "refs"):  # without which git itself takes it for no repository
+        (folder / ".git" / part).mkdir(parents=True)
     (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     (folder / "inner").mkdir()
     monkeypatch.chdir(folder / "inner")

@@ -53,7 +53,9 @@ READS = [
     )
 ]
 # A backup that is there can be looked at, and a file that is trusted; neither changes what the store holds.
-BESIDE = ["backup", "doctor", "trust", "edit", "serve", "hook", "capture", "off", "on"]  # `edit` needs a terminal
+BESIDE = ["backup", "doctor", "trust", "edit", "serve", "hook", "capture", "off", "on", "stats", "prompt"]
+# `edit` needs a terminal; these have their own tests of what they change.
+BESIDE += ["connect", "disconnect", "projects", "tokens", "scratchpad"]
 TURN_READS = ["tail", "show", "list"]
 
 

@@ -45,9 +45,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
         thread.join()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Start Chromium once for all tests of a worker."""
+    """Start Chromium once for the tests of a file: what drives it runs an event loop, which others can't share."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
         pytest.skip("no Chromium is installed; Debian has it as the package chromium")
