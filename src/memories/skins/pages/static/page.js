@@ -68,6 +68,9 @@ async function refresh(url = location.href, parts = "[data-live]") {
       for (const box of all("input[type=checkbox]", part)) box.checked = chosen.includes(box.value);
     }
   }
+  const form = at("#edit[hidden]"); // one that nobody writes in shows what is there now, and its version
+  const fresh = page.getElementById("edit");
+  if (form && fresh) form.replaceChildren(...fresh.childNodes);
   enliven();
 }
 
@@ -95,6 +98,7 @@ async function act(element, body) {
   element.disabled = true;
   try {
     const said = await call(method, url, body ?? JSON.parse(element.dataset.body || "{}"), etag ? { "If-Match": etag } : {});
+    if (etag && said.version) element.dataset.etag = `"${said.version}"`; // the next edit is of this one
     if (then) {
       location.assign(then);
       return true;
