@@ -48,6 +48,24 @@ HOSTILE = {
     "MCP_ENDPOINT": "./evil.db",
     "REDACT": "off",
     "MEMORY_COMPACT": "true",
+    "PROJECT_DETECTION": "false",
+    "NAMESPACE_QUOTA": "memories=0",
+    "MEMORY_TOKEN": "mem_of-the-folder",
+    "MEMORY_TOKEN_FILE": "/etc/passwd",
+    "MEMORY_PLAIN_HTTP": "true",
+    "MEMORY_EVENTS": "content",
+    "MEMORY_RANK": "similarity",
+    "FRESHNESS_DECAY_RATE": "9",
+    "FRESHNESS_MIN": "0",
+    "FRESHNESS_FRESH": "1",
+    "FRESHNESS_STALE": "0.9",
+    "ACCESS_BOOST_RATE": "9",
+    "ACCESS_BOOST_MAX": "100",
+    "RELEVANCE_THRESHOLD_FRESH": "1",
+    "RELEVANCE_THRESHOLD_NORMAL": "1",
+    "RELEVANCE_THRESHOLD_STALE": "1",
+    "MEMORY_SERVE": "auto",
+    "CAPTURE_PROJECTS": "/*",
 }
 HARMLESS = {
     "MEMORY_FORMAT": "text",
@@ -60,6 +78,8 @@ HARMLESS = {
     "CONTEXT_SHARES": "30,40,30",
     "MEMORY_TIMEOUT_SECONDS": "20",
     "LOG_LEVEL": "ERROR",
+    "SCRATCHPAD_SIZE": "20",
+    "PROMPT_TOKENS": "700",
 }
 
 
@@ -108,7 +128,7 @@ def test_each_of_them_alone(folder: Path, variable: str) -> None:
     write(folder, {variable: HOSTILE[variable]})
     said: list[str] = []
     assert load(folder, said) == plain
-    assert [variable in line for line in said] == ([] if variable.endswith("API_KEY") else [True])
+    assert [variable in line for line in said] == ([] if variable.endswith(("API_KEY", "MEMORY_TOKEN")) else [True])
 
 
 def test_what_can_do_no_harm_is_taken(folder: Path) -> None:

@@ -104,11 +104,13 @@ def noted(method: Callable[..., Any], verb: str, name: str) -> Callable[..., Any
         config = self.config
         if config.events == OFF:
             return method(self, *args, **given)
-        with noting(config, name, **self.event_figures()) as known:
+        with noting(config, name) as known:
             if config.events == CONTENT:
                 known[CONTENT] = _told(args, config)
-            known["project"] = _project(args, given, config)
-            result = method(self, *args, **given)
+            try:
+                result = method(self, *args, **given)
+            finally:
+                known.update(self.event_figures())  # now: what writes has found the project
             known["written" if verb in WRITES else "results"] = _counted(result)
         return result
 
@@ -122,19 +124,6 @@ def noted(method: Callable[..., Any], verb: str, name: str) -> Callable[..., Any
         return result
 
     return flushing
-
-
-def _project(args: tuple[Any, ...], given: Mapping[str, Any], config: "Config") -> str | None:
-    """Return the project that an operation names, if it names one, without secrets."""
-    tags = given.get("tags")
-    project = given.get("project") or (tags.get("project") if isinstance(tags, Mapping) else None)
-    if project is None and args and isinstance(args[0], list) and args[0]:
-        project = getattr(args[0][0], "tags", {}).get("project")  # of drafts
-    if not isinstance(project, str) or config.redact == OFF:
-        return project if isinstance(project, str) else None
-    from memories.redaction.redactor import redact
-
-    return redact(project, own=config.redact_rules).text
 
 
 def _told(args: tuple[Any, ...], config: "Config") -> str | None:

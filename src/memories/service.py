@@ -109,7 +109,8 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         self.config = config or load_config(flags)
         self.namespace = validate.namespace(namespace) if namespace is not None else self.config.namespace
         readable = (self.namespace, SHARED) if shared and self.namespace != SHARED else (self.namespace,)
-        self._clock, self._place = clock, place
+        self._clock, self._tell_place = clock, place
+        self._worked_in: Place | None = None
         self._embedder = self._choose_embedder(embedder)
         self._owns_store = self._is_home = store is None or isinstance(store, str)
         self._url = ""
@@ -659,8 +660,16 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def event_figures(self) -> dict[str, str | None]:
-        """Return who works with this memory and how, for `events`."""
-        return {"namespace": self.namespace, "agent": self._agent, "channel": self._channel}
+        """Return who works with this memory, how and, once that was asked for, in which project, for `events`.
+
+        The project is that of the place, never one that a memory or a query names: those may be forgotten.
+        """
+        project = self._worked_in.project if self._worked_in else None
+        return {"namespace": self.namespace, "agent": self._agent, "channel": self._channel, "project": project}
+
+    def _place(self) -> "Place | None":
+        self._worked_in = self._tell_place()
+        return self._worked_in
 
     def _selector(
         self,

@@ -31,8 +31,9 @@ class ConversationVerbs:
     _clock: Callable[[], datetime]
     _embedder: "Embedder | None"
     _lookup: Lookup
-    _place: Callable[[], Place | None]
     _store: Store
+
+    def _place(self) -> Place | None: ...
 
     def add_turns(
         self, conversation_id: str, turns: "Iterable[TurnDraft | str]", *, redact: bool = True
