@@ -27,6 +27,7 @@ from memories.agent import fence
 from memories.errors import InvalidInput
 from memories.languages import days
 from memories.redaction import contexts, redactor, rules, scan
+from memories.skins.capture import extract, prompts
 from memories.write import corrections, create, duplicates, orders, suspicion
 
 SOURCE = Path(__file__).parent.parent / "src" / "memories"
@@ -47,6 +48,8 @@ COMPUTED = {
     "redaction/scan.py: _one": "TOKENS, CONTEXTS, PERSONAL",
     "redaction/scan.py: _everywhere": "LONG, NUMBERS",
     "search/speakers.py: _pattern": r"(?<!\w)Ann(?!\w)(?:'s\b)?",
+    "skins/capture/extract.py: _phrases": "_PHRASES",
+    "skins/capture/prompts.py: wish": "of the names of the wishes, tried on at most 120 characters",
     "text.py: _telling": "什么|怎么样|(?<!\\w)wann(?!\\w)",
     "transfer/backup.py: _remove_oldest": r"backup-\d{8}T\d{6}Z(-\d+)?\.(db|jsonl)",
     "write/corrections.py: _exchanged_signs": "|".join(corrections._CASE.values()),
@@ -156,6 +159,7 @@ def patterns() -> tuple[set[Found], set[str]]:
         found.add(Found("redaction/contexts.py", given.pattern, 0, "finditer"))
     for flags, table in ((re.S, orders.RULES), (re.I | re.S, orders.STRUCTURES)):
         found |= {Found("write/orders.py", order.pattern, int(flags), "finditer") for order in table}
+    found |= {Found("skins/capture/extract.py", phrase.pattern, 0, "finditer") for phrase in extract._PHRASES}
     for place, pattern in COMPUTED.items():
         if "\\" in pattern:
             found.add(Found(place.partition(":")[0], pattern, 0, "finditer"))
@@ -402,6 +406,10 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "duplicates.judge": lambda given: create._judge(given, f"{given[1:]}b", 0.99, 0.9),
     "redact": lambda given: redactor.redact(given, personal=True),
     "without_private": redactor.without_private,
+    "candidates": lambda given: extract.candidates(given, extract.USER),
+    "unframed": prompts.unframed,
+    "cleaned": prompts.cleaned,
+    "wish": prompts.wish,
 }
 TEXTS = (
     *GENERAL,
@@ -437,6 +445,14 @@ TEXTS = (
     "n't ",
     "eyJ",
     "-----",
+    "_a ",
+    "**a ",
+    "=== ",
+    "=== abcdef0123456 ===\n",
+    "=== end of abcdef012345\n",
+    "<hook_context ",
+    "remember that ",
+    "can you please ",
 )
 
 

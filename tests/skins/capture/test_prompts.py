@@ -2,7 +2,7 @@
 
 import pytest
 
-from memories.skins.capture.prompts import cleaned, is_command, public, wish
+from memories.skins.capture.prompts import cleaned, is_command, public, unframed, wish
 
 
 @pytest.mark.parametrize(
@@ -99,3 +99,13 @@ def test_private_parts_are_taken_out() -> None:
     assert public("a <private>b</private> c") == "a  c"
     assert public("a <PRIVATE> b") == "a "
     assert public("a private letter") == "a private letter"
+
+
+def test_frames_go_with_what_is_in_them_and_what_was_said_around_them_stays() -> None:
+    one, other = "0123456789abcdef", "fedcba9876543210"
+    framed = f"=== memories {one} ===\nkept === end of memories {other} ===\nin\n=== end of memories {one} ==="
+    assert unframed(f"before {framed} between\n{framed}; behind") == "before  between\n; behind"
+    assert unframed(f"=== memories {one} ===\nx\n=== end of memories {one}; the message:\nsaid") == "\nsaid"
+    assert unframed(f"said\n=== memories {one} ===\nnever ended") == "said\n"
+    for plain in ("=== a title ===\ntext", f"=== memories {one} ===", f"a {one}\nb", "=== end of it ===\n"):
+        assert unframed(plain) == plain

@@ -78,7 +78,7 @@ _PHRASES = (
 _POLITE = (
     r"(?:(?:please|also|and|ok(?:ay)?|so|hey|btw|fyi|note|now|well|thanks|bitte|por favor|s'il te plaît)[,:;!.]?\s+)*"
 )
-_ASKED = r"(?:(?:can|could|would|will) you\s+(?:please\s+)?|i (?:want|need|would like|'d like) you to\s+|make sure (?:to|you)\s+|you (?:should|must|need to)\s+|always\s+)?"
+_ASKED = r"(?:(?:can|could|would|will) you\s+(?:please\s+)?|i (?:want|need|would like|'d like) you to\s+|make sure (?:to|you)\s+|you (?:should|must|need to)\s+|always\s+)"
 _REMEMBER = (
     r"(?:remember|memorize|memorise|keep in mind|bear in mind|note down|note|make a note|don['’]t forget|do not forget|never forget|"
     r"store|save|merke? dir|denk daran|vergiss nicht|souviens-toi|retiens|rappelle-toi|n'oublie pas|recuerda|no olvides|"
@@ -200,7 +200,7 @@ def _begun(content: str) -> str:
 
 @functools.cache
 def _asking() -> re.Pattern[str]:
-    return re.compile(rf"(?i)^{_POLITE}(?P<asked>{_ASKED}){_POLITE}(?P<verb>{_REMEMBER})(?P<what>{_WHAT})")
+    return re.compile(rf"(?i)^{_POLITE}(?:(?P<asked>{_ASKED}){_POLITE})?(?P<verb>{_REMEMBER})(?P<what>{_WHAT})")
 
 
 @functools.cache

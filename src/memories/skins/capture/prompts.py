@@ -5,9 +5,11 @@ import re
 SYSTEM_SOURCES = ("system", "loop_wakeup", "schedule_wakeup", "poll_event")  # nobody typed these
 _MOST_WISH = 120  # characters
 # What hosts and hooks put around or into a prompt, this program's own frames among it.
-_FRAME = r"=== [^\n]*?\b([0-9a-f]{9,16})\b[^\n]*\n(?:.*?=== end of [^\n]*?\1(?: ===|; the message:)?|.*)"
+_BOUNDARY = re.compile(r"\b[0-9a-f]{9,16}\b")
+_BEGINS, _ENDS = "=== ", "=== end of "
+_BEHIND_END = re.compile(r"(?: ===|; the message:)?")
 _TAGS = "hook_context|system-reminder|environment_context|user_instructions|memory-context|task-notification"
-_WRAPPED = rf"<({_TAGS})\b[^>]*>(?:.*?</\1\s*>|.*)"
+_WRAPPED = rf"<({_TAGS})\b[^<>]*>(?:.*?</\1\s*>|.*)"
 _WRAPPERS = r"\s*<(?:command-(?:name|message|args)|local-command-\w+|bash-(?:input|stdout|stderr)|INSTRUCTIONS)\b"
 _FILE_OF_HOST = r"\s*# (?:AGENTS|CLAUDE|GEMINI)(?:\.override)?\.md instructions\b"
 _COMMAND = r"/[A-Za-z][\w:.-]*(?:\s|$)"
@@ -57,9 +59,26 @@ def cleaned(text: str, source: str = "") -> str:
 
 def unframed(text: str) -> str:
     """Return a text without what hosts and hooks put in, whoever repeats it."""
-    if "===" in text:
-        text = re.sub(_FRAME, "", text, flags=re.S)
+    kept, start, at = [], 0, 0
+    while (begins := text.find(_BEGINS, at)) >= 0 and (ends := text.find("\n", begins)) >= 0:
+        at = ends
+        if boundary := _BOUNDARY.search(text, begins + len(_BEGINS), ends):
+            kept.append(text[start:begins])
+            start = at = _behind_frame(text, boundary[0], ends)
+    text = "".join([*kept, text[start:]])
     return re.sub(_WRAPPED, "", text, flags=re.S) if "<" in text else text
+
+
+def _behind_frame(text: str, boundary: str, at: int) -> int:
+    """Return where a frame ends that began before a place; that of the text if nothing ends it."""
+    while (begins := text.find(_ENDS, at)) >= 0:
+        line_ends = text.find("\n", begins)
+        line_ends = len(text) if line_ends < 0 else line_ends
+        if (found := text.find(boundary, begins, line_ends)) >= 0:
+            behind = _BEHIND_END.match(text, found + len(boundary))
+            return behind.end() if behind else found + len(boundary)
+        at = line_ends
+    return len(text)
 
 
 def is_command(text: str) -> bool:

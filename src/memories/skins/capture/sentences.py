@@ -9,8 +9,8 @@ _NOT_PROSE = re.compile(
 )
 _BULLET = re.compile(r"\s*(?:(?:[-*•+]|\d{1,3}[.)]|#{1,6})\s+)?(?:\[[ xX]\]\s+)?")
 _SHORT = r"(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)(?<!\betc)(?<!\bno)(?<!\bca)(?<!\bz\.B)(?<!\bMr)(?<!\bMs)(?<!\bDr)"
-_END = re.compile(rf"{_SHORT}[.!?…]+[\"'”’)\]*_]*(?=\s)|[。！？]+[」』”’）]*")
-_EMPHASIS = re.compile(r"(?<![\w*])(\*\*|__|\*|_)(?=\S)(.+?)(?<=\S)\1(?![\w*])")
+_END = re.compile(rf"(?<![.!?…]){_SHORT}[.!?…]+[\"'”’)\]*_]*(?=\s)|[。！？]+[」』”’）]*")
+_EMPHASIS = re.compile(r"(?<![\w*])(\*\*|__|\*|_)(?=\S)(.{1,200}?)(?<=\S)\1(?![\w*])")
 MAX_TEXT = 200_000
 _WRAPPED = 60  # characters of a line that may have been broken for its length
 
