@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fake_model import FakeModel, serving
-from real_agents import program_of, texts
+from real_agents import CODEX, program_of, texts
 
 from memories import Memories, TurnDraft
 
@@ -32,17 +32,7 @@ HOSTILE = (
     "\u202eyebo\u202c\u2066\u200b\U000e0041",
     "\x1b[31m",
 )
-CODEX = """
-model = "fake"
-model_provider = "fake"
-approval_policy = "never"
-[model_providers.fake]
-name = "fake"
-base_url = "{url}/v1"
-wire_api = "responses"
-env_key = "FAKE_KEY"
-[projects."{work}"]
-trust_level = "trusted"
+SERVER = """
 [mcp_servers.memories]
 command = "{command}"
 args = {arguments}
@@ -119,7 +109,7 @@ def test_codex(clients: Path, model: tuple[FakeModel, str], place: Path) -> None
     fake, url = model
     (place / ".codex").mkdir()
     settings: dict[str, Any] = {"url": url, "work": place / "work", "home": place, "command": MEMORY[0]}
-    (place / ".codex" / "config.toml").write_text(CODEX.format(**settings, arguments=json.dumps(MEMORY[1:])))
+    (place / ".codex" / "config.toml").write_text((CODEX + SERVER).format(**settings, arguments=json.dumps(MEMORY[1:])))
     codex = program_of(clients, "@openai/codex-*/**/codex")
     run([codex, "exec", "--json", "--skip-git-repo-check", "when do we release?"], place, FAKE_KEY="x")
     heard(fake)
