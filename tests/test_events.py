@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memories import events
+from memories import Draft, Memories, events
 from memories.disk import make_folder
 
 
@@ -131,3 +131,20 @@ def test_events_of_what_is_erased_go_from_every_file(home: Path, monkeypatch: py
     assert {event["namespace"] for event in noted(home)} == {"alice"}
     events.note(home, "search", namespace="alice")
     assert events.forget(home / "nowhere", lambda _: True) == 0
+
+
+def test_decisions_and_pins_are_noted_too(home: Path) -> None:
+    with Memories(embedder="fake", channel="cli") as memories:
+        held = memories.create_many([Draft(text, pending=True) for text in ("apples are red", "pears are green")])
+        first, second = (made.memory.id for made in held if made.memory)
+        memories.review.accept([first], dry_run=True)
+        memories.review.accept([first])
+        memories.review.reject([second])
+        memories.pin(first)
+        memories.scratchpad()
+        assert list(memories.duplicates()) == []
+    noted = [(event["op"], event.get("written", event.get("results"))) for event in events.read(home)]
+    assert [each for each in noted if each[0] not in ("create", "get", "update")] == [
+        ("review.accept", 0), ("review.accept", 1), ("review.reject", 1), ("pin", 1), ("scratchpad", 1),
+        ("duplicates", None),
+    ]  # fmt: skip

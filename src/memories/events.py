@@ -38,11 +38,13 @@ _BEGIN = b'{"at":"'
 _READS = {
     "get": "", "list": "", "search": "", "explain": "search", "history": "", "tags": "", "status": "", "log": "",
     "namespaces": "", "stats": "", "tail_turns": "turns", "turns": "", "list_conversations": "conversations",
+    "conversation": "conversations", "verify_log": "log", "scratchpad": "",
+    "search_scratchpad": "scratchpad",
 }  # fmt: skip
 WRITES = {
     "create_many": "create", "update": "", "reinforce": "", "delete": "", "restore": "", "forget": "",
     "delete_where": "delete", "forget_where": "forget", "tag_where": "tag", "rollback": "", "add_turns": "",
-    "update_conversation": "", "forget_turns": "",
+    "update_conversation": "", "forget_turns": "", "pin": "", "unpin": "",
 }  # fmt: skip
 
 Figure = str | int | float | None
@@ -139,9 +141,10 @@ def _told(args: tuple[Any, ...], config: "Config") -> str | None:
 
 def _counted(result: Any) -> int:
     """Return how much came back, or how much was written."""
+    result = getattr(result, "found", result)  # in a scratchpad
     if isinstance(result, list):
         return sum(bool(getattr(each, "stored", True)) for each in result)
-    for name in ("memories", "hits", "versions", "counts"):  # of a page, an explanation, a history, a change of many
+    for name in ("memories", "hits", "versions", "entries", "counts"):  # of a page, an explanation, …, a change of many
         found = getattr(result, name, None)
         if isinstance(found, Mapping):
             return 0 if result.dry_run else sum(found.values())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from memories import validate, versions
 from memories.config import load_config
 from memories.errors import InvalidInput, NotFound
-from memories.events import observed
+from memories.events import noting, observed
 from memories.hot.verbs import ScratchpadVerbs
 from memories.ids import parse_id
 from memories.lookup import Lookup, known_at, narrowed, order_by, waiting, with_global
@@ -260,7 +260,7 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         """What waits to be accepted in your own namespace, and the decisions about it."""
         from memories.write.review import Review
 
-        return Review(self._writer(), self._origin())
+        return Review(self._writer(), self._origin(), lambda name: noting(self.config, name, **self.event_figures()))
 
     def update(  # noqa: PLR0913 - what a version may say, and when
         self,
@@ -634,7 +634,10 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         """
         from memories.write.repeats import find
 
-        return find(self._writer(force=False), self._selector(where), self._limit(limit))
+        with noting(self.config, "duplicates", **self.event_figures()) as known:
+            repeated = find(self._writer(force=False), self._selector(where), self._limit(limit))
+            for known["results"], repetition in enumerate(repeated, 1):
+                yield repetition
 
     @property
     def damaged(self) -> Damaged:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypedDict, Unpack
 
@@ -71,6 +72,9 @@ class Reviewed(NamedTuple):
     not_merged: Mapping[str, Any] = {}
 
 
+Noting = Callable[[str], AbstractContextManager[dict[str, Any]]]
+
+
 class _Undo(Exception):
     """Ends a transaction that is to change nothing."""
 
@@ -78,14 +82,15 @@ class _Undo(Exception):
 class Review:
     """Decides about the memories of one namespace that wait to be accepted: `Memories.review`."""
 
-    def __init__(self, writer: Writer, origin: Origin) -> None:
+    def __init__(self, writer: Writer, origin: Origin, noting: Noting) -> None:
         """Prepare.
 
         Args:
             writer: Compares and writes what is accepted.
             origin: Who decides.
+            noting: Notes a decision; see `memories.events.noting`.
         """
-        self._writer, self._origin = writer, origin
+        self._writer, self._origin, self._noting = writer, origin, noting
         self._lookup: Lookup = writer.lookup
 
     def page(self, *, limit: int = 100, cursor: str | None = None, **which: Unpack[Waiting]) -> Page:
@@ -140,6 +145,14 @@ class Review:
             NotFound: There is no such memory.
             RequestError: It does not wait, or who asks is no person: an MCP client or a hook.
         """
+        with self._noting("review.accept") as known:
+            done = self._accepted(ids, content, suspicious, force, dry_run)
+            known["written"] = 0 if dry_run else sum(each.done for each in done)
+        return done
+
+    def _accepted(
+        self, ids: Sequence[str], content: str | None, suspicious: bool, force: bool, dry_run: bool
+    ) -> list[Reviewed]:
         found = self._named(ids)
         if content is not None and len(found) != 1:
             raise InvalidInput("new content is for a single memory; accept the others by themselves")
@@ -176,13 +189,16 @@ class Review:
             RequestError: It does not wait, or who asks is no person: an MCP client or a hook.
         """
         done: list[Reviewed] = []
-        for batch in by_count(self._named(ids), _PAGE):
-            with self._lookup.store.transaction():
-                waiting = [still for record in batch for still in self._still(record)]
-                if not dry_run:
-                    patches = [Patch(each.ref, each.ended_at, "delete", {}) for each in waiting]
-                    self._lookup.store.patch(patches + [old for each in waiting for old in self._replaced(each)])
-            done += [Reviewed(each.ref.group, True, self._memory(each._replace(ended_by="delete"))) for each in waiting]
+        with self._noting("review.reject") as known:
+            for batch in by_count(self._named(ids), _PAGE):
+                with self._lookup.store.transaction():
+                    waiting = [still for record in batch for still in self._still(record)]
+                    if not dry_run:
+                        patches = [Patch(each.ref, each.ended_at, "delete", {}) for each in waiting]
+                        self._lookup.store.patch(patches + [old for each in waiting for old in self._replaced(each)])
+                ended = (each._replace(ended_by="delete") for each in waiting)
+                done += [Reviewed(each.ref.group, True, self._memory(each)) for each in ended]
+            known["written"] = 0 if dry_run else len(done)
         return done
 
     # --- which -----------------------------------------------------------------------------------------------------
