@@ -30,7 +30,7 @@ MODULES = [
 ORDER = {
     "memories.stores.http": "wire secret < driver < store",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
-        connection query < vectors words < spaces turns backup salvage < check < store""",
+        connection query < vectors words < adding spaces turns backup salvage < check < store""",
     "memories.stores.postgres": """schema errors driver address < transaction < connection query < vectors words counts
         rewrite < spaces turns < erasure check < store""",
     "memories.stores.documents": """driver client < schema < pending < changes < query < spaces check chains <
@@ -57,7 +57,7 @@ ORDER = {
         trust < times settings < config < events ids http_client < stores < embedders versions turns < lookup <
         conversations where < write search < hot transfer < service_turns service_overview < service < agent <
         identity < skins < __main__ langgraph""",
-    "memories.stores": """records < damage words copies sql chain sound < protocol columns used < logged <
+    "memories.stores": """records < damage words copies sql chain sound < protocol columns used < deferred < logged <
         sqlite postgres documents http < chroma qdrant files""",
     "memories.write": """vocabulary queue orders parts quota < reading suspicion < duplicates < corrections < links <
         change turns forget waiting accesses < repetitions < create < many review repeats < rollback""",

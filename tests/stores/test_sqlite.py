@@ -1882,3 +1882,15 @@ def test_a_disk_that_is_full_at_the_first_write_leaves_no_half_made_store(
         run_python(writing, f"sqlite:///{disk}/m.db", "second")
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("dimension", [384, 256, 6, 7])
+def test_vectors_that_are_added_together_have_the_codes_that_each_has_alone(dimension: int, compact: bool) -> None:
+    quantizer = Quantizer(dimension, compact=compact)
+    given = np.random.default_rng(5).normal(size=(97, 1, dimension)).astype(np.float32)
+    given /= np.linalg.norm(given, axis=2, keepdims=True)
+    alone = [quantizer.encode(vectors) for vectors in given]
+    assert quantizer.encode_each(list(given)) == alone
+    windows = np.concatenate(list(given[:3]))
+    assert quantizer.encode_each([*given, windows]) == [*alone, quantizer.encode(windows)]

@@ -15,7 +15,10 @@ from memories.stores.records import SEARCHED, Collection, Patch, Record, Ref
 
 if TYPE_CHECKING:
     from memories.stores.chain import Link
+    from memories.stores.deferred import Deferred
     from memories.stores.protocol import Store
+
+    Heads = dict[str, tuple[int, Link]]
 
 # What ends a version so is told by the version that follows it.
 _FOLLOWED = {"update": "update", "delete (restored)": "restore", "supersede (restored)": "restore"}
@@ -70,6 +73,22 @@ def append_kept(store: "Store", records: Sequence[Record]) -> None:
         store.append(records)
 
 
+def deferring(store: "Store", within: "Store", batch: "Deferred", heads: "Heads") -> "Store | None":
+    """Return a store that `logged` returned so that it adds records through a batch; None if it is no such store.
+
+    Args:
+        store: What `logged` returned.
+        within: Where it has to keep records: the store of the batch.
+        batch: In a transaction of that store.
+        heads: The last entries that were written in that transaction, by namespace; nobody else writes meanwhile.
+    """
+    if not isinstance(store, _Logged) or store._store is not within:
+        return None
+    twin = object.__new__(_Logged)
+    vars(twin).update(vars(store), _store=batch, _own_heads=heads)
+    return cast("Store", twin)
+
+
 Told = Callable[[Sequence[Record | Patch | Ref]], None]
 
 
@@ -95,6 +114,7 @@ class _Logged:
         self._local = threading.local()
         self._salts: dict[str, str] = {}
         self._heads: dict[str, tuple[Record, Link]] = {}  # the last entries that were read or written
+        self._own_heads: Heads | None = None
         self.told: Told | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -205,12 +225,16 @@ class _Logged:
             position += 1
             found.append(chain.record_of(head, position))
             self._heads[namespace] = found[-1], head
+        if self._own_heads is not None and head is not None:
+            self._own_heads[namespace] = position, head
         return found
 
     def _head(self, namespace: str) -> "tuple[int, Link | None]":
         """Return the position of the last entry of a chain, and the entry."""
         from memories.stores import chain
 
+        if self._own_heads is not None and namespace in self._own_heads:
+            return self._own_heads[namespace]
         where = chain.chain_of(namespace)
         try:
             if namespace in self._heads:  # two look-ups by address cost a third of a search for the end

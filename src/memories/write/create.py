@@ -390,6 +390,10 @@ class Prepared(NamedTuple):
     ready: Sequence[_Ready]
     made: Embedded
 
+    def through(self, store: Store) -> "Prepared":
+        """Return the same, to be written through another store that stands for theirs; see `stores.deferred`."""
+        return self._replace(writer=self.writer._replace(lookup=self.writer.lookup._replace(store=store)))
+
     def write(self) -> list[Created]:
         """Write them in a transaction, which may be a part of another one."""
         writer, note = self.writer, self.made.note

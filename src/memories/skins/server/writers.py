@@ -2,9 +2,13 @@
 
 A flush of the disk takes as long for one write as for a hundred, so what comes while one transaction is committed goes
 into the next one. Each write is acknowledged after its commit; one that is refused fails alone.
+
+New memories are added to the store together, at the end of the transaction or before anything is read. If one of them
+fails so late, all are undone and made again, each in a part of the transaction that can be undone alone.
 """
 
 import contextvars
+import itertools
 import queue
 import threading
 import time
@@ -17,7 +21,9 @@ from memories.errors import StoreBusy, StoreDamaged, StoreError, SystemFault
 from memories.models import Draft
 from memories.service import Memories
 from memories.stores import Store
-from memories.write.create import Created
+from memories.stores.deferred import Deferred
+from memories.stores.logged import deferring
+from memories.write.create import Created, Prepared
 
 MOST_WAITING = 2_000
 MOST_AT_ONCE = 256
@@ -38,12 +44,17 @@ class _Waiting(NamedTuple):
     store: Store
     context: contextvars.Context
     future: "Future[Any]"
+    prepared: Prepared | None  # whose `write` it runs
 
 
 class _Made(NamedTuple):
     item: _Waiting
     result: Any
     error: Exception | None
+
+
+class _Apart(Exception):
+    """Writes that were made together have to be made again, each in a part of the transaction."""
 
 
 class Writers:
@@ -87,7 +98,7 @@ class Writers:
                 done += prepared.write()
             else:
                 size = sum(len(each.draft.content) for each in prepared.ready)
-                done += self.do(prepared.write, size, prepared.writer.store)
+                done += self._wait(prepared.write, size, prepared.writer.store, prepared)
         return done
 
     def do(self, run: Callable[[], Result], size: int = 0, store: Store | None = None) -> Result:
@@ -102,9 +113,12 @@ class Writers:
             Full: Too many writes wait.
             SystemFault: The transaction failed, and with it all that it held.
         """
+        return self._wait(run, size, store or self._store, None)
+
+    def _wait(self, run: Callable[[], Result], size: int, store: Store, prepared: Prepared | None) -> Result:
         if self._closed:
             raise Full("the server is ending; nothing was written; try again")
-        item = _Waiting(run, size, store or self._store, contextvars.copy_context(), Future())
+        item = _Waiting(run, size, store, contextvars.copy_context(), Future(), prepared)
         try:
             self._waiting.put_nowait(item)
         except queue.Full:
@@ -156,20 +170,18 @@ class Writers:
         """Make writes, in one transaction or, if that takes long, in several."""
         # Those that share an entry of the log stand together; a client that waits for one sends no second one.
         left = sorted(items, key=lambda item: id(item.store))
+        together = all(item.prepared is not None for item in left)
         while left:
-            done: list[_Made] = []
             try:
                 self._refuse_broken()
-                until = time.monotonic() + _SECONDS
-                with self._store.transaction():
-                    while left and (not done or time.monotonic() < until):
-                        store = left[0].store
-                        with store.transaction():
-                            while left and left[0].store is store and (not done or time.monotonic() < until):
-                                done.append(self._made(left.pop(0)))
+                done = self._made_together(left) if together else self._made_apart(left)
+            except _Apart:
+                together = False
+                continue
             except Exception as exc:  # noqa: BLE001 - each who waits is told, and the thread goes on
-                self._fail([*(made.item for made in done), *left], exc)
+                self._fail(left, exc)
                 return
+            left = left[len(done) :]
             self.commits += 1
             self.writes += len(done)
             for item, result, error in done:
@@ -177,6 +189,56 @@ class Writers:
                     item.future.set_result(result)
                 else:
                     item.future.set_exception(error)
+
+    def _made_apart(self, items: Sequence[_Waiting]) -> "list[_Made]":
+        """Make the first of some writes in a transaction, each in a part of it; return those that are made."""
+        left, done = list(items), list[_Made]()
+        until = time.monotonic() + _SECONDS
+        with self._store.transaction():
+            while left and (not done or time.monotonic() < until):
+                store = left[0].store
+                with store.transaction():
+                    while left and left[0].store is store and (not done or time.monotonic() < until):
+                        done.append(self._made(left.pop(0)))
+        return done
+
+    def _made_together(self, items: Sequence[_Waiting]) -> "list[_Made]":
+        """Make the first of some new memories in a transaction, and add them all at once; return those that are made.
+
+        Raises:
+            _Apart: One failed and can't be undone alone; nothing was written.
+        """
+        done: list[_Made] = []
+        until = time.monotonic() + _SECONDS
+        with self._store.transaction():
+            try:
+                batch, heads = Deferred(self._store), {}
+                for store, some in itertools.groupby(items, key=lambda item: item.store):
+                    through = deferring(store, self._store, batch, heads)
+                    if through is None:
+                        raise _Apart
+                    with through.transaction():
+                        for item in some:
+                            if done and time.monotonic() >= until:
+                                break
+                            done.append(self._deferred(item, batch, through))
+                    if time.monotonic() >= until:
+                        break
+                batch.flush()
+            except Exception as exc:  # the commit is not in here: whether it was done may be unknown
+                raise _Apart from exc
+        return done
+
+    def _deferred(self, item: _Waiting, batch: Deferred, through: Store) -> "_Made":
+        """Make a write through a batch; one that is refused takes back what it added."""
+        assert item.prepared is not None
+        before = batch.mark()
+        try:
+            return _Made(item, item.context.run(item.prepared.through(through).write), None)
+        except Exception as exc:
+            if isinstance(exc, StoreError) or not batch.take_back(before):
+                raise
+            return _Made(item, None, exc)
 
     def _made(self, item: _Waiting) -> "_Made":
         """Make one write in a part of the transaction; one that is refused undoes its own part only.

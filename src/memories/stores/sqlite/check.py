@@ -286,7 +286,7 @@ def _insert_words(db: apsw.Connection, target: apsw.Connection) -> None:
     for page in _records(db, Damaged()):
         for seq, record in page.items():
             if record is not None:
-                index.insert(target, seq, pools[record.ref.collection, record.ref.namespace], record)
+                index.insert(target, [(seq, pools[record.ref.collection, record.ref.namespace], record)])
 
 
 def _hashes(db: apsw.Connection, table: str) -> dict[Any, int]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 SCALE_BYTES = 4
@@ -22,6 +24,7 @@ _COMPACT_BITS = 5
 _ABOVE = (0.0659, 0.1981, 0.3314, 0.4667, 0.6049, 0.7471, 0.8946, 1.0488,
           1.2118, 1.3863, 1.5762, 1.7872, 2.0287, 2.3177, 2.6911, 3.2607)  # fmt: skip
 _LEVELS = np.array([-level for level in reversed(_ABOVE)] + list(_ABOVE), dtype=np.float32)
+_TOGETHER = 4  # vectors; fewer are encoded one by one
 _WORDS_OF_A_BYTE = 3  # words whose bits are counted in a byte: 192 at most
 
 
@@ -56,7 +59,24 @@ class Quantizer:
 
     def encode(self, vectors: "NDArray[np.float32]") -> bytes:
         """Return the codes of unit vectors, shape (n, dimension), one after the other."""
-        turned = self.rotate(vectors)
+        return self._encode(self.rotate(vectors))
+
+    def encode_each(self, given: "Sequence[NDArray[np.float32]]") -> list[bytes]:
+        """Return what `encode` returns for each, to the bit; of many single vectors several times as fast."""
+        if len(given) < _TOGETHER or any(len(vectors) != 1 for vectors in given):
+            return [self.encode(vectors) for vectors in given]
+        codes = self._encode(self._rotate_each(np.concatenate(given)))
+        return [codes[at : at + self.code_bytes] for at in range(0, len(codes), self.code_bytes)]
+
+    def _rotate_each(self, vectors: "NDArray[np.float32]") -> "NDArray[np.float32]":
+        """Turn vectors as `rotate` turns each alone: a product of them all would be rounded in another way."""
+        shape = len(vectors), -1, self._block
+        turned = ((vectors * self._signs[0]).reshape(shape) @ self._hadamard).reshape(vectors.shape)
+        turned = np.take(turned, self._order, axis=1) * self._signs[1]
+        rotated: NDArray[np.float32] = (turned.reshape(shape) @ self._hadamard).reshape(vectors.shape)
+        return rotated
+
+    def _encode(self, turned: "NDArray[np.float32]") -> bytes:
         if self.compact:
             return self._encode_compact(turned)
         scales = np.maximum(np.abs(turned).max(axis=1), 1e-12).astype("<f4") / np.float32(127)

@@ -27,6 +27,7 @@ from memories.stores.records import (
 )
 from memories.stores.sqlite import counts, schema, spaces
 from memories.stores.sqlite import words as index
+from memories.stores.sqlite.adding import add
 from memories.stores.sqlite.connection import SQLiteFile
 from memories.stores.sqlite.errors import CommitsMissing
 from memories.stores.sqlite.query import (
@@ -96,15 +97,14 @@ class SQLiteStore:
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
         with self._file.write() as db:
-            embedded: set[Collection] = set()
-            for record in records:
-                seq = _insert(db, record)
+            embedded: dict[Collection, list[tuple[int, NDArray[np.float32]]]] = {}
+            for seq, record in zip(add(db, records), records, strict=True):
                 if record.vectors is not None:
-                    if not embedded:
-                        spaces.claim(db, required(self._space), compact=self._compact)
-                    self._vectors(db, record.ref.collection).insert(db, seq, record.vectors)
-                    embedded.add(record.ref.collection)
-            for collection in embedded:
+                    embedded.setdefault(record.ref.collection, []).append((seq, record.vectors))
+            if embedded:
+                spaces.claim(db, required(self._space), compact=self._compact)
+            for collection, rows in embedded.items():
+                self._vectors(db, collection).insert(db, rows)
                 self._vectors(db, collection).seal(db, added=len(records))
 
     def patch(self, patches: Sequence[Patch]) -> None:
@@ -129,7 +129,7 @@ class SQLiteStore:
                     raise Conflict(f"another record has the key of {patch.ref.group} now; read it again") from exc
                 if (ended_before is None) != (ended is None):
                     index.remove(db, seq)
-                    index.insert(db, seq, pool, before._replace(ended_at=patch.ended_at))
+                    index.insert(db, [(seq, pool, before._replace(ended_at=patch.ended_at))])
 
     def _sound(self, db: apsw.Connection, seq: int, ref: Ref) -> Record:
         """Return a record that is going to change; a change must not give damage a checksum that fits."""
@@ -461,33 +461,3 @@ def _place(row: Sequence[Any]) -> tuple[Any, ...]:
 def _is_name(group: Any) -> bool:
     """Return whether a group can be written, so that its records can be asked for."""
     return isinstance(group, str) or (isinstance(group, bytes) and len(group) == 16)
-
-
-def _interned(db: apsw.Connection, table: str, names: tuple[str, str], values: tuple[str, str]) -> int:
-    """Return the id of a pair; mostly it is there already."""
-    found = fetch_value(db, f"SELECT id FROM {table} WHERE {names[0]} = ? AND {names[1]} = ?", values)
-    if found is None:
-        db.execute(f"INSERT INTO {table} ({names[0]}, {names[1]}) VALUES (?, ?)", values)
-        return db.last_insert_rowid()
-    return int(found)
-
-
-def _insert(db: apsw.Connection, record: Record) -> int:
-    """Add a record with its labels and words; return its seq."""
-    namespace = (record.ref.collection, record.ref.namespace)
-    pool = _interned(db, "pool", ("collection", "namespace"), namespace)
-    labels = [_interned(db, "label", ("key", "value"), label) for label in record.labels.items()]
-    try:
-        db.execute(
-            f"INSERT INTO record ({schema.ROW}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            schema.row_of(record, pool, labels),
-        )
-    except apsw.ConstraintError as exc:
-        what = f"version {record.ref.position} of {record.ref.group}"
-        raise Conflict(f"{what} or its key was written by somebody else first; read it again") from exc
-    seq = db.last_insert_rowid()
-    db.executemany("INSERT INTO record_label (label, seq) VALUES (?, ?)", [(label, seq) for label in labels])
-    if record.accesses:
-        db.execute("INSERT INTO access (seq, count) VALUES (?, ?)", (seq, record.accesses))
-    index.insert(db, seq, pool, record)
-    return seq

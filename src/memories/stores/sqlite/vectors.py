@@ -64,11 +64,11 @@ class VectorIndex:
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
-    def insert(self, db: apsw.Connection, seq: int, vectors: "NDArray[np.float32]") -> None:
-        """Keep the vectors of a record, shape (windows, dimension)."""
-        codes = self.quantizer.encode(vectors)
-        sql = f"INSERT INTO {self.table} (seq, codes, crc) VALUES (?, ?, ?)"
-        db.execute(sql, (seq, codes, zlib.crc32(codes)))
+    def insert(self, db: apsw.Connection, given: "Sequence[tuple[int, NDArray[np.float32]]]") -> None:
+        """Keep the vectors of records, each with its seq, shape (windows, dimension)."""
+        encoded = zip(given, self.quantizer.encode_each([vectors for _, vectors in given]), strict=True)
+        rows = [(seq, codes, zlib.crc32(codes)) for (seq, _), codes in encoded]
+        db.executemany(f"INSERT INTO {self.table} (seq, codes, crc) VALUES (?, ?, ?)", rows)
 
     def stage(self, db: apsw.Connection, given: "Mapping[int, NDArray[np.float32]]", *, in_use: bool) -> None:
         """Keep vectors for seqs, which may have some already, beside those in use or among them."""

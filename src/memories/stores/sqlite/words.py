@@ -9,6 +9,7 @@ versions and turns do not change how rare a word is in current memories.
 import functools
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -44,15 +45,23 @@ class _Corpus(NamedTuple):
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def insert(db: apsw.Connection, seq: int, pool: int, record: Record) -> None:
-    """Index the words of a record of a namespace, among the current or the ended ones."""
-    if record.ref.collection not in WORDS:
-        return
-    found = tokens_of(record)
-    ended = record.ended_at is not None
-    table = WORDS_ENDED if ended else WORDS[record.ref.collection]
-    db.execute(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", (seq, own_tokens(pool, found)))
-    _count(db, pool, 1, len(found), ended=ended)
+def insert(db: apsw.Connection, rows: Sequence[tuple[int, int, Record]]) -> None:
+    """Index the words of records among the current or the ended ones: each with its seq and the id of its namespace."""
+    texts: dict[str, list[tuple[int, str]]] = {}
+    documents: Counter[tuple[int, bool]] = Counter()
+    lengths: Counter[tuple[int, bool]] = Counter()
+    for seq, pool, record in rows:
+        if record.ref.collection in WORDS:
+            found = tokens_of(record)
+            ended = record.ended_at is not None
+            table = WORDS_ENDED if ended else WORDS[record.ref.collection]
+            texts.setdefault(table, []).append((seq, own_tokens(pool, found)))
+            documents[pool, ended] += 1
+            lengths[pool, ended] += len(found)
+    for table, some in texts.items():
+        db.executemany(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", some)
+    for (pool, ended), count in documents.items():
+        _count(db, pool, count, lengths[pool, ended], ended=ended)
 
 
 def remove(db: apsw.Connection, seq: int) -> None:
