@@ -212,7 +212,8 @@ class Writers:
         until = time.monotonic() + _SECONDS
         with self._store.transaction():
             try:
-                batch, heads = Deferred(self._store), {}
+                batch = Deferred(self._store)
+                heads: dict[str, Any] = {}
                 for store, some in itertools.groupby(items, key=lambda item: item.store):
                     through = deferring(store, self._store, batch, heads)
                     if through is None:
