@@ -12,6 +12,8 @@ _READING = frozenset(
     "scan groups candidates matches read values count labels days used vectors info refs namespaces damaged".split()
 )
 
+MOST_WAITING = 512  # records; more are added at once, so that who bounds the time of a transaction sees it pass
+
 
 class Mark(NamedTuple):
     """A moment: how many records had been added, and how many other changes made."""
@@ -47,6 +49,8 @@ class Deferred:
     def append(self, records: "Sequence[Record]") -> None:
         """Add records later; `flush` raises what `Store.append` raises."""
         self._waiting += records
+        if len(self._waiting) > MOST_WAITING:
+            self.flush()
 
     def flush(self) -> None:
         """Add what waits.

@@ -53,7 +53,8 @@ def logged(  # noqa: PLR0913 - who is told of what
             theirs, as copies do. It is called for each record.
         action: What all that is added is called, instead of what its records say.
         admit: Is given what is going to be added, in the transaction that adds it, and raises an error to refuse it.
-        told: Is given what each transaction changed, once it is done, and what is to be removed, before it is.
+        told: Is given what each transaction changed, once it is done, and what is to be removed, before it is; see
+            `telling_later` for transactions that are a part of another one.
     """
     logging = _Logged(store, channel, clock, writer, (action, admit))
     logging.told = told
@@ -90,6 +91,22 @@ def deferring(store: "Store", within: "Store", batch: "Deferred", heads: "Heads"
 
 
 Told = Callable[[Sequence[Record | Patch | Ref]], None]
+_LATER = threading.local()
+
+
+@contextlib.contextmanager
+def telling_later() -> "Iterator[list[Callable[[], None]]]":
+    """Collect what transactions of this thread would tell at their end.
+
+    They are a part of another one, which can still be undone; call what was collected once that is committed.
+    """
+    before = getattr(_LATER, "calls", None)
+    calls: list[Callable[[], None]] = []
+    _LATER.calls = calls
+    try:
+        yield calls
+    finally:
+        _LATER.calls = before
 
 
 class _Logged:
@@ -143,7 +160,11 @@ class _Logged:
             finally:
                 self._local.notes = None
         if self.told is not None and changes:
-            self.told(changes)
+            later: list[Callable[[], None]] | None = getattr(_LATER, "calls", None)
+            if later is None:
+                self.told(changes)
+            else:
+                later.append(functools.partial(self.told, changes))
 
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""

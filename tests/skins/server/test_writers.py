@@ -1,5 +1,6 @@
 """Group commit: many writes share a transaction, each judged as if it came alone, none acknowledged before it ends."""
 
+import contextlib
 import functools
 import itertools
 import tempfile
@@ -287,6 +288,94 @@ def test_what_is_refused_so_late_fails_alone(
     assert [each[0].stored for each in (made[0], *made[2:])] == [True] * 3
     assert sorted(each.content for each in memories.list().memories) == sorted({*texts} - {"taken"})
     assert {check.problem for check in memories.verify_log()} == {None}
+
+
+def telling(memories: Memories, found: list[Any], refused: str = "") -> Memories:
+    """Return another one of the same store that notes what it is told to have changed, ids and whether they are there.
+
+    Args:
+        memories: Whose store it is.
+        found: Where it notes this.
+        refused: A text of which it can't be told.
+    """
+    one = memories.of_client("told", "1")
+
+    def tell(changes: Sequence[Any]) -> None:
+        texts = [each.text for each in changes if isinstance(each, Record)]
+        found.append((texts, len(memories._kept.read([each.ref for each in changes]))))
+        if refused in texts:
+            raise StoreError("the scratchpad can't be written")
+
+    one._store.told = tell  # type: ignore[attr-defined]
+    return one
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_changed_is_told_once_after_the_commit(
+    late: bool, memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where all had to be made again: of what was undone nothing is told, its ids are nobody's."""
+    found: list[Any] = []
+    told, other = telling(memories, found), telling(memories, found)
+    append = memories._kept.append
+
+    def refusing(records: Sequence[Record]) -> None:
+        append(records)
+        if late and any(record.text == "taken" for record in records):
+            raise Conflict("taken already")
+
+    monkeypatch.setattr(memories._kept, "append", refusing)
+    runs = [create(writers, told, Draft(text), force=True) for text in ("one", "two", "taken")]
+    made = together(writers, [*runs, create(writers, other, Draft("other"), force=True)])
+    assert isinstance(made[2], Conflict) is late
+    texts = ["one", "two"] if late else ["one", "two", "taken"]
+    assert sorted(found) == sorted([(texts, len(texts)), (["other"], 1)])
+
+
+def test_nothing_is_told_of_a_commit_that_fails(
+    memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Any] = []
+    told = telling(memories, found)
+    transaction = memories._kept.transaction
+
+    @contextlib.contextmanager
+    def failing() -> Iterator[None]:
+        with transaction():
+            yield
+            if memories._kept.count(Filter(Collection.MEMORY, ("bob",))):
+                raise StoreError("the disk is full") from OSError("full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(memories._kept, "transaction", failing)
+        runs = [create(writers, told, Draft(text), force=True) for text in ("one", "two")]
+        assert {type(each) for each in together(writers, runs)} == {StoreError}
+    assert found == []
+    assert memories.list().memories == ()
+
+
+def test_what_cannot_be_told_is_written_and_who_wrote_it_hears_of_it(memories: Memories, writers: Writers) -> None:
+    """As of a write that is alone; writes of others have nothing to do with it."""
+    found: list[Any] = []
+    bad, good = telling(memories, found, "bad"), telling(memories, found, "bad")
+    with pytest.raises(StoreError, match="scratchpad"):
+        bad.create("bad", force=True)
+    runs = [create(writers, bad, Draft("bad"), force=True), create(writers, good, Draft("good"), force=True)]
+    made = together(writers, runs)
+    assert str(made[0]) == "the scratchpad can't be written"
+    assert made[1][0].stored
+    assert sorted(each.content for each in memories.list().memories) == ["bad", "bad", "good"]
+
+
+def test_many_small_drafts_end_a_transaction_in_time(
+    memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is added late is added in pieces, so that the time that it takes is seen."""
+    monkeypatch.setattr("memories.stores.deferred.MOST_WAITING", 20)
+    found = added(memories._kept, monkeypatch)
+    few = [Draft(f"fact {n}") for n in range(15)]
+    together(writers, [create(writers, memories, *few, force=True) for _ in range(4)])
+    assert [len(each) for each in found] == [21, 21, 18, 1]
 
 
 class Asked(NamedTuple):

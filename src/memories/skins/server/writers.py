@@ -22,7 +22,7 @@ from memories.models import Draft
 from memories.service import Memories
 from memories.stores import Store
 from memories.stores.deferred import Deferred
-from memories.stores.logged import deferring
+from memories.stores.logged import deferring, telling_later
 from memories.write.create import Created, Prepared
 
 MOST_WAITING = 2_000
@@ -51,6 +51,27 @@ class _Made(NamedTuple):
     item: _Waiting
     result: Any
     error: Exception | None
+
+
+class _Part(NamedTuple):
+    """Writes through one store that were committed, and what has to be told of them."""
+
+    made: Sequence[_Made]
+    tells: Sequence[Callable[[], None]]
+
+    def acknowledge(self) -> None:
+        """Answer all who wait."""
+        failed = None
+        try:
+            for tell in self.tells:
+                tell()
+        except Exception as exc:  # noqa: BLE001 - as a write that is alone raises it, after its commit
+            failed = exc
+        for item, result, error in self.made:
+            if error is not None or failed is not None:
+                item.future.set_exception(error or failed)
+            else:
+                item.future.set_result(result)
 
 
 class _Apart(Exception):
@@ -174,61 +195,55 @@ class Writers:
         while left:
             try:
                 self._refuse_broken()
-                done = self._made_together(left) if together else self._made_apart(left)
+                parts = self._make(left, together=together)
             except _Apart:
                 together = False
                 continue
             except Exception as exc:  # noqa: BLE001 - each who waits is told, and the thread goes on
                 self._fail(left, exc)
                 return
-            left = left[len(done) :]
+            count = sum(len(part.made) for part in parts)
+            left = left[count:]
             self.commits += 1
-            self.writes += len(done)
-            for item, result, error in done:
-                if error is None:
-                    item.future.set_result(result)
-                else:
-                    item.future.set_exception(error)
+            self.writes += count
+            for part in parts:
+                part.acknowledge()
 
-    def _made_apart(self, items: Sequence[_Waiting]) -> "list[_Made]":
-        """Make the first of some writes in a transaction, each in a part of it; return those that are made."""
-        left, done = list(items), list[_Made]()
-        until = time.monotonic() + _SECONDS
-        with self._store.transaction():
-            while left and (not done or time.monotonic() < until):
-                store = left[0].store
-                with store.transaction():
-                    while left and left[0].store is store and (not done or time.monotonic() < until):
-                        done.append(self._made(left.pop(0)))
-        return done
+    def _make(self, items: Sequence[_Waiting], *, together: bool) -> "list[_Part]":
+        """Make the first of some writes in a transaction; return them once it is committed, by the store of each.
 
-    def _made_together(self, items: Sequence[_Waiting]) -> "list[_Made]":
-        """Make the first of some new memories in a transaction, and add them all at once; return those that are made.
+        Args:
+            items: The writes.
+            together: Add all new memories at once, else each in a part of the transaction that can be undone alone.
 
         Raises:
-            _Apart: One failed and can't be undone alone; nothing was written.
+            _Apart: Of those that were made together one failed and can't be undone alone; nothing was written.
         """
-        done: list[_Made] = []
+        parts: list[_Part] = []
         until = time.monotonic() + _SECONDS
         with self._store.transaction():
             try:
                 batch = Deferred(self._store)
                 heads: dict[str, Any] = {}
                 for store, some in itertools.groupby(items, key=lambda item: item.store):
-                    through = deferring(store, self._store, batch, heads)
+                    made: list[_Made] = []
+                    through = deferring(store, self._store, batch, heads) if together else store
                     if through is None:
                         raise _Apart
-                    with through.transaction():
+                    with telling_later() as tells, through.transaction():
                         for item in some:
-                            if done and time.monotonic() >= until:
+                            if (parts or made) and time.monotonic() >= until:
                                 break
-                            done.append(self._deferred(item, batch, through))
+                            made.append(self._deferred(item, batch, through) if together else self._made(item))
+                    parts.append(_Part(made, tells))
                     if time.monotonic() >= until:
                         break
                 batch.flush()
             except Exception as exc:  # the commit is not in here: whether it was done may be unknown
-                raise _Apart from exc
-        return done
+                if together:
+                    raise _Apart from exc
+                raise
+        return parts
 
     def _deferred(self, item: _Waiting, batch: Deferred, through: Store) -> "_Made":
         """Make a write through a batch; one that is refused takes back what it added."""
