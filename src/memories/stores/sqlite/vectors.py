@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK_ROWS = 1024
-_LOOK_EVERY = 64  # appends, on average, between two looks for a whole block
-_SCRAMBLE = 2_654_435_761  # picks those seqs so that they follow no pattern of writing
+_LOOK_EVERY = 64  # vectors, on average, between two looks for a whole block
+_SCRAMBLE = 2_654_435_761  # its multiples, modulo 2**32, are spread evenly whatever the pattern of writing
 EXACT_ROWS = 4096  # up to this many rows are scored one by one; more go through the blocks
 MIN_MATCHING = 200  # unless this many candidates match the filter, more are looked at
 RARE = 50  # if fewer than one candidate in this many matches, the rows of the filter are scored instead of the blocks
@@ -91,12 +91,12 @@ class VectorIndex:
         Args:
             db: A connection inside a transaction.
             added: How many were just inserted. After only a few it mostly does not look, so that an append costs the
-                same whether many or few vectors wait for their block.
+                same whether many or few vectors wait for their block, and as often for many as if each came alone.
         """
         while True:
             hi = int(fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block}"))
             newest = int(fetch_value(db, f"SELECT max(seq) FROM {self.table}") or 0)
-            if newest - hi < BLOCK_ROWS or (added < _LOOK_EVERY and newest * _SCRAMBLE % 2**32 % _LOOK_EVERY):
+            if newest - hi < BLOCK_ROWS or not _looks(newest, added):
                 return
             behind = f"FROM {self.table} WHERE seq > ? ORDER BY seq LIMIT ?"
             # Some of these seqs belong to the other collection, so the rows are counted, without reading the codes.
@@ -450,6 +450,16 @@ def windows_of(codes: Sequence[bytes | None], size: int) -> "tuple[NDArray[np.in
         if different != {size}:
             owners = np.repeat(owners, [length // size for length in lengths])
         return owners, b"".join(filter(None, codes))
+
+
+def _looks(newest: int, added: int) -> bool:
+    """Return whether one of the seqs that were just added, up to the newest one, is one in `_LOOK_EVERY`.
+
+    The high bits of the product tell: the low ones repeat those of the seq, and the seqs of memories that are written
+    one by one are all odd, since the entries of the log come in between.
+    """
+    picked = (n * _SCRAMBLE % 2**32 < 2**32 // _LOOK_EVERY for n in range(newest - added + 1, newest + 1))
+    return added >= _LOOK_EVERY or any(picked)
 
 
 def is_large(db: apsw.Connection, selected: Selection) -> bool:
