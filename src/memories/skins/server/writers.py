@@ -61,12 +61,15 @@ class _Part(NamedTuple):
 
     def acknowledge(self) -> None:
         """Answer all who wait."""
-        failed = None
         try:
             for tell in self.tells:
                 tell()
-        except Exception as exc:  # noqa: BLE001 - as a write that is alone raises it, after its commit
-            failed = exc
+        except Exception as exc:  # noqa: BLE001 - each is told what a write that is alone raises after its commit
+            self._answer(exc)
+        else:
+            self._answer(None)
+
+    def _answer(self, failed: Exception | None) -> None:
         for item, result, error in self.made:
             if error is not None or failed is not None:
                 item.future.set_exception(error or failed)
