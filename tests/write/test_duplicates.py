@@ -1,12 +1,18 @@
 """Duplicates are told from corrections by the words that differ."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from memories import Draft, Memories
 from memories.embedders import open_embedder
 from memories.embedders.minilm import MiniLM
+from memories.write import duplicates
 from memories.write.duplicates import Judgement, Verdict, judge, same_lines
 
 DATA = Path(__file__).parents[1] / "data"
@@ -347,3 +353,72 @@ def test_words_that_look_like_english_ones_without_weight_have_weight_elsewhere(
     assert near("Cierra a las once.", "Cierra a las 11.").verdict is Verdict.DUPLICATE
     assert near("Er wiegt 3,5 Kilo.", "Er wiegt 3.5 Kilo.").verdict is Verdict.DUPLICATE
     assert near("Er wiegt 3,5 Kilo.", "Er wiegt 35 Kilo.").verdict is Verdict.CORRECTION
+
+
+# --- a look at the words before they are aligned ---------------------------------------------------------------------
+
+
+def _all_pairs() -> list[tuple[str, str]]:
+    rows = [row for path in (PAIRS, KINDS, LANGUAGES, PROSE) for row in _rows(path)]
+    return [(row["new"], row["old"]) for row in rows]
+
+
+@pytest.mark.parametrize("similarity", [0.99, None])
+def test_where_no_reason_is_asked_for_repetitions_are_the_same(similarity: float | None) -> None:
+    """Also of texts that have nothing to do with each other: each with the old text of the next pair."""
+    pairs = _all_pairs()
+    pairs += [(new, old) for (new, _), (_, old) in pairwise(pairs)]
+    known = 0
+    for new, old in [*pairs, *((old, new) for new, old in pairs)]:
+        whole = judge(new, old, similarity, threshold=0.8).verdict
+        quick = judge(new, old, similarity, threshold=0.8, told=False).verdict
+        assert (quick in NOT_STORED and quick) == (whole in NOT_STORED and whole), (new, old)
+        known += quick in NOT_STORED
+    assert known > 500
+
+
+WORDS = (
+    "time zone timezone time-zone timezones data base database databases uses use used using backups backup back up "
+    "the a is are was by of in on at every day daily Monday Mondays not no never red Red US us port ports 8080 9090 "
+    "delete deletes deleted remove removed drop erase likes like prefers prefer . , apples pears apple's box boxes"
+).split(" ")
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=9), st.data())
+def test_words_that_surely_differ_do(words: list[str], data: st.DataObject) -> None:
+    """Whatever means the same: what is told to differ without a look at all of it differs."""
+    other = data.draw(st.permutations(words)) if data.draw(st.booleans()) else list(words)
+    for _ in range(data.draw(st.integers(0, 2))):
+        at = data.draw(st.integers(0, len(other)))
+        other[at : at + data.draw(st.integers(0, 1))] = [data.draw(st.sampled_from(WORDS))]
+    new, old = " ".join(words), " ".join(other)
+    if duplicates._surely_differ(duplicates._weighed(new, ()), duplicates._weighed(old, ())):
+        assert duplicates._told(*duplicates.aligned(new, old))
+    if judge(new, old, 0.99, threshold=0.8).verdict in NOT_STORED:
+        assert judge(new, old, 0.99, threshold=0.8, told=False) == judge(new, old, 0.99, threshold=0.8)
+
+
+@pytest.mark.parametrize("kind", ["minilm", "none"])
+def test_texts_that_are_nearly_equal_are_aligned_a_few_times_only(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with each that is there: each is compared with up to 128, and to align two of them takes milliseconds."""
+    text = "The cluster in the old hall runs the proxy of {0} on Mondays, and its owner asked that box {0} stays. " * 4
+    count = 0
+    align = duplicates.align
+
+    def counting(new: Any, old: Any) -> Any:
+        nonlocal count
+        count += 1
+        return align(new, old)
+
+    monkeypatch.setattr(duplicates, "align", counting)
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder=kind, namespace="ann") as memories:
+        made = memories.create_many([Draft(text.format(n)) for n in range(60)])
+        assert all(each.stored for each in made)
+        if kind == "minilm":
+            assert {len(each.similar_to) for each in made[10:]} == {5}
+        again = memories.create_many([Draft(text.format(n)) for n in range(0, 60, 7)])
+    assert not any(each.stored for each in again)
+    assert count <= 12 * (len(made) + len(again))

@@ -309,7 +309,8 @@ class Writer(NamedTuple):
         threshold = 1.0 if self.embedder is None else self.embedder.space.duplicate
         for candidate in self._rivals(draft, vectors, where or Filter(Collection.MEMORY, (self.lookup.namespace,))):
             record = candidate.record
-            judgement = _judge(draft.content, record.text, candidate.similarity, threshold)
+            told = len(similar) < MAX_SIMILAR
+            judgement = _judge(draft.content, record.text, candidate.similarity, threshold, told=told)
             found = Similar(
                 record.ref.group,
                 record.text,
@@ -438,10 +439,10 @@ def _checked(draft: Draft) -> Draft:
     )
 
 
-def _judge(new: str, old: str, similarity: float | None, threshold: float) -> Judgement:
+def _judge(new: str, old: str, similarity: float | None, threshold: float, *, told: bool) -> Judgement:
     """Judge two texts; of long ones only whether they are the same, since comparing their words takes seconds."""
     if max(len(new), len(old)) <= MAX_JUDGED:
-        return judge(new, old, similarity, threshold=threshold)
+        return judge(new, old, similarity, threshold=threshold, told=told)
     return Judgement(Verdict.SAME if same_lines(new, old) else Verdict.DIFFERENT)
 
 

@@ -9,7 +9,7 @@ dropped costs a fact.
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from itertools import dropwhile, pairwise, product
 from operator import not_
@@ -59,7 +59,7 @@ _JOINING = BOUNDARIES - {".", ","} | {"not", "nor", "instead"}
 _VERSION = re.compile(r"v\d+|v?\d+\.\d+[\w.-]*")
 
 
-def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> Judgement:
+def judge(new: str, old: str, similarity: float | None, *, threshold: float, told: bool = True) -> Judgement:
     """Say what a new text is, seen from an old one.
 
     Args:
@@ -67,6 +67,7 @@ def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> 
         old: A text that is stored.
         similarity: The cosine of their vectors, or None where there are none.
         threshold: The cosine from which two texts may say the same; it belongs to the embedder.
+        told: Tell corrections from what is different; else one may pass for the other, which takes a tenth of the time.
 
     Returns:
         `SAME` for texts that differ in spaces, quotes, final stops and the case of first letters only; `DUPLICATE` for
@@ -77,6 +78,8 @@ def judge(new: str, old: str, similarity: float | None, *, threshold: float) -> 
     if not alike and similarity is not None and similarity < threshold:
         return Judgement(Verdict.DIFFERENT)  # most are; reading words takes a hundred times as long
     codes = tongues(new, old)
+    if (not told or similarity is None) and _surely_differ(_weighed(new, codes), _weighed(old, codes)):
+        return Judgement(Verdict.DIFFERENT)
     (cut, ours), (other_cut, theirs) = read(new, codes), read(old, codes)
     marks = _case(cut, other_cut) or _layout(new, old) or _spacing(new, old)
     if not marks and alike and _spelled(ours) == _spelled(theirs):
@@ -185,6 +188,55 @@ def _told(ours: Sequence[Word], theirs: Sequence[Word]) -> str:
     return "comma" if _breaks(ours, theirs) or _breaks(theirs, ours) else ""
 
 
+class _Weighed(NamedTuple):
+    """The words of a text, without their order.
+
+    Attributes:
+        counts: How often it has each word of weight, by its key.
+        meanings: What each word may mean, by its key.
+        keys: The keys of the words that may mean something.
+        compounds: The known compounds among them, which the other text may have in two words.
+    """
+
+    counts: frozenset[tuple[str, int]]
+    meanings: Mapping[str, frozenset[str]]
+    keys: Mapping[str, frozenset[str]]
+    compounds: frozenset[str]
+
+
+@functools.lru_cache(maxsize=256)
+def _weighed(text: str, codes: Sequence[str]) -> _Weighed:
+    words = read(text, codes)[1]
+    meanings: dict[str, set[str]] = {}
+    keys: dict[str, set[str]] = {}
+    for word in words:
+        meanings.setdefault(word.key, set()).update(_meanings(word))
+    for key, some in meanings.items():
+        for meaning in some:
+            keys.setdefault(meaning, set()).add(key)
+    return _Weighed(
+        frozenset(Counter(word.key for word in words if _has_weight(word)).items()),
+        {key: frozenset(some) for key, some in meanings.items()},
+        {meaning: frozenset(some) for meaning, some in keys.items()},
+        frozenset(key for key in meanings if key in COMPOUNDS or key.removesuffix("s") in COMPOUNDS),
+    )
+
+
+def _surely_differ(ours: _Weighed, theirs: _Weighed) -> bool:
+    """Say, without aligning them, whether a word of one text has no counterpart in the other; if not, it may.
+
+    It has none where no other word of either text shares a meaning with it: then `align` leaves it as it is.
+    """
+    if ours.compounds != theirs.compounds:
+        return False
+    nothing: frozenset[str] = frozenset()
+    for key in {key for key, _ in ours.counts ^ theirs.counts}:
+        meanings = ours.meanings.get(key, nothing) | theirs.meanings.get(key, nothing)
+        if all(each.keys.get(meaning, nothing) <= {key} for meaning in meanings for each in (ours, theirs)):
+            return True
+    return False
+
+
 def _joined(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     """Write a known compound as one word where the other text does: time zone, timezone."""
     keys, wanted = {word.key for word in words}, {word.key for word in other}
@@ -215,18 +267,19 @@ def align(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], list[Wo
         key = next((chosen[meaning] for meaning in meanings if meaning in chosen), word.key)
         for meaning in meanings:
             chosen.setdefault(meaning, key)
-        aligned.append(word._replace(key=key))
+        aligned.append(word if key == word.key else word._replace(key=key))
     return aligned[: len(new)], aligned[len(new) :]
 
 
-def _meanings(word: Word) -> list[str]:
+@functools.lru_cache(maxsize=4_096)  # of two texts that are nearly equal most words are the same
+def _meanings(word: Word) -> Sequence[str]:
     """Return the word, its possible base forms and their groups."""
     if word.key in LIGHT or word.key in SOFT or word.literal:
-        return [word.key]
+        return (word.key,)
     forms = [word.key] if word.exact else [word.key, *base_of(word.key)]
     groups = [GROUP[form] for form in forms if form in GROUP]
     named = word.exact and word.shown[:1].isupper()
-    return [*forms, *(group for group in groups if not named or group in NAMES_ALIKE)]
+    return (*forms, *(group for group in groups if not named or group in NAMES_ALIKE))
 
 
 def base_of(key: str) -> list[str]:
@@ -250,14 +303,16 @@ def _unmatched(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     """Return the words of weight that the other text has not, or not as often."""
     spare = Counter(word.key for word in other)
     unmatched = []
-    for word in words:
-        if word.key in LIGHT or word.key in SOFT or word.key == "by":
-            continue
+    for word in filter(_has_weight, words):
         if spare[word.key]:
             spare[word.key] -= 1
         else:
             unmatched.append(word)
     return unmatched
+
+
+def _has_weight(word: Word) -> bool:
+    return word.key not in LIGHT and word.key not in SOFT and word.key != "by"
 
 
 def _prepositions(words: Sequence[Word]) -> Counter[str]:
