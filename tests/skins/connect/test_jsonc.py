@@ -167,3 +167,31 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             continue
         if not comments and text.strip():
             assert document.get(()) == json.loads(text, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ('{ // mine\n  "m": 1, "a": 2,\n  "b": 3\n}\n', {"a": 2, "b": 3}),
+        ('{ // mine\n  "m": 1 }\n', {}),
+        ('{\n  "a": 2, // about a\n  "m": 1 }\n', {"a": 2}),
+    ],
+)
+def test_what_stands_behind_an_entry_does_not_end_in_the_comment_before_it(text: str, kept: Any) -> None:
+    document = Document(text, comments=True)
+    document.remove(("m",))
+    assert values(document.text) == kept
+    assert "// mine" in document.text or "// about a" in document.text
+
+
+@pytest.mark.parametrize("text", ['{ "a": 1 // about a\n}\n', '{ "a": 1, // about a\n}\n'])
+def test_an_entry_is_not_put_into_the_comment_behind_the_last_one(text: str) -> None:
+    document = Document(text, comments=True)
+    document.set(("m",), 2)
+    assert values(document.text) == {"a": 1, "m": 2}
+    document.remove(("m",))
+    assert document.text == text
+
+
+def test_a_file_that_a_comment_begins_and_ends_is_not_one_comment() -> None:
+    assert values('/* mine */\n{"a": 1}\n/* end */\n') == {"a": 1}

@@ -50,3 +50,8 @@ def test_what_was_added_behind_it_stays(text: str) -> None:
 def test_what_can_not_be_changed_is_refused(text: str, why: str) -> None:
     with pytest.raises(toml.Malformed, match=why):
         toml.put(text, TABLE, ROWS)
+
+
+def test_a_file_that_holds_nothing_else_keeps_its_line_ends() -> None:
+    put = toml.put('[mcp_servers.memories]\r\ncommand = "x"\r\n', TABLE, ROWS)
+    assert put.count("\n") == put.count("\r\n") > 1

@@ -70,7 +70,8 @@ class Document:
         """
         self._blank = _BLANK_OR_COMMENT if comments else _BLANK
         self._comments = comments
-        if self._blank.fullmatch(text):
+        self.text = text
+        if self._skip(0) == len(text):
             text += "{}\n"
         self._take(text)
         if self._root.kind != "{":
@@ -214,11 +215,12 @@ class Document:
             self._take(text[: node.start + 1] + body + text[node.end - 1 :])
             return
         last = node.members[-1]
-        flat = "\n" not in text[node.start : last.start]
         indent = self._indent_at(last.start)
-        between = " " if flat else self._newline + indent
         # A comment behind the last member stays behind it.
-        at = self._rest_of_line((last.node.end if node.comma is None else node.comma + 1), node.end - 1)
+        end = last.node.end if node.comma is None else node.comma + 1
+        at = self._rest_of_line(end, node.end - 1)
+        flat = "\n" not in text[node.start : last.start] and not text[end:at].strip()
+        between = " " if flat else self._newline + indent
         added = between + name + self._render(value, indent, flat=flat)
         if node.comma is None:
             text = text[: last.node.end] + "," + text[last.node.end : at] + added + text[at:]
@@ -232,13 +234,15 @@ class Document:
         if above is None or here is None:
             return
         number = next(at for at, member in enumerate(above.members) if member.node is here)
-        start = self._start_of(above.members[number].start, above.start + 1)
         last = number == len(above.members) - 1
         if last:
             end = self._rest_of_line(here.end if above.comma is None else above.comma + 1, above.end - 1)
         else:
             comma = self.text.index(",", self._skip(here.end))
             end = self._rest_of_line(comma + 1, above.members[number + 1].start)
+        # Else what follows would come to stand in a comment of the line before.
+        ends_line = self.text[end : end + 1] in ("\r", "\n")
+        start = self._start_of(above.members[number].start, above.start + 1, with_line=ends_line)
         text = self.text[:start] + self.text[end:]
         if last and number and above.comma is None:  # the comma before it separates nothing now
             comma = self.text.index(",", self._skip(above.members[number - 1].node.end))
@@ -249,12 +253,12 @@ class Document:
                 text = text[: above.start + 1] + text[closing:]
         self._take(text)
 
-    def _start_of(self, at: int, least: int) -> int:
-        """Return where the text of a member begins: with the line that it stands on, if nothing else is before it."""
+    def _start_of(self, at: int, least: int, *, with_line: bool) -> int:
+        """Return where the text of a member begins: with its line, if nothing else is on it and the line may go."""
         before = at
         while before > least and self.text[before - 1] in " \t":
             before -= 1
-        if before > least and self.text[before - 1] == "\n":
+        if with_line and before > least and self.text[before - 1] == "\n":
             return before - 2 if self.text[before - 2 : before] == "\r\n" and before - 2 >= least else before - 1
         return before if self.text[before - 1 : before] == "," else at
 

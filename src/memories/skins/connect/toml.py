@@ -64,7 +64,7 @@ def put(text: str, table: Table, rows: Mapping[str, Any]) -> str:
         if not isinstance(here, dict):
             raise Malformed(f"{name} is no table")
     here[table[-1]] = dict(rows)
-    newline = _newline(rest)
+    newline = _newline(text)
     lines = [f"[{'.'.join(table)}]", *(f"{name} = {_value(value)}" for name, value in rows.items()), ""]
     gap = "" if not rest else newline if rest.endswith("\n") else newline * 2
     return _checked(rest + gap + newline.join(lines), expected, table)
