@@ -335,6 +335,56 @@ def test_one_session_that_cannot_be_stored_keeps_no_other(home: Path, monkeypatc
     assert "poison" in Path(aside).read_text()
 
 
+@pytest.mark.parametrize("with_transcript", [False, True])
+def test_what_could_not_be_stored_at_first_is_whole_when_it_can(
+    home: Path, transcript: Path, monkeypatch: pytest.MonkeyPatch, with_transcript: bool
+) -> None:
+    where: dict[str, Any] = {"transcript_path": str(transcript)} if with_transcript else {}
+    append(transcript, line("user", "one", 1), line("assistant", [{"type": "text", "text": "Done."}], 2))
+    told(home, "user-prompt", prompt="one", prompt_id="t1", **where)
+    told(home, "stop", last_assistant_message="Done.", prompt_id="t1", **where)
+
+    def broken(*_: object, **__: object) -> None:
+        raise TypeError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("memories.skins.capture.flush.write", broken)
+        assert "a defect" in flushed(home).reasons[0]
+    assert flushed(home).turns == 2
+    assert said() == [("user", "one"), ("assistant", "Done.")]
+
+
+def test_what_was_stored_by_a_flusher_that_was_killed_is_not_stored_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):  # more than the prompts that are remembered
+        told(home, "user-prompt", prompt=f"do {number}", prompt_id=f"t{number}")
+        told(home, "stop", last_assistant_message=f"Did {number}.", prompt_id=f"t{number}")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inbox, "remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            flushed(home)
+    told(home, "user-prompt", prompt="do it again", prompt_id="t30")
+    assert flushed(home).turns == 1
+    assert len(said()) == 61
+
+
+def test_an_answer_that_two_hooks_tell_of_is_one_turn(home: Path) -> None:
+    for turn in ("t1", "t2"):
+        for _ in range(2):
+            told(home, "user-prompt", host="opencode", prompt="yes", turn_id=f"{turn}-asked")
+        for _ in range(2):
+            told(home, "stop", host="opencode", last_assistant_message="yes", turn_id=turn)
+    flushed(home)
+    told(home, "stop", host="opencode", last_assistant_message="yes", turn_id="t2")
+    flushed(home)
+    assert sorted(said("opencode:s1")) == [("assistant", "yes")] * 2 + [("user", "yes")] * 2
+
+
 def test_lines_that_nobody_can_read_are_left_out_and_told(home: Path) -> None:
     told(home, "user-prompt", prompt="hello there")
     with (home / "inbox" / "claude-code.s1.jsonl").open("ab") as stream:

@@ -28,8 +28,8 @@ _LOCK, _STATE = ".flush.lock", "state"
 _ATTEMPTS = 3  # after so many, what can't be stored is put aside
 _ROUNDS = 20
 _KEPT_SECONDS = 180 * 86_400
-_REMEMBERED = 20  # prompts
-_TWICE_MILLIS = 3_000  # two hooks that tell of the same prompt do so within this time
+_REMEMBERED = 20  # prompts and answers
+_TWICE_MILLIS = 3_000  # two hooks that tell of the same one do so within this time
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 Event = dict[str, Any]
@@ -62,7 +62,8 @@ class State:
         offset: Where the next line of the transcript begins.
         stopped: How long the transcript was when the agent last stopped; None if it never did.
         told: How often each text was said, by role, as events tell it, and as the transcript does.
-        last: The last prompts that events told of: the turn, the mark and the time of each.
+        last: The last prompts and answers that events told of: the turn, the mark and the time of each.
+        done: The last event that was stored; up to it, all were.
         failures: How often it could not be stored.
     """
 
@@ -77,6 +78,7 @@ class State:
         self.stopped: int | None = known.get("stopped")
         self.told = {kind: Counter(known.get(kind, {})) for kind in ("events", "lines")}
         self.last: list[list[Any]] = known.get("last", [])
+        self.done: str = known.get("done", "")
         self.failures: int = known.get("failures", 0)
 
     def save(self) -> None:
@@ -87,6 +89,7 @@ class State:
             "offset": self.offset,
             "stopped": self.stopped,
             "last": self.last,
+            "done": self.done,
             "failures": self.failures,
             **self.told,
         }
@@ -135,7 +138,7 @@ def _flushed(home: str, name: str, done: Flushed) -> tuple[Flushed, bool]:
             return _told(done, home, f"{name} is for another MEMORY_STORE; run memory capture flush with that"), False
         if unread:
             done = _told(done, home, f"{unread} lines of {name} can't be read and were left out")
-        runs = list(_runs(events))
+        runs = list(_runs(_behind(events, state.done)))
         for number, run in enumerate(runs, 1):
             written = _written(home, name, run, state, last=number == len(runs))
             done = done._replace(
@@ -144,11 +147,13 @@ def _flushed(home: str, name: str, done: Flushed) -> tuple[Flushed, bool]:
                 summaries=done.summaries + written[2],
             )
         state.failures = 0
+        state.done = next((str(event["id"]) for event in reversed(events) if event.get("id")), state.done)
         state.save()
         inbox.remove(home, name, length)
     except (SystemFault, ConfigError, OSError) as exc:  # the inbox waits until the system is well again
         return _told(done, home, f"{name} waits: {exc}"), False
     except Exception as exc:  # noqa: BLE001 - one session that can't be stored must not keep the others
+        state = State(home, name)  # how far it was read this time counts for nothing
         state.failures += 1
         state.save()
         why = f"{name} could not be stored: {type(exc).__name__}: {exc}"
@@ -156,6 +161,12 @@ def _flushed(home: str, name: str, done: Flushed) -> tuple[Flushed, bool]:
             why += f"; it was put aside in {inbox.put_aside(home, name)}"
         return _told(done, home, why), False
     return done._replace(sessions=done.sessions + 1), True
+
+
+def _behind(events: Sequence[Event], done: str) -> Sequence[Event]:
+    """Return the events behind one; all, unless that is among them: a flusher was killed before it removed them."""
+    at = next((at for at, event in enumerate(events) if done and event.get("id") == done), -1)
+    return events[at + 1 :]
 
 
 def _told(done: Flushed, home: str, why: str) -> Flushed:
@@ -206,22 +217,32 @@ def _said(run: Sequence[Event], state: State, *, last: bool) -> list[Said]:
         if event.get("event") == "user-prompt" and isinstance(event.get("prompt"), str):
             said = Said("user", event["prompt"].strip(), _at(event))
             prompts.add(said.mark)
-            here = [str(event.get("turn", "")), said.mark, int(event.get("at", 0))]
-            if said.text and not any(_is_same(last, here) for last in state.last):
+            if _is_new(event, said, said.mark, state):
                 found.append(state_counted(state, "events", said))
-            state.last = [*state.last, here][-_REMEMBERED:]
         elif event.get("event") == "tool" and isinstance(event.get("output"), str):
             found.append(Said("tool", event["output"].strip(), _at(event)))
     lines = _lines(run, state, prompts, last=last)
     found += lines
     if not any(each.role == "assistant" for each in lines):
-        answers = [Said("assistant", str(event.get("answer") or "").strip(), _at(event)) for event in run]
-        found += [state_counted(state, "events", each) for each in answers if each.text]
+        for event in run:
+            said = Said("assistant", str(event.get("answer") or "").strip(), _at(event))
+            if _is_new(event, said, f"{said.role}:{said.mark}", state):
+                found.append(state_counted(state, "events", said))
     return sorted(found, key=lambda said: said.at)
 
 
+def _is_new(event: Event, said: Said, mark: str, state: State) -> bool:
+    """Return whether an event tells what no other told before, and remember that it did."""
+    if not said.text:
+        return False
+    here = [str(event.get("turn", "")), mark, int(event.get("at", 0))]
+    is_new = not any(_is_same(last, here) for last in state.last)
+    state.last = [*state.last, here][-_REMEMBERED:]
+    return is_new
+
+
 def _is_same(last: Sequence[Any], here: Sequence[Any]) -> bool:
-    """Return whether two hooks told of one prompt: a plugin and a user may both have installed them."""
+    """Return whether two hooks told of the same: a plugin and a user may both have installed them."""
     if last[:2] != here[:2]:
         return False
     return bool(here[0]) or abs(int(here[2]) - int(last[2])) < _TWICE_MILLIS
