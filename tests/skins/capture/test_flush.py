@@ -1,8 +1,10 @@
 """What waits in the inbox is stored once, whoever tells of it, and leaves the inbox only then."""
 
+import contextlib
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -408,6 +410,26 @@ def test_a_line_that_comes_while_others_are_stored_stays(home: Path, monkeypatch
     monkeypatch.setattr(SQLiteStore, "append", slow)
     assert flushed(home).waiting == 0  # it goes on until nothing comes any more
     assert [text for _, text in said()] == ["first of all", "second of all"]
+
+
+def test_a_file_that_is_stored_meanwhile_keeps_no_other_event_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told(home, "user-prompt", session_id="s2", prompt="said elsewhere")
+    gone = home / "inbox" / "claude-code.s2.jsonl"
+    real = os.scandir
+
+    @contextlib.contextmanager
+    def overtaken(folder: str) -> Iterator[list[os.DirEntry[str]]]:
+        with real(folder) as entries:
+            found = list(entries)
+        gone.unlink(missing_ok=True)  # as the flusher does that works meanwhile
+        yield found
+
+    with monkeypatch.context() as patch:
+        patch.setattr("memories.skins.capture.inbox.os.scandir", overtaken)
+        told(home, "user-prompt", prompt="said here")
+    assert not gone.exists()
+    flushed(home)
+    assert said() == [("user", "said here")]
 
 
 def test_an_end_leaves_a_summary_and_a_later_end_a_new_version(home: Path, folder: Path) -> None:

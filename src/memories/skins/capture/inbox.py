@@ -55,18 +55,18 @@ def add(home: str, name: str, event: "dict[str, object]") -> None:
 
 def size(home: str) -> int:
     """Return how many bytes wait."""
-    return sum(entry.stat(follow_symlinks=False).st_size for entry in _entries(home))
+    return sum(found.st_size for _, found in _entries(home))
 
 
 def oldest(home: str) -> float | None:
     """Return when something was last added to what waits longest, in seconds since 1970; None if nothing waits."""
-    return min((entry.stat(follow_symlinks=False).st_mtime for entry in _entries(home)), default=None)
+    return min((found.st_mtime for _, found in _entries(home)), default=None)
 
 
 def names(home: str) -> list[str]:
     """Return the names of the sessions of which something waits, the one that waits longest first."""
-    found = [(entry.stat(follow_symlinks=False).st_mtime, entry.name) for entry in _entries(home)]
-    return [name.removesuffix(SUFFIX) for _, name in sorted(found)]
+    found = sorted((each.st_mtime, name) for name, each in _entries(home))
+    return [name.removesuffix(SUFFIX) for _, name in found]
 
 
 def read(home: str, name: str) -> tuple[list["dict[str, object]"], int, int]:
@@ -153,9 +153,17 @@ def _is_there(fd: int, path: str) -> bool:
         return False
 
 
-def _entries(home: str) -> "list[os.DirEntry[str]]":
+def _entries(home: str) -> "list[tuple[str, os.stat_result]]":
+    """Return the files, each with what it is; the flusher may take one away just now."""
+    found = []
     try:
         with os.scandir(os.path.join(home, place.INBOX)) as entries:
-            return [each for each in entries if each.name.endswith(SUFFIX) and each.is_file(follow_symlinks=False)]
+            for each in entries:
+                if each.name.endswith(SUFFIX) and each.is_file(follow_symlinks=False):
+                    try:
+                        found.append((each.name, each.stat(follow_symlinks=False)))
+                    except FileNotFoundError:
+                        continue
     except FileNotFoundError:
         return []
+    return found
