@@ -13,6 +13,7 @@ from memories.skins.amplifier import capture
 from memories.skins.capture import inbox
 
 Bob = dict[str, Any]
+start_flusher = capture._start_flusher
 HOOKS = [{"module": "hooks-memories-capture", "config": {"capture": True, "delay_seconds": 60}}]
 TOLD = "Remember that the shop deploys on Tuesdays at noon."
 
@@ -21,7 +22,7 @@ TOLD = "Remember that the shop deploys on Tuesdays at noon."
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Flush by hand instead of in another process; return how often one would have been started."""
     calls: list[str] = []
-    monkeypatch.setattr(capture, "_start_flusher", lambda: calls.append("flush"))
+    monkeypatch.setattr(capture, "_start_flusher", lambda _: calls.append("flush"))
     return calls
 
 
@@ -38,6 +39,25 @@ def flush() -> None:
 
 def waiting(tmp_path: Path) -> list[dict[str, Any]]:
     return [event for name in inbox.names(home(tmp_path)) for event in inbox.read(home(tmp_path), name)[0]]
+
+
+def test_what_stores_it_is_not_taken_from_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, ran = tmp_path / "cloned", tmp_path / "ran"
+    (work / "memories").mkdir(parents=True)
+    for name in ("__init__", "__main__"):
+        (work / "memories" / f"{name}.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    monkeypatch.chdir(work)
+    Path(home(tmp_path)).mkdir(exist_ok=True)
+    started: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def start(*given: Any, **more: Any) -> None:
+        started.append(real(*given, **more))
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    start_flusher(home(tmp_path))
+    assert started[0].wait(timeout=300) == 0
+    assert not ran.exists()
 
 
 def test_what_is_said_waits_in_the_inbox_and_then_for_review(

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import stat
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from memories.skins.connect.hosts import HOSTS, Where
-from memories.skins.connect.program import hook, installed, words_of
+from memories.skins.connect.program import hook, installed, is_hook, is_server, words_of
 
 Command = Callable[..., Any]
 
@@ -453,6 +454,22 @@ def test_words_of_a_hook_pass_a_shell() -> None:
     for program in ("/home/a b/memory", "/home/it's/$HOME/memory", "/plain/memory"):
         line = hook([program, "-m", "memories"], "stop", "codex", ["--capture"])
         assert shlex.split(line) == [program, "-m", "memories", "hook", "stop", "--host", "codex", "--capture"]
+
+
+def test_a_project_s_own_folder_memories_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memories.skins.connect.program.shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+    command = installed({}).command
+    monkeypatch.undo()
+    (tmp_path / "memories").mkdir()
+    (tmp_path / "memories" / "__init__.py").write_text("raise SystemExit('the code of somebody else')\n")
+    done = subprocess.run([*command, "--version"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    line = words_of(hook(command, "stop", "codex", []))
+    assert is_hook(line)
+    assert is_hook([line[0], *line[2:]])  # as earlier versions wrote it
+    assert is_server([*command, "-n", "bob", "mcp"])
+    assert not is_hook(["python", "-m", "other", "hook", "stop"])
 
 
 def test_a_program_that_may_go_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

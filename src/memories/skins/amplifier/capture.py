@@ -72,7 +72,7 @@ class Capture:
 
     async def _end(self, _: str, __: dict[str, Any]) -> "HookResult":
         result = await self._append("session-end")
-        await self._done(lambda _: _start_flusher())
+        await self._done(_start_flusher)
         return result
 
     async def _said(self) -> str:
@@ -142,11 +142,10 @@ def _note(home: str, name: str, mounted: Mounted) -> None:
         session.note(home, name, **{session.SHOWN: sorted(given), session.SAID: said})
 
 
-def _start_flusher() -> None:
+def _start_flusher(home: str) -> None:
     """Start what stores the inbox, as a process that outlives this one."""
-    command = [sys.executable, "-m", "memories", "capture", "flush", "--quiet"]
-    null = subprocess.DEVNULL
-    subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)  # noqa: S603 - our own
+    command, null = [sys.executable, *events.FLUSH], subprocess.DEVNULL
+    subprocess.Popen(command, stdin=null, stdout=null, stderr=null, cwd=home, start_new_session=True)  # noqa: S603 - our own
 
 
 def _text(found: object) -> str:

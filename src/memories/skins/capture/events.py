@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 MAX_EVENT_BYTES = 8 * 1_048_576
 _LONGEST_NAME = 256  # characters of an id
 _COMPACTS_ALWAYS = ("gemini",)  # tells of it at every turn
+# -P: a folder `memories` where an agent works is no module of ours.
+FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
 RESUMED = "resumed"  # written when a session takes its "memory off" back
 # The host's own name of an event, for those that tell no name.
 _NAMES = {
@@ -231,7 +233,7 @@ def store_mark(environment: "os._Environ[str] | dict[str, str]") -> str:
 
 def start_flusher(home: str) -> None:
     """Start what stores the inbox, as a process that outlives the host; if one is at work already, it sees to it."""
-    command = [sys.executable, "-m", "memories", "capture", "flush", "--quiet"]
+    command = [sys.executable, *FLUSH]
     if not hasattr(os, "fork"):
         import subprocess
 

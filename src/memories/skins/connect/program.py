@@ -44,7 +44,8 @@ def installed(environment: Mapping[str, str]) -> Program:
         return Program((os.path.abspath(first),), _doubt(first))  # noqa: PTH100 - links stay: an upgrade moves them
     if beside.exists():
         return Program((str(beside),), _doubt(str(beside)))
-    return Program((sys.executable, "-m", "memories"), _doubt(sys.executable))
+    # -P: hosts start it in the folders of projects, and a folder `memories` there is no module of ours.
+    return Program((sys.executable, "-P", "-m", "memories"), _doubt(sys.executable))
 
 
 def _same(first: str, beside: Path) -> bool:
@@ -111,7 +112,10 @@ def own(words: Sequence[str]) -> int:
     """Return how many words of a command start `memory`; 0 if it is another program's."""
     if words and PurePath(words[0].replace("\\", "/")).name.removesuffix(".exe") == "memory":
         return 1
-    return 3 if list(words[1:3]) == ["-m", "memories"] else 0
+    for module in (["-P", "-m", "memories"], ["-m", "memories"]):
+        if list(words[1 : 1 + len(module)]) == module:
+            return 1 + len(module)
+    return 0
 
 
 def is_hook(words: Sequence[str]) -> bool:
