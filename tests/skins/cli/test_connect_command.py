@@ -303,6 +303,20 @@ def test_modes_and_links_are_kept(memory: Command, user: Path) -> None:
     assert target.read_text() == "{}\n"
 
 
+@pytest.mark.parametrize("verb", ["connect", "disconnect"])
+def test_a_file_that_is_read_only_is_refused(verb: str, memory: Command, user: Path) -> None:
+    write_mine(user, "claude-code")
+    if verb == "disconnect":
+        assert memory("connect", "claude-code").code == 0
+    (user / ".claude" / "settings.json").chmod(0o444)
+    before = everything(user)
+    for options in ((), ("--dry-run",)):
+        done = memory(verb, "claude-code", *options)
+        assert done.code == 2
+        assert "settings.json is read-only" in done.error
+    assert everything(user) == before
+
+
 def test_a_file_of_another_user_is_refused(memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mine(user, "gemini")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
@@ -548,6 +562,16 @@ def test_the_store_that_is_set_is_carried_but_no_password(memory: Command, user:
     memory("disconnect", "gemini")
     memory("connect", "gemini", env={"MEMORY_STORE": "postgresql://ann:swordfish@db/memories"})
     assert "env" not in entry_of(user, "gemini")
+    memory("disconnect", "gemini")
+
+
+def test_hooks_that_may_use_another_store_than_the_server_are_told_of(memory: Command, user: Path) -> None:
+    told = "its hooks take MEMORY_HOME, MEMORY_STORE from"
+    set_here = {"MEMORY_HOME": str(user / "elsewhere"), "MEMORY_STORE": "sqlite:///here.db"}
+    assert told in " ".join(memory("connect", "claude-code", env=set_here).json["connected"][0]["notes"])
+    assert told in " ".join(memory("connect", "opencode", env=set_here).json["connected"][0]["notes"])
+    assert told not in " ".join(memory("connect", "zed", env=set_here).json["connected"][0]["notes"])
+    assert told not in " ".join(memory("connect", "codex").json["connected"][0]["notes"])
 
 
 def test_the_list_tells_what_is_here(memory: Command, user: Path) -> None:

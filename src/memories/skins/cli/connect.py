@@ -56,8 +56,11 @@ def connect(
     chosen = scope or "user"
     program = program_of(os.environ) if chosen == "user" else bare()
     asked = [Asked(host, chosen, _project(), capture, named) for host in hosts]
-    plans = [(each, connector.plan(each, wanted(each, program, _environment(config, each)))) for each in asked]
+    environment = _environment(config, chosen)
+    plans = [(each, connector.plan(each, wanted(each, program, environment))) for each in asked]
     answers = [_connected(connector, each, changes, program, dry_run=dry_run) for each, changes in plans]
+    for each, answer in zip(asked, answers, strict=True):
+        answer["notes"] += _differing(each, environment)
     emit({"connected": answers, "count": len(answers)}, lambda: "\n\n".join(map(_text, answers)))
     return 0
 
@@ -113,9 +116,9 @@ def _project() -> Path:
     return inside[0] if inside else here
 
 
-def _environment(config: "Config", asked: Asked) -> dict[str, str]:
+def _environment(config: "Config", scope: str) -> dict[str, str]:
     """Return what a host's server needs of the environment of this run; nothing for a project, which others clone."""
-    if asked.scope == "project":
+    if scope == "project":
         return {}
     from memories.config import without_password
     from memories.stores import local_path
@@ -191,9 +194,24 @@ def _notes(connector: Connector, asked: Asked, program: Program, *, changed: boo
                 f"{host.title} is connected for you as a user, too, so its hooks run twice here; memory disconnect "
                 f"{asked.host} leaves those of the project."
             )
-    if asked.capture and not (host.hooks or asked.host == "opencode"):
+    if asked.capture and not _has_hooks(asked.host):
         notes.append(f"{host.title} has no hooks, so it captures nothing; it has the tools of the MCP server.")
     return [*notes, *(host.notes if changed else ())]
+
+
+def _differing(asked: Asked, environment: dict[str, str]) -> list[str]:
+    """Return that hooks get none of the variables that the server's entry has, if there are any."""
+    if not environment or not _has_hooks(asked.host):
+        return []
+    title = HOSTS[asked.host].title
+    return [
+        f"The server's entry has {', '.join(environment)} of this run; its hooks take {', '.join(environment)} from the "
+        f"environment that {title} runs in, so set it there too, such as in your shell's profile."
+    ]
+
+
+def _has_hooks(host: str) -> bool:
+    return bool(HOSTS[host].hooks) or host == "opencode"
 
 
 def _tell(connector: Connector, hosts: Sequence[str], *, everywhere: bool) -> int:

@@ -112,6 +112,7 @@ class Connector:
                 edits = [edit for edit, place in ((server, found.server), (hooks, found.hooks)) if place == path]
                 after, made = self._edited(path, data, host, edits)
             if after != data and not (data is None and after is not None and not after.strip(b"{}\r\n ")):
+                files.refuse_read_only(path)
                 changes.append(Change(path, data, after, made))
         return changes
 
@@ -148,6 +149,7 @@ class Connector:
             if after is NotImplemented:
                 after = self._without(path, data, host, known, plugin=path == found.plugin)
             if after != data:
+                files.refuse_read_only(path)
                 changes.append(Change(path, data, after))
         return changes
 

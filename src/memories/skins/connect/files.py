@@ -49,6 +49,20 @@ def _check_owner(place: Path, path: Path) -> None:
         raise InvalidInput(f"{path} belongs to user {owner}; run this as that user; nothing was changed")
 
 
+def refuse_read_only(path: Path) -> None:
+    """Refuse to change a file that is marked as not to be written, which replacing it would pass over.
+
+    Raises:
+        InvalidInput: It is.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    if not mode & stat.S_IWUSR:
+        raise InvalidInput(f"{path} is read-only; make it writable first (chmod u+w); nothing was changed")
+
+
 def decoded(data: bytes | None, path: Path) -> tuple[str, str]:
     """Return a file's text and the byte-order mark before it, if it has one.
 
