@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from memories import ConfigError, InvalidInput, Memories, NotFound, RequestError, events
+from memories import ConfigError, InvalidInput, Memories, NotFound, RequestError, StoreBusy, events
 from memories.config import load_config
+from memories.disk import tried
 from memories.embedders import open_embedder
-from memories.identity import namespaces
+from memories.identity import captured, namespaces
 from memories.settings import Config
 from memories.stores import Store, open_store
 from memories.stores.records import Collection
@@ -276,6 +277,26 @@ def test_what_hooks_know_of_a_namespace_goes_with_it(config: Config, store: Stor
 def holds(path: Path, *words: str) -> bool:
     data = path.read_bytes().lower()
     return any(word.lower().encode() in data for word in words)
+
+
+def test_what_is_just_being_stored_does_not_bring_a_namespace_back(
+    config: Config, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(config, "bob")
+    monkeypatch.setattr(captured, "_WAIT_SECONDS", 0.01)
+    (config.home / "inbox").mkdir(exist_ok=True)
+    with tried(config.home / "inbox" / captured.FLUSH_LOCK, 0) as held:  # as the flusher does
+        assert held
+        before = namespaces.show(store, config, "bob")
+        for change in (
+            lambda: namespaces.delete(store, config, "bob"),
+            lambda: namespaces.move(store, config, "bob", "robert", merge=False),
+        ):
+            with pytest.raises(StoreBusy, match="hooks captured"):
+                change()
+        assert namespaces.show(store, config, "bob") == before
+    namespaces.delete(store, config, "bob")
+    assert "bob" not in store.namespaces(Collection.MEMORY)
 
 
 def test_files_that_only_have_the_name_of_a_namespace_stay(config: Config, store: Store, tmp_path: Path) -> None:

@@ -6,16 +6,36 @@ All are JSON lines, which are added under the lock of the file; see `skins.captu
 import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from memories import validate
-from memories.disk import read_file, replacing
+from memories.disk import read_file, replacing, tried
+from memories.errors import StoreBusy
 from memories.models import SHARED
 from memories.settings import Config
 
+FLUSH_LOCK = ".flush.lock"  # in the inbox: who has it stores what waits there
+_WAIT_SECONDS = 60.0  # that storing what waits may take
 GIVEN_TO = "given_to"  # in a line of a session: whose memories it was given
+
+
+@contextlib.contextmanager
+def at_rest(config: Config) -> Iterator[None]:
+    """Keep what hooks captured from being stored meanwhile: it would be stored under a name that is gone.
+
+    Raises:
+        StoreBusy: It is just being stored, for too long.
+    """
+    inbox = config.home / "inbox"
+    if not inbox.is_dir():
+        yield
+        return
+    with tried(inbox / FLUSH_LOCK, _WAIT_SECONDS) as held:
+        if not held:
+            raise StoreBusy("what hooks captured is just being stored; try again in a minute; nothing was changed")
+        yield
 
 
 def change(config: Config, name: str, into: str | None, *, dry_run: bool = False) -> int:

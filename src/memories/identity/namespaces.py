@@ -178,6 +178,7 @@ def move(store: Store, config: Config, name: str, into: str, *, merge: bool, dry
         NotFound: There is no such namespace.
         RequestError: The other one is there, or has a key, a conversation or a memory of the same name; nothing was
             changed.
+        StoreBusy: What hooks captured is just being stored; nothing was changed.
         StoreDamaged: A record of it can't be read; nothing was changed.
     """
     name, into = known(store, config, name), validate.namespace(into)
@@ -186,21 +187,22 @@ def move(store: Store, config: Config, name: str, into: str, *, merge: bool, dry
     if name == SHARED and not merge:
         raise InvalidInput(f"every agent reads {SHARED}, so it keeps its name; to move what is in it: memory "
                            f"namespaces merge {SHARED} {into}")  # fmt: skip
-    with store.transaction():
-        sources = {collection: _read(store, name, collection) for collection in _ALL}
-        there = _copied(store, sources, (name, into), merge=merge)
-        turns, versions = (len(sources[each]) for each in (Collection.HISTORY, Collection.MEMORY))
-        queued = len(_queue(config, name).entries())
-        if dry_run:
-            return Moved(name, into, versions, turns, queued)
-        for collection in SEARCHED:
-            _append(store, [each for each in sources[collection] if each.ref not in there], into)
-        _append_log(store, sources, name, into)
-    _move_files(config, name, into)
-    store.remove([record.ref for collection in _ALL for record in sources[collection]])
-    left = sum(store.count(Place(collection, name).everything()) for collection in SEARCHED)
-    if not left:
-        _empty(store, name)  # the log of the removal itself
+    with captured.at_rest(config):
+        with store.transaction():
+            sources = {collection: _read(store, name, collection) for collection in _ALL}
+            there = _copied(store, sources, (name, into), merge=merge)
+            turns, versions = (len(sources[each]) for each in (Collection.HISTORY, Collection.MEMORY))
+            queued = len(_queue(config, name).entries())
+            if dry_run:
+                return Moved(name, into, versions, turns, queued)
+            for collection in SEARCHED:
+                _append(store, [each for each in sources[collection] if each.ref not in there], into)
+            _append_log(store, sources, name, into)
+        _move_files(config, name, into)
+        store.remove([record.ref for collection in _ALL for record in sources[collection]])
+        left = sum(store.count(Place(collection, name).everything()) for collection in SEARCHED)
+        if not left:
+            _empty(store, name)  # the log of the removal itself
     return Moved(name, into, versions, turns, queued, left)
 
 
@@ -215,8 +217,9 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
 
     Raises:
         NotFound: There is no such namespace.
-        StoreBusy: Another process reads the store, so bytes are still in its files. The records are gone all the
-            same; forgetting anything finishes the erasure.
+        StoreBusy: What hooks captured is just being stored, and nothing was erased. Or another process reads the
+            store, so bytes are still in its files; the records are gone all the same, and forgetting anything finishes
+            the erasure.
     """
     name = known(store, config, name)
     refs = {collection: store.refs(Place(collection, name).everything()) for collection in _ALL}
@@ -233,11 +236,12 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
     )
     if dry_run:
         return told
-    captured.change(config, name, None)
-    events.forget(config.home, lambda event: event.get("namespace") == name)
-    _remove_files(config, name)
-    events.forget(config.home, lambda event: event.get("namespace") == name)
-    return told._replace(also_in=_empty(store, name))
+    with captured.at_rest(config):
+        captured.change(config, name, None)
+        events.forget(config.home, lambda event: event.get("namespace") == name)
+        _remove_files(config, name)
+        events.forget(config.home, lambda event: event.get("namespace") == name)
+        return told._replace(also_in=_empty(store, name))
 
 
 # --- records ---------------------------------------------------------------------------------------------------------

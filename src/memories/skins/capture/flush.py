@@ -19,12 +19,13 @@ from memories.disk import read_file, replacing, tried
 from memories.embedders import open_embedder
 from memories.errors import ConfigError, SystemFault
 from memories.identity import project as projects
+from memories.identity.captured import FLUSH_LOCK
 from memories.service import Memories
 from memories.skins.capture import inbox, place, session, stamps
 from memories.skins.capture.events import RESUMED, store_mark
 from memories.skins.capture.writing import Said, Source, write
 
-_LOCK, _STATE = ".flush.lock", "state"
+_STATE = "state"
 _ATTEMPTS = 3  # after so many, what can't be stored is put aside
 _ROUNDS = 20
 _KEPT_SECONDS = 180 * 86_400
@@ -108,7 +109,7 @@ def flush(home: str) -> Flushed:
         return done
     passed: set[str] = set()
     for _ in range(_ROUNDS):
-        with tried(Path(home, place.INBOX, _LOCK), 0) as held:
+        with tried(Path(home, place.INBOX, FLUSH_LOCK), 0) as held:
             if not held:
                 return done._replace(waiting=inbox.size(home))
             for name in [each for each in inbox.names(home) if each not in passed]:

@@ -203,11 +203,9 @@ def _differing(asked: Asked, environment: dict[str, str]) -> list[str]:
     """Return that hooks get none of the variables that the server's entry has, if there are any."""
     if not environment or not _has_hooks(asked.host):
         return []
-    title = HOSTS[asked.host].title
-    return [
-        f"The server's entry has {', '.join(environment)} of this run; its hooks take {', '.join(environment)} from the "
-        f"environment that {title} runs in, so set it there too, such as in your shell's profile."
-    ]
+    title, names = HOSTS[asked.host].title, ", ".join(environment)
+    said = f"The server's entry has {names} of this run; its hooks take {names} from the environment of {title}"
+    return [f"{said}, so set it there too, such as in your shell's profile."]
 
 
 def _has_hooks(host: str) -> bool:
