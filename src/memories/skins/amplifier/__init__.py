@@ -53,9 +53,8 @@ async def mount_tool(coordinator: Any, config: Mapping[str, Any] | None = None) 
             listening()
         if tool.name in (coordinator.get("tools") or {}):
             await coordinator.unmount("tools", name=tool.name)
-        await mounted.release()
 
-    return unmount
+    return _releasing(mounted, unmount)
 
 
 async def mount_context(coordinator: Any, config: Mapping[str, Any] | None = None) -> Cleanup:
@@ -88,12 +87,7 @@ async def mount_context(coordinator: Any, config: Mapping[str, Any] | None = Non
 
     context = MemoriesContext(read, settings.max_tokens, settings.delay_seconds, coordinator.hooks)
     await coordinator.mount("context", context)
-
-    async def unmount() -> None:
-        await context.forget_block()
-        await mounted.release()
-
-    return unmount
+    return _releasing(mounted, context.forget_block)
 
 
 async def mount_capture(coordinator: Any, config: Mapping[str, Any] | None = None) -> Cleanup:
@@ -120,6 +114,15 @@ async def mount_capture(coordinator: Any, config: Mapping[str, Any] | None = Non
     async def unmount() -> None:
         for unregister in registered:
             unregister()
+
+    return _releasing(mounted, unmount)
+
+
+def _releasing(mounted: "Mounted", undo: Cleanup) -> Cleanup:
+    """Return what undoes a mount and then releases the memory."""
+
+    async def unmount() -> None:
+        await undo()
         await mounted.release()
 
     return unmount
