@@ -219,7 +219,7 @@ def test_a_namespace_is_shown_renamed_merged_and_deleted(memory: Command, stored
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["show"], "namespaces show takes 1 names, not 0"),
+        (["show"], "namespaces show takes 1 name, not 0"),
         (["rename", "a"], "namespaces rename takes 2 names, not 1"),
         (["show", "nobody"], 'there is no namespace "nobody"; memory namespaces lists them'),
         (["delete", "nobody", "--yes"], 'there is no namespace "nobody"; memory namespaces lists them'),

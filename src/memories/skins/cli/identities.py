@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,11 +37,7 @@ def namespaces(memories: "Memories", words: Sequence[str], dry_run: bool, yes: b
     ACTION may be list; show NAME, with tags, writers, sizes and times; rename NAME NEW; merge NAME OTHER, which moves
     all that is in NAME to OTHER; and delete NAME, which leaves no byte of it and cannot be undone.
     """
-    action, *names = words or ("list",)
-    if action not in _TAKES:
-        raise InvalidInput(f'namespaces has no action "{safe(action)}"; use {", ".join(_TAKES)}')
-    if len(names) != _TAKES[action]:
-        raise InvalidInput(f"namespaces {action} takes {_TAKES[action]} names, not {len(names)}")
+    action, names = _asked("namespaces", words, {"list": 0, "show": 1, "rename": 2, "merge": 2, "delete": 1})
     if (dry_run or yes) and action in ("list", "show"):
         raise InvalidInput(f"namespaces {action} changes nothing; leave out {'--dry-run' if dry_run else '--yes'}")
     if action == "list":
@@ -53,7 +49,24 @@ def namespaces(memories: "Memories", words: Sequence[str], dry_run: bool, yes: b
     return _move(memories, names, merge=action == "merge", dry_run=dry_run)
 
 
-_TAKES = {"list": 0, "show": 1, "rename": 2, "merge": 2, "delete": 1}
+def _asked(name: str, words: Sequence[str], takes: Mapping[str, int], optional: str = "") -> tuple[str, list[str]]:
+    """Return the action and the names that a command was given.
+
+    Args:
+        name: The command.
+        words: What it was given; nothing stands for `list`.
+        takes: How many names each action takes.
+        optional: The action that may go without its names.
+
+    Raises:
+        InvalidInput: There is no such action, or it takes more or fewer names.
+    """
+    action, *names = words or ("list",)
+    if action not in takes:
+        raise InvalidInput(f'{name} has no action "{safe(action)}"; use {", ".join(takes)}')
+    if len(names) != takes[action] and (names or action != optional):
+        raise InvalidInput(f"{name} {action} takes {amount(takes[action], 'name', 'names')}, not {len(names)}")
+    return action, names
 
 
 def _list(memories: "Memories") -> int:
@@ -208,12 +221,8 @@ def projects(memories: "Memories", words: Sequence[str], dry_run: bool, show: st
     to PROJECT from now on; unalias NAME; and merge NAME PROJECT, which does that and tags your own memories anew; the
     answer names the command that undoes this.
     """
-    action, *names = words or ("list",)
-    takes = {"list": (0,), "show": (0, 1), "alias": (2,), "unalias": (1,), "merge": (2,)}
-    if action not in takes:
-        raise InvalidInput(f'projects has no action "{safe(action)}"; use {", ".join(takes)}')
-    if len(names) not in takes[action]:
-        raise InvalidInput(f"projects {action} takes {takes[action][-1]} names, not {len(names)}")
+    takes = {"list": 0, "show": 1, "alias": 2, "unalias": 1, "merge": 2}
+    action, names = _asked("projects", words, takes, optional="show")
     if action != "merge" and (dry_run or show is not None):
         raise InvalidInput(f"projects {action} has neither --dry-run nor --show; leave them out")
     if action == "list":
