@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from agent.conftest import read_block
 from memories import (
     ContextBuilder,
     ContextBuildError,
@@ -22,7 +23,7 @@ from memories import (
 from memories.agent import rendering
 from memories.agent.admission import Admission
 from memories.agent.context import estimate_tokens
-from memories.agent.fence import MAX_SHOWN, block, line, lines, new_boundary, read_block
+from memories.agent.fence import MAX_SHOWN, block, line, lines, new_boundary
 from memories.agent.payloads import document, item_of, metadata_of, turn_of
 from memories.agent.rendering import read
 from memories.origin import Origin

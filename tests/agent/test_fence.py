@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memories.agent.fence import MAX_SHOWN, block, line, read_block
+from agent.conftest import read_block
+from memories.agent.fence import MAX_SHOWN, block, line
 
 SIGNS = st.characters() | st.sampled_from(
     "<>&[]/| \n\r\t\0\x85\u2028\u2029\u202e\u200b\u200d\ufeff\ufe0f\u034f\u115f\u2800\u3164\U000e0101\ud800\U000e0041"

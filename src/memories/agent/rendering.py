@@ -28,13 +28,9 @@ from memories.origin import writer
 from memories.write.turns import SESSION_PAUSE
 
 GAP = "…"
-MAX_NAME = 64  # characters of who said or wrote it
-_PLAIN = re.compile(r"[^\W_](?:[\w .@/'’+-]*[\w.])?")  # a name that needs no quotes
 _ITEM = re.compile(r'((?:- )?(?:"[^"]*"|[^\W_])(?:"[^"]*"|[^":])*): ?(.*)')  # a memory or a turn
-_SHORT_ID = 13  # characters: the time in milliseconds that a UUIDv7 begins with
 _USUAL_TRUST = ("user", "agent")
-_DAYS = "Mon Tue Wed Thu Fri Sat Sun".split()  # `strftime` would speak the language of the process
-_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+_DAYS = "Mon Tue Wed Thu Fri Sat Sun".split()
 
 
 def new_boundary() -> str:
@@ -60,35 +56,37 @@ def frame(metadata: Mapping[str, Any], message: str, lines: Sequence[str] = ()) 
 
 def turn_lines(turn: HistoryTurn) -> list[str]:
     """Return the lines of a turn."""
-    shown = fence.lines(_cut(turn.text))
     trust = writer(turn.origin).get("trust")
     marks = [] if trust in (None, *_USUAL_TRUST) else [str(trust)]
     marks += [f"suspicious {' '.join(turn.suspicious)}"] if turn.suspicious else []
     said = turn.channel if turn.channel == "tool" else turn.role
-    head = _name(turn.speaker or said) + (f" ({', '.join(marks)})" if marks else "")
-    return _marked(f"{head}: ", shown)
+    head = fence.name(turn.speaker or said) + (f" ({', '.join(marks)})" if marks else "")
+    return fence.item(f"{head}: ", _cut(turn.text))
 
 
-def memory_lines(item: MemoryItem, id_length: int = _SHORT_ID) -> list[str]:
+def memory_lines(item: MemoryItem, id_length: int = fence.SHORT_ID) -> list[str]:
     """Return the lines of a memory: the beginning of its id, type, writer, day, and what is unusual."""
     known = writer(item.origin)
-    what = f"{item.memory_type} by {_name(known['by'])}" if known else item.memory_type
-    said_at = datetime.fromisoformat(item.ts)
-    marks = [what, f"{said_at.day} {_MONTHS[said_at.month - 1]} {said_at.year}"]
-    marks += [f"agent {_name(item.agent)}"] if item.agent and not known else []  # a claim, which only an origin proves
+    what = f"{item.memory_type} by {fence.name(known['by'])}" if known else item.memory_type
+    marks = [what, fence.day(datetime.fromisoformat(item.ts))]
+    marks += (
+        [f"agent {fence.name(item.agent)}"] if item.agent and not known else []
+    )  # a claim, which only an origin proves
     marks += [known["trust"]] if known.get("trust", "user") not in _USUAL_TRUST else []
     marks += ["shared"] if item.shared else []
     marks += [f"confidence {item.confidence:.2g}"] if item.confidence < 0.995 else []
     marks += [f"suspicious {' '.join(item.suspicious)}"] if item.suspicious else []
-    named = f"{_name(item.id[:id_length])} " if item.id else ""
-    return _marked(f"- {named}{', '.join(marks)}: ", fence.lines(_cut(item.text)))
+    named = f"{fence.name(item.id[:id_length])} " if item.id else ""
+    return fence.item(f"- {named}{', '.join(marks)}: ", _cut(item.text))
 
 
 def id_length(items: Sequence[MemoryItem]) -> int:
     """Return how many characters tell the ids of these memories apart, and probably from all others."""
     ids = {item.id for item in items if item.id}
     longest = max(map(len, ids), default=0)
-    return next((size for size in range(_SHORT_ID, longest) if len({each[:size] for each in ids}) == len(ids)), longest)
+    return next(
+        (size for size in range(fence.SHORT_ID, longest) if len({each[:size] for each in ids}) == len(ids)), longest
+    )
 
 
 def sorted_turns(turns: Sequence[HistoryTurn]) -> list[HistoryTurn]:
@@ -113,7 +111,7 @@ def heading(turn: HistoryTurn, before: HistoryTurn | None, *, named: bool) -> st
     """
     moment = datetime.fromisoformat(turn.ts)
     if before is None or turn.conversation_id != before.conversation_id:
-        where = f", {_name(turn.conversation_id)}" if named else ""
+        where = f", {fence.name(turn.conversation_id)}" if named else ""
         return f"# {_day(moment)} {moment.year}{where}"
     earlier = datetime.fromisoformat(before.ts)
     if moment.date() != earlier.date():
@@ -145,26 +143,14 @@ def leaves_gap(turn: HistoryTurn, before: HistoryTurn | None) -> bool:
     return turn.turn_index != before.turn_index + 1
 
 
-def _marked(head: str, lines: Sequence[str]) -> list[str]:
-    """Return lines of which the first begins with a head, and the others with a mark."""
-    first, *others = lines or [""]
-    return [f"{head}{first.lstrip()}", *(f"| {line}" for line in others)]
-
-
 def _cut(text: str) -> str:
     if len(text) <= fence.MAX_SHOWN:
         return text
     return f"{text[: fence.MAX_SHOWN]}… ({len(text) - fence.MAX_SHOWN} more characters)"
 
 
-def _name(name: str) -> str:
-    """Return a name on one line, in quotes unless nothing in it could be taken for something else."""
-    shown = " ".join(fence.lines(name[:MAX_NAME]))
-    return shown if _PLAIN.fullmatch(shown) else '"' + shown.replace('"', "'") + '"'
-
-
 def _day(moment: datetime) -> str:
-    return f"{_DAYS[moment.weekday()]} {moment.day} {_MONTHS[moment.month - 1]}"
+    return f"{_DAYS[moment.weekday()]} {moment.day} {fence.MONTHS[moment.month - 1]}"
 
 
 def _together(before: HistoryTurn, turn: HistoryTurn) -> bool:

@@ -7,7 +7,6 @@ One thing that was captured is shown in a section of its own: what this agent's 
 """
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 SHOWN = 10
 MAX_CHARACTERS = 8_000  # that hosts take at once; codex takes no more tokens than that has
 CLIENTS = ("shell", "mcp", "tool")
-_SHORT_ID = 13  # characters: the time in milliseconds that a UUIDv7 begins with
-_PLAIN = re.compile(r"[^\W_](?:[\w .@/'’+-]*[\w.])?")
-_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 
 class Prompt(NamedTuple):
@@ -275,26 +271,19 @@ _GUIDELINES = (
 
 def _lines(page: _Page, entry: Entry) -> list[str]:
     """Return the lines of an item: what it is, and its text, of which further lines begin with a mark."""
-    first, *others = fence.lines(entry.content) or [""]
-    marked = [_name(entry.tags.get("type", "memory")) + (f" by {_name(entry.by)}" if entry.by else "")]
+    marked = [fence.name(entry.tags.get("type", "memory")) + (f" by {fence.name(entry.by)}" if entry.by else "")]
     marked += [day] if (day := _day(entry)) else []
     other = entry.tags.get("project")
-    marked += [f"project {_name(other)}"] if other and other != page.project else []
+    marked += [f"project {fence.name(other)}"] if other and other != page.project else []
     marked += [name for name in ("pinned",) if entry.pinned]
     marked += [SHARED] if entry.namespace not in ("", page.namespace) else []
     marked += [f"beginning of {entry.cut} characters"] if entry.cut is not None else []
-    return [f"- {_name(entry.id[:_SHORT_ID])} {', '.join(marked)}: {first.lstrip()}", *(f"| {row}" for row in others)]
-
-
-def _name(text: str) -> str:
-    """Return a name on one line, in quotes unless nothing in it could be taken for something else."""
-    shown = " ".join(fence.lines(text[:64]))
-    return shown if _PLAIN.fullmatch(shown) else fence.quoted(shown)
+    return fence.item(f"- {fence.name(entry.id[: fence.SHORT_ID])} {', '.join(marked)}: ", entry.content)
 
 
 def _day(entry: Entry) -> str:
     at = _at(entry.created or entry.written)
-    return "" if at is None else f"{at.day} {_MONTHS[at.month - 1]} {at.year}"
+    return "" if at is None else fence.day(at)
 
 
 def _at(written: str) -> "datetime | None":
