@@ -156,12 +156,9 @@ def import_(
     from memories.embedders import open_embedder
     from memories.hot.scratchpad import mark_all_stale
     from memories.ids import new_id
-    from memories.origin import origin
-    from memories.stores.logged import logged
     from memories.transfer.importing import Intake, check
     from memories.transfer.importing import import_ as run
     from memories.transfer.proof import own_key
-    from memories.write.quota import admission
 
     into = None if into is None else namespace(into)
     names = None if into is not None else _namespaces(config, all_namespaces, no_shared)
@@ -172,16 +169,7 @@ def import_(
 
         def read() -> "Imported":
             with _opened(config.store, embedder, config) as opened:
-                writer = functools.cache(functools.partial(origin, "import", config.identity or config.namespace))
-                stamp = None if import_id is None else writer
-                store = logged(
-                    opened,
-                    "cli",
-                    lambda: datetime.now(UTC),
-                    stamp,
-                    action="import",
-                    admit=admission(config.namespace_quota),
-                )
+                store = _logged(opened, config, stamped=import_id is not None)
                 intake = Intake(import_id, redactor, into=into)
                 return run(store, lines("importing"), embedder, namespaces=names, dry_run=dry_run, intake=intake)
 
@@ -195,6 +183,23 @@ def import_(
     answer = transfers.imported(done, import_id, dry_run=dry_run)
     emit(answer, lambda: texts().imported(done, answer))
     return 1 if done.conflict_count else 0
+
+
+def _logged(store: "Store", config: "Config", *, stamped: bool) -> "Store":
+    """Return a store whose audit log tells of an import, and which takes no more than the quota allows.
+
+    Args:
+        store: The store.
+        config: The settings.
+        stamped: Records get the origin of whoever imports them.
+    """
+    from memories.origin import origin
+    from memories.stores.logged import logged
+    from memories.write.quota import admission
+
+    writer = functools.cache(functools.partial(origin, "import", config.identity or config.namespace))
+    admit = admission(config.namespace_quota)
+    return logged(store, "cli", lambda: datetime.now(UTC), writer if stamped else None, action="import", admit=admit)
 
 
 @command(epilog="memory migrate --to postgresql://memories@db.example/memories\nmemory migrate --partitions 16")
