@@ -11,7 +11,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import IO
@@ -85,12 +85,15 @@ def put_in_place(scratch: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, scratch: Path | None = None) -> Iterator[IO[bytes]]:
+def replacing(
+    path: Path, scratch: Path | None = None, agreed: Callable[[], None] = lambda: None
+) -> Iterator[IO[bytes]]:
     """Give a new file to write, which takes the place of another one in one step if nothing fails.
 
     Args:
         path: The file that is replaced, or made.
         scratch: Where the new one is written: beside `path`, and used by nobody else. By default a name of its own.
+        agreed: Called when the new one is on the disk; what it raises keeps the old one.
     """
     scratch = scratch or path.with_name(f".{path.name}.{os.urandom(4).hex()}.new")
     fd = os.open(scratch, CREATING | os.O_TRUNC | os.O_WRONLY, 0o600)
@@ -99,6 +102,7 @@ def replacing(path: Path, scratch: Path | None = None) -> Iterator[IO[bytes]]:
             yield stream
             stream.flush()
             os.fsync(fd)
+        agreed()
         put_in_place(scratch, path)
     except BaseException:
         scratch.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """The file of a scratchpad: what is in it, what a person may do to it, what must leave it, and hostile files."""
 
+import itertools
 import json
 import os
 import stat
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memories import InvalidInput, Memories, RequestError, load_config
-from memories.hot import layout
+from memories import InvalidInput, Memories, RequestError, StoreBusy, load_config
+from memories.hot import layout, scratchpad
 from memories.hot.entries import Entry, chosen, heat, ordered
 from memories.hot.scratchpad import read
 from memories.models import DecayPolicy
@@ -405,6 +406,43 @@ def test_an_old_copy_that_is_saved_takes_nothing_out_that_came_meanwhile(bob: Me
     assert bob.get(name).content == "The user prefers four spaces"
     assert [each.content for each in bob.history(name).versions][1] == "The user prefers two spaces"
     assert bob.get(other).content in shown(bob)
+
+
+@pytest.mark.parametrize("how", ["created", "deleted", "refreshed"])
+def test_what_is_saved_while_a_program_writes_is_not_lost(
+    bob: Memories, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    first = made(bob, "Ann sails")
+    file, saved = file_of(bob), []
+    real = scratchpad.render
+
+    def slow(pad: layout.Pad) -> str:
+        if not saved:
+            saved.append(True)
+            edit(bob, "memories:\n", 'memories:\n- "Bob rows"\n')
+        return real(pad)
+
+    monkeypatch.setattr(scratchpad, "render", slow)
+    if how == "created":
+        made(bob, "Eve swims")
+    elif how == "deleted":
+        bob.delete(first)
+        assert "Ann sails" not in file.read_text(encoding="utf-8")
+    else:
+        bob.scratchpad(refresh=True)
+    assert saved
+    assert "Bob rows" in shown(bob)
+    assert "Bob rows" in [each.content for each in bob.list().memories]
+
+
+def test_a_file_that_is_saved_again_and_again_ends_in_a_sentence(
+    bob: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(bob, "Ann sails")
+    counted = itertools.count()
+    monkeypatch.setattr("memories.hot.scratchpad.seen", lambda _: (next(counted), 0, 0))
+    with pytest.raises(StoreBusy, match="again and again"):
+        bob.scratchpad(refresh=True)
 
 
 def test_an_old_copy_that_is_saved_undoes_nothing_that_was_not_edited(bob: Memories) -> None:

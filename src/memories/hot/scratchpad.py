@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from memories.disk import locked, make_folder, replacing, tried
 from memories.errors import InvalidInput, StoreBusy
@@ -17,8 +17,14 @@ from memories.search.relevance import Relevance
 _MOST_WRITTEN = 131_072  # characters of one that is written; a person may add as much again
 _MOST_GONE = 64
 _WAIT_SECONDS = 30.0
+_ATTEMPTS = 20  # at replacing a file that a person saves just then
 _LOCK = ".scratchpad.lock"
+Done = TypeVar("Done")
 _STALE, _TAKEN = ".scratchpad.stale", ".scratchpad.taken"
+
+
+class Overtaken(Exception):
+    """A person has saved the file since it was read: what they wrote is not to be lost."""
 
 
 class Place(NamedTuple):
@@ -116,8 +122,38 @@ def alone(place: Place) -> Iterator[None]:
         yield
 
 
-def write(place: Place, pad: Pad) -> Pad:
-    """Replace the file; return what it holds now. What there is no room for is left out, the coldest first."""
+def seen(place: Place) -> tuple[int, int, int] | None:
+    """Return what tells the file from one that was saved since; None if there is none."""
+    try:
+        found = os.lstat(place.file)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def attempted(done: Callable[[], Done], place: Place) -> Done:
+    """Return what a call returns that reads the file and replaces it, done again as long as it is overtaken.
+
+    Raises:
+        StoreBusy: Another program saves the file again and again.
+    """
+    for _ in range(_ATTEMPTS):
+        with contextlib.suppress(Overtaken):
+            return done()
+    raise StoreBusy(f"another program saves {place.file} again and again; try again")
+
+
+def write(place: Place, pad: Pad, before: tuple[int, int, int] | None) -> Pad:
+    """Replace the file; return what it holds now. What there is no room for is left out, the coldest first.
+
+    Args:
+        place: The scratchpad.
+        pad: What it shall hold.
+        before: See `replace`.
+
+    Raises:
+        Overtaken: See `replace`.
+    """
     now = datetime.now(UTC)
     entries = chosen(pad.entries, place.size, now, place.relevance, pad.left_out)
     while True:
@@ -133,7 +169,7 @@ def write(place: Place, pad: Pad) -> Pad:
         if len(text) <= _MOST_WRITTEN or not entries:
             break
         entries = _lighter(entries)
-    replace(place, text)
+    replace(place, text, before)
     return kept._replace(held=tuple(entry.id for entry in entries))
 
 
@@ -145,10 +181,24 @@ def _lighter(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for at, entry in enumerate(entries) if at not in gone]
 
 
-def replace(place: Place, text: str) -> None:
-    """Replace the file by a text, for this user alone."""
+def replace(place: Place, text: str, before: tuple[int, int, int] | None) -> None:
+    """Replace the file by a text, for this user alone.
+
+    Args:
+        place: The scratchpad.
+        text: What the file shall hold.
+        before: What `seen` returned before the file was read that the text was made from.
+
+    Raises:
+        Overtaken: It is another file now.
+    """
+
+    def agreed() -> None:
+        if seen(place) != before:
+            raise Overtaken
+
     make_folder(place.folder)
-    with replacing(place.file) as stream:
+    with replacing(place.file, agreed=agreed) as stream:
         stream.write(text.encode())
 
 
@@ -206,23 +256,23 @@ def change(place: Place, added: Sequence[Entry], dropped: Collection[tuple[str, 
         OSError: It can't be written.
         StoreBusy: Another process has it for too long.
     """
-    if not exists(place):
-        if make and added:
-            with alone(place):
-                if not exists(place):
-                    write(place, Pad(place.namespace, place.store, entries=tuple(added)))
-                    return
-        else:
-            return
+    make = make and bool(added)
+    if not (make or exists(place)):
+        return
     with alone(place):
-        _change(place, added, dict(dropped))
+        attempted(lambda: _change(place, added, dict(dropped), make=make), place)
 
 
-def _change(place: Place, added: Sequence[Entry], dropped: dict[str, int]) -> None:
+def _change(place: Place, added: Sequence[Entry], dropped: dict[str, int], *, make: bool) -> None:
+    before = seen(place)
+    if before is None:
+        if make:
+            write(place, Pad(place.namespace, place.store, entries=tuple(added)), before)
+        return
     try:
         pad = load(place.home, place.namespace)
     except InvalidInput:
-        _cut_ids(place, list(dropped))
+        _cut_ids(place, list(dropped), before)
         mark_stale(place)
         return
     if pad is None:
@@ -230,12 +280,18 @@ def _change(place: Place, added: Sequence[Entry], dropped: dict[str, int]) -> No
     if pad.edited or pad.store != place.store:
         spans = [span for entry, span in zip(pad.entries, pad.spans, strict=True) if entry.id in dropped]
         if spans:
-            replace(place, without(content(place.file) or "", spans))
+            replace(place, without(content(place.file) or "", spans), before)
         mark_stale(place)
         return
+    write(place, _changed(pad, added, dropped), before)
+    if pad.stamp != place.stamp or not {entry.id for entry in pad.entries}.issuperset(dropped):
+        mark_stale(place)  # it may have waited for review, or make room for another one; or the store is another one
+
+
+def _changed(pad: Pad, added: Sequence[Entry], dropped: dict[str, int]) -> Pad:
+    """Return what a file holds once it is told what was written."""
     there = {entry.id: entry for entry in pad.entries}
     gone = dict(_gone(name) for name in pad.gone)
-    known = all(name in there for name in dropped)
     for name, version in dropped.items():
         there.pop(name, None)
         gone.pop(name, None)  # the newest stand last
@@ -245,9 +301,7 @@ def _change(place: Place, added: Sequence[Entry], dropped: dict[str, int]) -> No
             there[entry.id] = entry
     left = tuple(name for name in pad.left_out if name not in dropped)
     names = tuple(f"{name}@{version}" for name, version in list(gone.items())[-_MOST_GONE:])
-    write(place, pad._replace(entries=tuple(there.values()), left_out=left, gone=names))
-    if not known or pad.stamp != place.stamp:
-        mark_stale(place)  # it may have waited for review, or make room for another one; or the store is another one
+    return pad._replace(entries=tuple(there.values()), left_out=left, gone=names)
 
 
 def _gone(name: str) -> tuple[str, int]:
@@ -255,14 +309,14 @@ def _gone(name: str) -> tuple[str, int]:
     return memory_id, int(version) if version.isdigit() else 0
 
 
-def _cut_ids(place: Place, ids: Sequence[str]) -> None:
+def _cut_ids(place: Place, ids: Sequence[str], before: tuple[int, int, int] | None) -> None:
     """Cut ids out of a file that can't be read, if it is one that may be written."""
     try:
         text = content(place.file)
     except InvalidInput:
         return
     if text is not None and any(name in text for name in ids):
-        replace(place, without_ids(text, ids))
+        replace(place, without_ids(text, ids), before)
 
 
 def each_place(home: Path, like: Callable[[str], Place]) -> Iterator[Place]:

@@ -30,29 +30,35 @@ def refreshed(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool = F
     Raises:
         InvalidInput: With `rebuild`: the file can't be read, or what a person wrote in it can't be taken over.
     """
-    namespace, now = place.namespace, writer.now
     with scratchpad.alone(place):
-        try:
-            pad = scratchpad.load(place.home, namespace)
-            done = _adopt(pad, place, writer) if pad is not None and pad.edited else _Adopted([], [], [])
-        except InvalidInput as exc:
-            if rebuild:
-                raise
-            pad, done = None, _Adopted([str(exc)], [], [])
-        if rebuild and done.notes:
-            raise InvalidInput("; ".join(done.notes))
-        with scratchpad.freshening(place):
-            store = writer.lookup.store
-            if rebuild:
-                found = select_all(store, namespace, rules, now)
-                pad = None
-            else:
-                found = select(store, namespace, rules, now, () if pad is None else pad.entries)
-            left = () if pad is None else tuple(dict.fromkeys([*pad.left_out, *done.left_out]))
-            fresh = Pad(namespace, place.store, waiting=found.waiting, written=_iso(now), entries=tuple(found.entries))
-            if not done.notes:
-                fresh = scratchpad.write(place, fresh._replace(left_out=left, gone=() if pad is None else pad.gone))
-            chose = chosen(fresh.entries, rules.size, now, rules.relevance, left)
+        return scratchpad.attempted(lambda: _refreshed(place, writer, rules, rebuild=rebuild), place)
+
+
+def _refreshed(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool) -> Scratchpad:
+    namespace, now = place.namespace, writer.now
+    before = scratchpad.seen(place)
+    try:
+        pad = scratchpad.load(place.home, namespace)
+        done = _adopt(pad, place, writer) if pad is not None and pad.edited else _Adopted([], [], [])
+    except InvalidInput as exc:
+        if rebuild:
+            raise
+        pad, done = None, _Adopted([str(exc)], [], [])
+    if rebuild and done.notes:
+        raise InvalidInput("; ".join(done.notes))
+    with scratchpad.freshening(place):
+        store = writer.lookup.store
+        if rebuild:
+            found = select_all(store, namespace, rules, now)
+            pad = None
+        else:
+            found = select(store, namespace, rules, now, () if pad is None else pad.entries)
+        left = () if pad is None else tuple(dict.fromkeys([*pad.left_out, *done.left_out]))
+        fresh = Pad(namespace, place.store, waiting=found.waiting, written=_iso(now), entries=tuple(found.entries))
+        if not done.notes:
+            gone = () if pad is None else pad.gone
+            fresh = scratchpad.write(place, fresh._replace(left_out=left, gone=gone), before)
+        chose = chosen(fresh.entries, rules.size, now, rules.relevance, left)
     entries = shown(chose, now, rules.relevance)
     return Scratchpad(entries, found.waiting, str(place.file), tuple(done.notes), tuple(done.taken))
 
