@@ -210,6 +210,16 @@ def test_what_is_captured_is_for_its_owner_alone(hook: Hook, home: Path, folder:
     assert {stat.S_IMODE(each.stat().st_mode) for each in found if each.is_file()} == {0o600}
 
 
+def test_folders_above_the_home_are_open_to_nobody_else(hook: Hook, tmp_path: Path, folder: Path) -> None:
+    mask = os.umask(0)
+    try:
+        far = tmp_path / "not" / "there" / "yet"
+        hook("user-prompt", {"prompt": "Hello"}, "--capture", env={"MEMORY_HOME": str(far)})
+    finally:
+        os.umask(mask)
+    assert {oct(stat.S_IMODE(each.stat().st_mode)) for each in (far, *far.parents[:2])} == {"0o700"}
+
+
 def test_without_capture_nothing_is_appended(hook: Hook, home: Path) -> None:
     for event in hooks.EVENTS:
         hook(event, {"prompt": "remember that x is y", "last_assistant_message": "we decided to use Go"})

@@ -71,17 +71,24 @@ def private(*parts: str) -> str:
     try:
         found = os.lstat(folder)
     except FileNotFoundError:
-        os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
-        try:
-            os.mkdir(folder, 0o700)
-        except FileExistsError:
-            return private(folder)  # another hook made it meanwhile
+        _make(folder)
         found = os.lstat(folder)
     if os.name == "posix":
         others = found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if others or not stat.S_ISDIR(found.st_mode):
             raise Unsafe(f"{folder} must be a folder that only its owner, this user, may write to")
     return folder
+
+
+def _make(folder: str) -> None:
+    """Make a folder and those above it for this user alone; `makedirs` would leave those above open to all."""
+    above = os.path.dirname(folder)
+    if above != folder and not os.path.isdir(above):
+        _make(above)
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        return  # another hook made it meanwhile
 
 
 def opened(path: str, flags: int) -> int:
