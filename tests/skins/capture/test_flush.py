@@ -195,6 +195,18 @@ def test_lines_of_hosts_that_nobody_said(home: Path, transcript: Path) -> None:
     assert [each.content for each in waiting(home)] == ["Root cause: a missing index there"]
 
 
+def test_a_chat_of_gemini_is_found_where_its_home_was_moved(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMINI_CLI_HOME", str(tmp_path / "moved"))
+    chat = tmp_path / "moved" / ".gemini" / "tmp" / "p" / "chats" / "session-s1.jsonl"
+    chat.parent.mkdir(parents=True)
+    append(chat, {"type": "user", "content": "Hello"}, {"type": "gemini", "content": [{"text": "Hi."}]})
+    told(home, "stop", host="gemini", transcript_path=str(chat))
+    flushed(home)
+    assert said("gemini:s1") == [("user", "Hello"), ("assistant", "Hi.")]
+
+
 def test_rollouts_of_codex_and_chats_of_gemini(home: Path) -> None:
     def item(role: str, text: str) -> dict[str, Any]:
         payload = {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
@@ -314,6 +326,24 @@ def test_what_is_for_another_store_waits_for_it(home: Path, monkeypatch: pytest.
     assert (flushed(home).proposed, waiting(home)) == (0, [])
     monkeypatch.setenv("MEMORY_STORE", f"sqlite:///{tmp_path}/other.db")
     assert flushed(home).proposed == 1
+
+
+def test_a_session_that_changed_its_store_waits_for_each_in_turn(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = f"sqlite:///{tmp_path}/other.db"
+    for number, store in enumerate(("", other, "")):
+        monkeypatch.setenv("MEMORY_STORE", store) if store else monkeypatch.delenv("MEMORY_STORE", raising=False)
+        told(home, "user-prompt", prompt=f"do {number}")
+    assert (flushed(home).turns, said()) == (1, [("user", "do 0")])
+    assert "another MEMORY_STORE" in flushed(home).reasons[0]
+    monkeypatch.setenv("MEMORY_STORE", other)
+    assert (flushed(home).turns, said()) == (1, [("user", "do 1")])
+    monkeypatch.delenv("MEMORY_STORE")
+    assert (flushed(home).waiting, said()) == (0, [("user", "do 0"), ("user", "do 2")])
+    (home / "inbox" / "claude-code.s3.jsonl").touch()  # as a disk that was full left it
+    assert flushed(home).reasons == ()
+    assert inbox.names(str(home)) == []
 
 
 def test_one_session_that_cannot_be_stored_keeps_no_other(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

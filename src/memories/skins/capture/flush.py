@@ -134,8 +134,8 @@ def _flushed(home: str, name: str, done: Flushed) -> tuple[Flushed, bool]:
     """Store what waits of one session; return whether it no longer waits."""
     state = State(home, name)
     try:
-        events, length, unread = inbox.read(home, name)
-        if any(event.get("store") != store_mark(os.environ) for event in events):
+        events, length, unread = inbox.read(home, name, store_mark(os.environ))
+        if not length and inbox.read(home, name)[1]:
             return _told(done, home, f"{name} is for another MEMORY_STORE; run memory capture flush with that"), False
         if unread:
             done = _told(done, home, f"{unread} lines of {name} can't be read and were left out")

@@ -69,25 +69,34 @@ def names(home: str) -> list[str]:
     return [name.removesuffix(SUFFIX) for _, name in found]
 
 
-def read(home: str, name: str) -> tuple[list["dict[str, object]"], int, int]:
-    """Return the events that wait of a session, how many bytes they are, and how many lines nobody can read."""
+def read(home: str, name: str, store: str | None = None) -> tuple[list["dict[str, object]"], int, int]:
+    """Return the events that wait of a session, how many bytes they are, and how many lines nobody can read.
+
+    Args:
+        home: The home.
+        name: The session.
+        store: The mark of a store: only what comes before the first event that is for another one.
+    """
     try:
         fd = _locked(os.path.join(home, place.INBOX, name + SUFFIX), os.O_RDONLY, make=False)
     except FileNotFoundError:
         return [], 0, 0
     with open(fd, "rb") as stream:
         data = stream.read(MAX_FILE_BYTES + 1)
-    events, unread = [], 0
-    for line in filter(None, data.split(b"\n")):
+    events, length, unread = [], 0, 0
+    for line in data.splitlines(keepends=True):
         try:
-            found = json.loads(line)
+            found = json.loads(line) if line.strip() else {}
         except (ValueError, RecursionError):
             found = None
-        if isinstance(found, dict):
+        if isinstance(found, dict) and found:
+            if store is not None and found.get("store", "") != store:
+                break
             events.append(found)
-        else:
+        elif found != {}:
             unread += 1
-    return events, len(data), unread
+        length += len(line)
+    return events, length, unread
 
 
 def remove(home: str, name: str, length: int) -> None:

@@ -13,11 +13,11 @@ USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 MAX_LINE_BYTES = 16 * 1_048_576
 MAX_TEXT = 200_000  # characters of what one line says
 MAX_TOOL = 20_000
-# Where each host keeps its transcripts: a variable, the folder below the home without it, and what is below that.
+# Where each host keeps its transcripts: a variable and what is below it, or what is below the home without it.
 _FOLDERS = {
-    "claude-code": ("CLAUDE_CONFIG_DIR", ".claude", "projects"),
-    "codex": ("CODEX_HOME", ".codex", "sessions"),
-    "gemini": ("", ".gemini", "tmp"),
+    "claude-code": ("CLAUDE_CONFIG_DIR", "projects", ".claude/projects"),
+    "codex": ("CODEX_HOME", "sessions", ".codex/sessions"),
+    "gemini": ("GEMINI_CLI_HOME", ".gemini/tmp", ".gemini/tmp"),
 }
 
 
@@ -82,9 +82,10 @@ def lines(host: str, path: str, start: int, environment: Mapping[str, str]) -> I
 
 
 def _opened(host: str, path: str, environment: Mapping[str, str]) -> int:
-    variable, usual, below = _FOLDERS[host]
-    base = environment.get(variable) or os.path.join(os.path.expanduser("~"), usual)
-    known, real = os.path.realpath(os.path.join(base, below)), os.path.realpath(path)
+    variable, below, usual = _FOLDERS[host]
+    moved = environment.get(variable)
+    folder = os.path.join(moved, below) if moved else os.path.join(os.path.expanduser("~"), usual)
+    known, real = os.path.realpath(folder), os.path.realpath(path)
     if not real.startswith(known + os.sep) or not real.endswith(".jsonl"):
         raise Elsewhere(f"{path} is not below {known}, where {host} keeps its transcripts")
     fd = os.open(real, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
