@@ -165,3 +165,31 @@ console.log(JSON.stringify(system))
         ["node", str(tmp_path / "try.mjs")], capture_output=True, text=True, timeout=120, env=dict(os.environ)
     )
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.parametrize(("parent", "told"), [(None, True), ("another", False)])
+def test_the_plugin_of_opencode_captures_what_a_person_says(parent: str | None, told: bool, tmp_path: Path) -> None:
+    """A session that an agent began for a task has a parent, and no person says anything in it."""
+    program, log = tmp_path / "memory", tmp_path / "log"
+    program.write_text(f'#!/bin/sh\ncat >/dev/null\necho "$*" >>{log}\n')
+    program.chmod(0o700)
+    body = (ROOT / "src" / "memories" / "skins" / "connect" / "opencode.js").read_text()
+    head = f"const COMMAND = [{json.dumps(str(program))}]\nconst OPTIONS = ['--capture']\nconst CAPTURE = true\n"
+    script = f"""
+const data = {{ id: "s", parentID: {json.dumps(parent)} }}
+const client = {{ session: {{ get: async () => ({{ data }}), messages: async () => ({{ data: [] }}) }} }}
+const hooks = await MemoriesPlugin({{ client, directory: "/" }})
+await hooks["chat.message"]({{ sessionID: "s" }}, {{ message: {{}}, parts: [{{ type: "text", text: "hello" }}] }})
+await hooks["experimental.session.compacting"]({{ sessionID: "s" }})
+await hooks.event({{ event: {{ type: "session.idle", properties: {{ sessionID: "s" }} }} }})
+await hooks.dispose()
+"""
+    (tmp_path / "try.mjs").write_text(head + body + script)
+    done = subprocess.run(["node", str(tmp_path / "try.mjs")], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    events = {row.split()[1]: "--capture" in row for row in log.read_text().splitlines()}
+    assert events["user-prompt"] is told
+    assert {"stop", "pre-compact", "session-end"} & events.keys() == (
+        {"stop", "pre-compact", "session-end"} if told else set()
+    )

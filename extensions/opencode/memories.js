@@ -10,12 +10,13 @@ const DEADLINE = { "session-start": 10_000, "user-prompt": 5_000 } // millisecon
 const OTHERS = 10_000
 
 /** Runs `memory hook EVENT` with an event on its standard input; gives what it says about it, or "". */
-function hook(event, given) {
+function hook(event, given, capture = true) {
   return new Promise((resolve) => {
     let said = ""
     let child
     try {
-      child = spawn(COMMAND[0], [...COMMAND.slice(1), "hook", event, "--host", "opencode", ...OPTIONS], {
+      const options = capture ? OPTIONS : OPTIONS.filter((each) => each !== "--capture")
+      child = spawn(COMMAND[0], [...COMMAND.slice(1), "hook", event, "--host", "opencode", ...options], {
         stdio: ["pipe", "pipe", "ignore"],
         windowsHide: true,
       })
@@ -63,9 +64,19 @@ export const MemoriesPlugin = async ({ client, directory }) => {
   async function session(id) {
     if (!sessions.has(id)) {
       const known = hook("session-start", { ...about(id), source: "startup" })
-      sessions.set(id, { known, recalled: "", prompt: "" })
+      sessions.set(id, { known, recalled: "", prompt: "", captured: CAPTURE && isOfPerson(id) })
     }
     return sessions.get(id)
+  }
+
+  /** Tells whether a person talks in a session: what an agent tells another one, no person said. */
+  async function isOfPerson(id) {
+    try {
+      const { data } = await client.session.get({ path: { id } })
+      return !data?.parentID
+    } catch {
+      return true
+    }
   }
 
   async function lastAnswer(id) {
@@ -84,7 +95,7 @@ export const MemoriesPlugin = async ({ client, directory }) => {
       const here = await session(input.sessionID)
       here.prompt = textOf(output.parts)
       const given = { ...about(input.sessionID), prompt: here.prompt, turn_id: output.message?.id }
-      ;[here.recalled] = await Promise.all([hook("user-prompt", given), here.known])
+      ;[here.recalled] = await Promise.all([hook("user-prompt", given, await here.captured), here.known])
     },
     "experimental.chat.system.transform": async (input, output) => {
       const here = input.sessionID && sessions.get(input.sessionID)
@@ -92,7 +103,8 @@ export const MemoriesPlugin = async ({ client, directory }) => {
       for (const text of [await here.known, here.recalled]) if (text) output.system.push(text)
     },
     "experimental.session.compacting": async (input) => {
-      if (CAPTURE) await hook("pre-compact", { ...about(input.sessionID), trigger: "auto" })
+      const here = sessions.get(input.sessionID)
+      if (await here?.captured) await hook("pre-compact", { ...about(input.sessionID), trigger: "auto" })
     },
     event: async ({ event }) => {
       const id = event.properties?.sessionID ?? event.properties?.info?.id
@@ -102,15 +114,16 @@ export const MemoriesPlugin = async ({ client, directory }) => {
         here.known = hook("session-start", { ...about(id), source: "compact" })
       } else if (event.type === "session.deleted") {
         sessions.delete(id)
-        if (CAPTURE) await hook("session-end", { ...about(id), reason: "other" })
-      } else if (event.type === "session.idle" && CAPTURE) {
+        if (await here.captured) await hook("session-end", { ...about(id), reason: "other" })
+      } else if (event.type === "session.idle" && (await here.captured)) {
         const answer = await lastAnswer(id)
         const given = { prompt: here.prompt, last_assistant_message: answer.text, turn_id: answer.id }
         await hook("stop", { ...about(id), ...given })
       }
     },
     dispose: async () => {
-      if (CAPTURE) await Promise.all([...sessions.keys()].map((id) => hook("session-end", { ...about(id), reason: "exit" })))
+      const ends = async ([id, here]) => (await here.captured) && hook("session-end", { ...about(id), reason: "exit" })
+      await Promise.all([...sessions].map(ends))
     },
   }
 }
