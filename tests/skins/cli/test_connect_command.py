@@ -508,6 +508,21 @@ def test_a_program_that_may_go_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     assert "cleaned up" not in found.doubt
 
 
+def test_a_command_that_is_advised_holds_no_other(
+    memory: Command, user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "a b; echo $(id)"
+    (work / ".git").mkdir(parents=True)
+    monkeypatch.chdir(work)
+    memory("connect", "claude-code", "--scope", "project")
+    line = {"type": "command", "command": "/gone/memory hook stop --host claude-code -n 'x; id'"}
+    (work / ".claude" / "settings.json").write_text(json.dumps({"hooks": {"Stop": [{"hooks": [line]}]}}))
+    monkeypatch.setenv("PATH", "/nowhere")
+    [advice] = [row["remedy"] for row in json.loads(memory("doctor").out)["findings"] if "connect" in row["remedy"]]
+    words = shlex.split(advice.removeprefix("run: "))
+    assert words == ["cd", str(work), "&&", "memory", "connect", "claude-code", "--scope", "project", "-n", "x; id"]
+
+
 def test_doctor_names_commands_that_are_gone(
     memory: Command, user: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

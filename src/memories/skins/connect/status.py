@@ -1,6 +1,7 @@
 """Which hosts are here, which are connected and how, and which of their commands are gone."""
 
 import json
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -186,8 +187,9 @@ def problem(each: Connection) -> tuple[str, str]:
 def _remedy(each: Connection) -> str:
     if each.found is None:
         return "mend the file"
-    place = "" if each.scope == "user" else f"cd {each.root} && "
+    # What a cloned project holds, and its name, may be meant for the shell of whoever runs this.
+    place = "" if each.scope == "user" else f"cd {shlex.quote(each.root)} && "
     options = "" if each.scope == "user" else " --scope project"
     capture = " --capture" if each.found.capture else ""
-    namespace = f" -n {each.found.namespace}" if each.found.namespace else ""
+    namespace = f" -n {shlex.quote(each.found.namespace)}" if each.found.namespace else ""
     return f"run: {place}memory connect {each.host}{options}{capture}{namespace}"
