@@ -287,6 +287,15 @@ def test_what_stands_in_instruction_files_is_not_news(home: Path, folder: Path) 
     assert [each.content for each in waiting(home)] == ["Ann sails"]
 
 
+def test_of_a_huge_instruction_file_the_beginning_is_read(home: Path, folder: Path) -> None:
+    file = folder / "AGENTS.md"
+    file.write_text("Deploys happen on Tuesdays.\n")
+    os.truncate(file, 1 << 40)  # more than any memory; it takes no room on the disk
+    told(home, "user-prompt", prompt="Remember that deploys happen on Tuesdays. Remember that Ann owns billing.")
+    flushed(home)
+    assert [each.content for each in waiting(home)] == ["Ann owns billing."]
+
+
 @pytest.mark.usefixtures("projects")
 def test_the_project_and_the_branch_are_recorded(home: Path, folder: Path) -> None:
     subprocess.run(["git", "init", "-q", "-b", "topic", str(folder)], check=True, capture_output=True, timeout=60)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from memories.agent.recalling import stems
-from memories.disk import read_file
+from memories.disk import open_file
 from memories.skins.capture import sentences
 from memories.text import normal_form
 
@@ -80,7 +80,8 @@ def instructions(folder: Path, root: Path | None, user: Path) -> list[str]:
     found: list[str] = []
     for file in [each for each in dict.fromkeys(files) if each.is_file()][:_MOST_FILES]:
         try:
-            text = read_file(file)[:_MOST_BYTES].decode("utf-8", "replace")
+            with open_file(file) as stream:
+                text = stream.read(_MOST_BYTES).decode("utf-8", "replace")
         except OSError:
             continue  # what can't be read instructs nobody
         found += sentences.of(text)
