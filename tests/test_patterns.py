@@ -403,7 +403,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "unseen.shown": lambda given: unseen.shown(given, repr),
     "fence.line": lambda given: fence.line({"text": given, "note": given}),
     "suspicion.marks": suspicion.marks,
-    "duplicates.judge": lambda given: create._judge(given, f"{given[1:]}b", 0.99, 0.9),
+    "duplicates.judge": lambda given: create._judge(given, f"{given[1:]}b", 0.99, 0.9, told=True),
     "redact": lambda given: redactor.redact(given, personal=True),
     "without_private": redactor.without_private,
     "candidates": lambda given: extract.candidates(given, extract.USER),
