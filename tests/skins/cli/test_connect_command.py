@@ -605,10 +605,10 @@ def test_a_change_that_fails_half_way_is_put_back(memory: Command, user: Path, m
 
     write = files.write
 
-    def failing(path: Path, data: bytes, *, private: bool) -> list[str]:
+    def failing(path: Path, data: bytes, **more: Any) -> list[str]:
         if path.name == "settings.json" and b"hook session-start" in data:
             raise OSError(28, "No space left on device")
-        return write(path, data, private=private)
+        return write(path, data, **more)
 
     monkeypatch.setattr(files, "write", failing)
     answer = memory("connect", "claude-code")
@@ -616,6 +616,26 @@ def test_a_change_that_fails_half_way_is_put_back(memory: Command, user: Path, m
     assert "settings.json" in answer.error
     assert "No space left" in answer.error
     assert {file: data for file, data in everything(user).items() if file not in copies(user)} == before
+
+
+def test_what_a_host_writes_meanwhile_is_not_lost(memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claude Code keeps its own state in the file that the server is written into, and writes it all the time."""
+    write_mine(user, "claude-code")
+    file, theirs = user / ".claude.json", '{"numStartups": 5}'
+    real = os.fsync
+
+    def slow(fd: int) -> None:
+        real(fd)
+        if not list(user.glob(".claude.json.before*")):
+            return  # its copy comes first
+        file.write_text(theirs)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    answer = memory("connect", "claude-code")
+    assert answer.code == 2
+    assert "changed by another program meanwhile" in answer.error
+    assert file.read_text() == theirs
+    assert "memory hook" not in (user / ".claude" / "settings.json").read_text()
 
 
 def test_the_plugin_of_opencode_names_the_command(memory: Command, user: Path) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -228,16 +228,16 @@ class Connector:
         done: list[tuple[Change, list[str]]] = []
         written = []
         for change in changes:
+            still = partial(self._refuse_changed, change, asked)
             try:
-                if self.read(change.path, asked) != change.before:
-                    raise InvalidInput(f"{change.path} was changed by another program meanwhile; run this again")
+                still()
                 earlier = known.get(str(change.path))
                 folders: list[str] = []
                 if change.after is None:
                     files.remove(change.path)
                 else:
                     copy = None if undoing else self._copied(asked, change, earlier)
-                    folders = files.write(change.path, change.after, private=asked.scope == "user")
+                    folders = files.write(change.path, change.after, private=asked.scope == "user", agreed=still)
                     written.append(_written(change, copy, folders, earlier))
                 done.append((change, folders))
             except BaseException as exc:
@@ -246,6 +246,10 @@ class Connector:
                     raise files.unwritable(change.path, exc) from exc
                 raise
         return written
+
+    def _refuse_changed(self, change: Change, asked: Asked) -> None:
+        if self.read(change.path, asked) != change.before:
+            raise InvalidInput(f"{change.path} was changed by another program meanwhile; run this again")
 
     def _copied(self, asked: Asked, change: Change, earlier: Written | None) -> Path | None:
         """Keep a copy of what was there, unless that is only what we wrote ourselves."""

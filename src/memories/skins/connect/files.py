@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -77,13 +78,14 @@ def decoded(data: bytes | None, path: Path) -> tuple[str, str]:
     return (text[1:], text[0]) if text.startswith("\ufeff") else (text, "")
 
 
-def write(path: Path, data: bytes, *, private: bool) -> list[str]:
+def write(path: Path, data: bytes, *, private: bool, agreed: Callable[[], None] = lambda: None) -> list[str]:
     """Put a file in its place in one step; one that is there keeps its mode, and a link to it stays a link.
 
     Args:
         path: The file.
         data: What it shall hold.
         private: Nobody else may read it, if it is made now.
+        agreed: Called just before it takes its place; what it raises keeps what is there.
 
     Returns:
         The folders that were made for it, the innermost first.
@@ -98,7 +100,7 @@ def write(path: Path, data: bytes, *, private: bool) -> list[str]:
         mode = stat.S_IMODE(place.stat().st_mode)
     except FileNotFoundError:
         mode = 0o600 if private else 0o666 & ~_umask()
-    with replacing(place) as stream:
+    with replacing(place, agreed=agreed) as stream:
         stream.write(data)
         if hasattr(os, "fchmod"):
             os.fchmod(stream.fileno(), mode)
