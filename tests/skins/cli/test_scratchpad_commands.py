@@ -78,6 +78,10 @@ def test_any_command_takes_an_edit_over(memory: Command, stored: Callable[..., s
     assert answer.json["count"] == 1
     assert answer.err.count("\n") == 1
     assert "scratchpad.yaml can't be read" in answer.err
+    for command in (("scratchpad", "show"), ("prompt",)):
+        answer = memory(*command, "-n", "bob")
+        assert answer.err.count("scratchpad.yaml can't be read") == 1
+        assert len(answer.json["notes"]) == 1
     assert memory("scratchpad", "rebuild", "-n", "bob").code == 2
 
 

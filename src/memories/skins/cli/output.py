@@ -30,12 +30,14 @@ class _Run:
         changed: What it changed, as a part of a sentence; empty while that is not known, None before it changes
             anything.
         watched: What its stores left out since they were opened.
+        told: The remarks that it made.
     """
 
     def __init__(self) -> None:
         self.format: str | None = None
         self.changed: str | None = None
         self.watched: list[tuple[Damaged, int]] = []
+        self.told: set[str] = set()
 
 
 _run: ContextVar[_Run] = ContextVar("run", default=_Run())  # noqa: B039 - `begin` gives each run one of its own
@@ -173,7 +175,11 @@ def fail(message: str, code: int, matches: Sequence[str] = ()) -> int:
 
 
 def note(message: str) -> None:
-    """Print a remark for a person, to standard error."""
+    """Print a remark for a person, to standard error; once in a run, whoever makes it again."""
+    told = _run.get().told
+    if message in told:
+        return
+    told.add(message)
     say("\n".join(map(safe, message.split("\n"))), sys.stderr)
 
 
