@@ -2,7 +2,9 @@
 
 import json
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -383,6 +385,29 @@ def test_who_asks_too_often_waits(owner: TestClient, token: Token, monkeypatch: 
 def test_who_guesses_tokens_waits(nobody: TestClient) -> None:
     found = {nobody.get("/api/me", headers={"authorization": "Bearer mem_guess_guess"}).status_code for _ in range(60)}
     assert found == {401, 429}
+
+
+def test_a_wrong_token_is_told_while_all_writes_wait(config: Config) -> None:
+    """Nobody waits for others to learn that they may not; nor for a free place that a stranger has taken."""
+    go, begun = threading.Event(), threading.Semaphore(0)
+
+    def waiting(*_: object) -> Sequence[Created]:
+        begun.release()
+        go.wait(60)
+        raise StoreBusy("later")
+
+    most = 64
+    app = build(config, Options(port=8765, create=waiting))
+    right = {"authorization": f"Bearer {tokens.own(config.home)}"}
+    wrong = {"authorization": "Bearer mem_guess_guess"}
+    with TestClient(app, base_url=BASE, raise_server_exceptions=False) as api, ThreadPoolExecutor(most) as pool:
+        try:
+            writes = [pool.submit(create, api, headers=right) for _ in range(most)]
+            assert all(begun.acquire(timeout=60) for _ in range(most))
+            assert create(api, headers=wrong).status_code == 401
+        finally:
+            go.set()
+        assert {each.result().status_code for each in writes} == {503}
 
 
 def test_every_answer_has_the_headers_that_keep_browsers_from_harm(owner: TestClient) -> None:

@@ -261,6 +261,19 @@ def test_new_memories_of_a_writer_are_added_at_once_with_one_entry_of_the_log(
     assert found == [[Collection.MEMORY] * 9, [Collection.LOG]]
 
 
+def test_large_requests_share_transactions_too(
+    memories: Memories, writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In transactions of their own, they would wait for one another's lock instead."""
+    found = added(memories._kept, monkeypatch)
+    drafts = [[Draft(f"fact {n} of {part}") for n in range(100)] for part in range(4)]
+    made = together(writers, [create(writers, memories, *some, force=True) for some in drafts])
+    assert [[each.memory.content for each in some] for some in made] == [[each.content for each in x] for x in drafts]
+    assert writers.commits == 2
+    assert [len(each) for each in found] == [400, 1]
+    assert {check.problem for check in memories.verify_log()} == {None}
+
+
 def test_entries_of_many_writers_follow_one_another(memories: Memories, writers: Writers) -> None:
     of_clients = [memories.of_client(f"client {n}", "1") for n in range(6)]
     for part in range(2):

@@ -110,6 +110,11 @@ class Access:
         self._flushed = time.monotonic()
         self._buckets: dict[str, tuple[float, float]] = {}
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether nobody else is asked who it is."""
+        return self._verify is None
+
     # --- who it is -------------------------------------------------------------------------------------------------
 
     def principal(self, scope: Scope) -> Principal:

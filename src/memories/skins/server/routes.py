@@ -118,11 +118,18 @@ async def _answer(route: Route, request: Request) -> Response:
     elif not route.streams and request.method not in ("GET", "HEAD") and await request.body():
         raise InvalidInput("this request takes no body")
     async with server.limit(route.kind) as limiter:
+        # In one thread where nothing is waited for: to begin another one takes a fifth of a create.
+        if not route.streams and server.access.is_quick and limiter.available_tokens:
+            return await anyio.to_thread.run_sync(_called, server, route, request, given, limiter=limiter)
         call = await anyio.to_thread.run_sync(_call, server, route, request, given, limiter=server.limits["sign"])
         if route.streams:
             streamed: Awaitable[Response] = route.handle(call)
             return await streamed
         return await anyio.to_thread.run_sync(_run, route, call, limiter=limiter)
+
+
+def _called(server: Server, route: Route, request: Request, given: dict[str, Any]) -> Response:
+    return _run(route, _call(server, route, request, given))
 
 
 def _asked(route: Route, request: Request) -> dict[str, Any]:

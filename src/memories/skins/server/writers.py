@@ -29,7 +29,6 @@ MOST_WAITING = 2_000
 MOST_AT_ONCE = 256
 MOST_BYTES = 1_048_576
 _SECONDS = 0.1  # of work in one transaction: other processes wait for it
-_SINGLE = 25  # drafts; more are a transaction of their own
 
 Result = TypeVar("Result")
 
@@ -118,11 +117,8 @@ class Writers:
     def _create(self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool) -> list[Created]:
         done: list[Created] = []
         for prepared in memories.prepare(drafts, force=force, redact=redact):
-            if len(prepared.ready) > _SINGLE:
-                done += prepared.write()
-            else:
-                size = sum(len(each.draft.content) for each in prepared.ready)
-                done += self._wait(prepared.write, size, prepared.writer.store, prepared)
+            size = sum(len(each.draft.content) for each in prepared.ready)
+            done += self._wait(prepared.write, size, prepared.writer.store, prepared)
         return done
 
     def do(self, run: Callable[[], Result], size: int = 0, store: Store | None = None) -> Result:
