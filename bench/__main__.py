@@ -227,7 +227,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=Path, default=_CLIENTS, help="node_modules with the agents, for agents")
     parser.add_argument("--agent", default="claude-code", help="that is run: claude-code, codex, gemini or opencode")
     parser.add_argument("--rounds", type=int, default=20, help="how often each cold command or session runs")
-    parser.add_argument("--stores", type=_stores, help="stores to measure, such as sqlite,chroma; all otherwise")
+    parser.add_argument("--stores", type=_kinds, help="stores to measure, such as sqlite,chroma; all otherwise")
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="leave out Chroma and sqlite-vec")
     return parser
 
@@ -236,7 +236,7 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in text.split(","))
 
 
-def _stores(text: str) -> tuple[str, ...]:
+def _kinds(text: str) -> tuple[str, ...]:
     kinds = tuple(text.split(","))
     if not set(kinds) <= set(stores.KINDS):
         raise argparse.ArgumentTypeError(f"choose from {', '.join(stores.KINDS)}")

@@ -1,4 +1,4 @@
-"""A server: what a command costs that it answers, as a ratio to `python -c pass`, and how much it writes a second."""
+"""A server: what a command costs that it answers, as a ratio to `python -c pass`; `writes` says how much it writes."""
 
 import json
 import os
@@ -6,21 +6,15 @@ import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import report
+from bench import report, writes
 from memories import Draft, Memories, load_config
-from memories.embedders import open_embedder
-from memories.skins.server.writers import Writers
-from memories.stores import open_store
 
-CLIENTS = 64
-SECONDS = 8.0
 QUERY = "library to parse command line options"
 _BARS = {"search": (3.0, 40.0), "create": (3.0, None)}  # × `python -c pass` of CPU; milliseconds of wall time
 
@@ -30,13 +24,7 @@ def run(texts: Path, sizes: Sequence[int], rounds: int) -> None:
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="bench-serve-") as folder:
             _commands(texts.read_text().splitlines()[:size], Path(folder), rounds)
-    report.heading("Writes through the queue of a server")
-    rows = []
-    for name, embedder in (("embeddings given (fake)", "fake"), ("with embedding (minilm)", "minilm")):
-        with tempfile.TemporaryDirectory(prefix="bench-serve-") as folder:
-            rows.append((name, *_throughput(Path(folder), embedder)))
-    report.table(("what", "creates/s", "per commit", "CPU µs each"), rows)
-    report.note(f"{CLIENTS} threads, {SECONDS:g} s each, durable, without comparing (force). Bars: 3,000/s and 150/s.")
+    writes.run()
 
 
 def _commands(texts: Sequence[str], home: Path, rounds: int) -> None:
@@ -91,33 +79,3 @@ def _cost(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float
     after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return cpu * 1000, wall * 1000
-
-
-def _throughput(folder: Path, name: str) -> tuple[str, str, str]:
-    """Return how many creates a second are acknowledged to many clients, how many share a commit, what each costs."""
-    config = load_config({"store": f"sqlite:///{folder}/m.db", "embedder": name}, environment={}, folder=folder)
-    embedder = open_embedder(name, config)
-    assert embedder is not None
-    embedder.embed("warm")
-    store = open_store(config.store, embedder.space, config)
-    writers, done, stop = Writers(store), [0] * CLIENTS, threading.Event()
-
-    def client(number: int) -> None:
-        memories = Memories(store, embedder=embedder, config=config, channel="http")
-        while not stop.is_set():
-            writers.create(memories, [Draft(f"client {number} says {done[number]} things")], True, True)
-            done[number] += 1
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(CLIENTS)]
-    cpu, began = time.process_time(), time.perf_counter()
-    for thread in threads:
-        thread.start()
-    time.sleep(SECONDS)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    cpu, seconds = time.process_time() - cpu, time.perf_counter() - began
-    writers.close()
-    store.close()
-    total = sum(done)
-    return f"{total / seconds:,.0f}", f"{total / max(1, writers.commits):.0f}", f"{cpu / total * 1e6:,.0f}"
