@@ -17,7 +17,7 @@ import pytest
 from memories import Memories, __version__
 from memories.settings import SETTINGS
 from memories.skins.cli import COMMANDS
-from memories.skins.server import client, place
+from memories.skins.server import client, place, start
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -395,3 +395,18 @@ def test_what_is_waiting_is_written_before_the_end(
     assert server.wait(60) == 0
     with Memories(f"sqlite:///{tmp_path}/h/memories.db", embedder="fake") as found:
         assert sorted(each.id for each in found.list(limit=20).memories) == sorted(told)
+
+
+def test_a_folder_named_memories_is_not_what_a_server_is_started_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "memories").mkdir()
+    (tmp_path / "memories" / "__main__.py").write_text("open('ran', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "posix_spawn", lambda _program, command, *_, **__: started.append(command))
+    start.start(f"sqlite:///{tmp_path}/m.db")
+    [command] = started
+    done = subprocess.run([*command[: command.index("serve")], "--help"], capture_output=True, timeout=300)
+    assert (done.returncode, b"Usage: memory" in done.stdout) == (0, True)
+    assert not (tmp_path / "ran").exists()

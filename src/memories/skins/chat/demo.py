@@ -116,7 +116,7 @@ def _run(demo: Demo, access: Mapping[str, str], stack: ExitStack, say: Callable[
 def _turn(root: Path, step: Step, access: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
     own = {"MEMCLI_USER_ID": step.user, "MEMCLI_THREAD_ID": step.thread, "LANGSMITH_TRACING": "false"}
     return subprocess.run(  # noqa: S603 - this program itself
-        [sys.executable, "-m", "memories", "chat", "--root", str(root)],
+        [sys.executable, "-P", "-m", "memories", "chat", "--root", str(root)],
         input=f"{step.says}\n",
         env={**os.environ, **own, **access},
         capture_output=True,

@@ -114,7 +114,7 @@ def uninstall(config: Config) -> Unit | None:
 
 
 def _unit(config: Config, arguments: Sequence[str]) -> Unit:
-    command = [sys.executable, "-m", "memories", "serve", "--store", config.store, *arguments]
+    command = [sys.executable, "-P", "-m", "memories", "serve", "--store", config.store, *arguments]
     given = {each.variable: os.environ[each.variable] for each in SETTINGS if each.variable in os.environ}
     given |= {"MEMORY_HOME": str(config.home)} if "MEMORY_HOME" in given else {}
     name = Path(socket_of(config.store, os.environ)).stem

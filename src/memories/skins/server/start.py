@@ -28,7 +28,7 @@ def start(store: str) -> None:
         os.utime(mark)
         nothing = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in range(3)]
         options = ["--no-http", "--idle", str(IDLE_MINUTES), "--store", store]
-        command = [sys.executable, "-m", "memories", "serve", *options]
+        command = [sys.executable, "-P", "-m", "memories", "serve", *options]
         os.posix_spawn(sys.executable, command, dict(os.environ), file_actions=nothing, setsid=True)
     except OSError:
         return  # the command was done without one, and that is no reason to fail
