@@ -11,6 +11,7 @@ import pytest
 from live_server import WAIT, Live, running
 from memories import Memories
 from memories.settings import Config
+from memories.skins import tokens
 from memories.skins.server import changes
 
 
@@ -88,6 +89,35 @@ def test_only_what_the_token_reads_is_told(live: Live, config: Config, token: An
             with Memories(config=config, namespace=namespace) as other:
                 other.create(f"Of {namespace}")
         assert next(events)["data"]["namespace"] == "bob"
+
+
+def test_what_is_written_while_it_is_looked_for_is_told_too(
+    live: Live, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Memories.log
+    with Memories(config=config) as other, listening(live) as events:
+        assert next(events)["event"] == "ready"
+
+        def slow(memories: Memories, *given: Any, **named: Any) -> Any:
+            monkeypatch.setattr(Memories, "log", own)
+            other.create("Written between the two looks", force=True)
+            return own(memories, *given, **named)
+
+        monkeypatch.setattr(Memories, "log", slow)
+        for number in range(2):
+            other.create(f"Fact number {number}", force=True)
+        assert [next(events)["data"]["number"] for _ in range(2)] == [1, 2]
+
+
+def test_a_busy_stream_ends_too_when_its_token_is_revoked(live: Live, config: Config, token: Any) -> None:
+    live.token = token("bob:r", name="gone")["authorization"].removeprefix("Bearer ")
+    with listening(live) as events, Memories(config=config, namespace="bob") as other:
+        assert next(events)["event"] == "ready"
+        other.create("Before")
+        assert next(events)["event"] == "change"
+        tokens.revoke(config.home, "gone")
+        other.create("After")
+        assert list(events) == []
 
 
 @pytest.mark.parametrize("wrong", ["x", "shared:", "shared:-1", ":", "shared:1;bob:2"])

@@ -43,14 +43,14 @@ async def _events(call: Call, seen: Seen, first: list[str]) -> AsyncIterator[str
         for event in first:
             yield event
         while not server.closing.is_set():
-            for event in await _to_thread(server, _news, call, seen):
+            events = await _to_thread(server, _news, call, seen)
+            if not events and silent >= PING_SECONDS:
+                events = [": ping\n\n"]
+            if events and not await _to_thread(server, _still_may, call):
+                return
+            for event in events:
                 silent = 0.0
                 yield event
-            if silent >= PING_SECONDS:
-                silent = 0.0
-                if not await _to_thread(server, _still_may, call):
-                    return
-                yield ": ping\n\n"
             with anyio.move_on_after(POLL_SECONDS):
                 await server.closing.wait()
             silent += POLL_SECONDS
@@ -79,18 +79,28 @@ def _news(call: Call, seen: Seen) -> list[str]:
         )
         if not newest:
             continue
-        last = _last(call)[namespace]
-        if last - after > MAX_MISSED:
-            seen[namespace] = last
-            events.append(_event("reset", seen, {"namespace": namespace, "missed": last - after}))
+        found, missed = _since(call, namespace, after)
+        if found is None:
+            seen[namespace] = after + missed
+            events.append(_event("reset", seen, {"namespace": namespace, "missed": missed}))
             continue
-        memories = call.server.handles.of(call.who, namespace, shared=False)
-        found = [each for each in memories.log(limit=last - after) if each.number > after]
         for entry in reversed(found):
             seen[namespace] = entry.number
             events.append(_event("change", seen, _shape(entry)))
-        seen[namespace] = max(last, seen[namespace])
+        seen[namespace] = max(after + missed, seen[namespace])
     return events
+
+
+def _since(call: Call, namespace: str, after: int) -> tuple[list[LogEntry] | None, int]:
+    """Return the entries behind one, newest first, and how many were written since; None for them if that is many."""
+    memories = call.server.handles.of(call.who, namespace, shared=False)
+    while True:
+        missed = _last(call)[namespace] - after
+        if missed > MAX_MISSED:
+            return None, missed
+        found = memories.log(limit=missed)
+        if len(found) < missed or found[-1].number <= after + 1:
+            return [each for each in found if each.number > after], missed  # else more was written meanwhile
 
 
 def _shape(entry: LogEntry) -> Any:
@@ -100,7 +110,9 @@ def _shape(entry: LogEntry) -> Any:
 def _still_may(call: Call) -> bool:
     """Return whether the token that opened the stream is still valid for it."""
     try:
-        call.server.access.principal(call.request.scope).require("read", call.memories.namespace)
+        who = call.server.access.principal(call.request.scope)
+        for namespace in call.readable:
+            who.require("read", namespace)
     except Refused:
         return False
     return True
