@@ -184,10 +184,12 @@ def update(call: Call) -> Answer:
     """Add a version to a memory."""
     given = dict(call.given)
     wanted = _wanted(call)
-    if wanted is not None and len(wanted) == 1:
+    several = wanted is not None and len(wanted) > 1
+    if wanted is not None and not several:
         given["if_version"] = wanted[0]
     try:
-        return _changed(call.memories.update(given.pop("id"), given.pop("content", None), **given))
+        with _if_match(call) if several else contextlib.nullcontext():
+            return _changed(call.memories.update(given.pop("id"), given.pop("content", None), **given))
     except Conflict as exc:
         if wanted is None:
             raise
