@@ -12,7 +12,7 @@ from contract import SPACE, OpenStore, StoreContract, everything, pool, record  
 from live_server import Live, running  # noqa: E402
 from memories import Memories  # noqa: E402
 from memories.config import load_config  # noqa: E402
-from memories.errors import ConfigError, Conflict, StoreError, StoreUnreachable  # noqa: E402
+from memories.errors import ConfigError, Conflict, InvalidInput, StoreError, StoreUnreachable  # noqa: E402
 from memories.skins import tokens  # noqa: E402
 from memories.skins.server import records  # noqa: E402
 from memories.stores import open_store as open_url  # noqa: E402
@@ -116,6 +116,24 @@ def test_a_request_that_arrives_twice_is_done_once(live: Live, monkeypatch: pyte
     monkeypatch.undo()
     with pytest.raises(Conflict):
         store.append([record("m")])
+
+
+def test_only_so_many_stores_are_opened_for_clients(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "MAX_SPACES", 3)
+    for number in range(3):
+        assert everything(client(live, space=SPACE._replace(model=f"model {number}")), pool()) == []
+    with pytest.raises(InvalidInput, match="spaces"):
+        everything(client(live, space=SPACE._replace(model="one more")), pool())
+    assert everything(client(live, space=SPACE._replace(model="model 0")), pool()) == []
+
+
+def test_a_list_of_namespaces_that_is_none_is_refused(live: Live, tmp_path: Path) -> None:
+    mine = client(live, _token(tmp_path, "ann:r"))
+    for wrong in ("ann", [["ann"]], None, ["ann", 1]):
+        with pytest.raises(InvalidInput):
+            mine._ask("values", Collection.MEMORY, wrong, "type")
+    with pytest.raises(InvalidInput):
+        mine._ask("values", Collection.MEMORY, namespaces=["bob"], key="type")
 
 
 def test_many_records_go_in_one_transaction_of_several_requests(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:

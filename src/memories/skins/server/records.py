@@ -31,6 +31,7 @@ from memories.stores.records import Finding, Space, StoreInfo
 
 IDLE_SECONDS = 10.0  # after which a transaction that nothing is heard of is undone
 MAX_OPEN = 16
+MAX_SPACES = 8  # each has a store of its own, open as long as the server
 _READS = frozenset("scan groups candidates matches read values count labels days used vectors info refs".split())
 _WRITES = frozenset("append patch touch remove".split())
 _WHOLE = frozenset("namespaces unstaged stage switch check repair".split())
@@ -151,15 +152,17 @@ class Records:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._lock = threading.Lock()
-        self._store = functools.lru_cache(maxsize=8)(self._opened)
-        self._stores: list[Store] = []
+        self._stores: dict[Space | None, Store] = {}
         self._transactions: dict[str, _Open] = {}
         self._answered: OrderedDict[str, bytes] = OrderedDict()
 
-    def _opened(self, space: Space | None) -> Store:
-        found = open_store(self._server.config.store, space, self._server.config)
-        self._stores.append(found)
-        return found
+    def _store(self, space: Space | None) -> Store:
+        with self._lock:
+            if space not in self._stores:
+                if len(self._stores) >= MAX_SPACES:
+                    raise InvalidInput("clients of this server use too many spaces of vectors; use its embedder")
+                self._stores[space] = open_store(self._server.config.store, space, self._server.config)
+            return self._stores[space]
 
     def answer(self, who: Principal, asked: _Asked) -> bytes:
         """Do what is asked; return the JSON of the answer."""
@@ -173,7 +176,7 @@ class Records:
         else:
             value, findings = self._call(who, asked)
         data = encoded({"value": to_wire(value), **({"damaged": to_wire(findings)} if findings else {})})
-        if asked.method not in _READS:
+        if asked.method in _WRITES | _STEPS:
             with self._lock:
                 self._answered[known] = data
                 while len(self._answered) > _REMEMBERED:
@@ -232,7 +235,7 @@ class Records:
             if not each.ended.is_set():
                 with contextlib.suppress(StoreError):
                     each.step("rollback")
-        for store in self._stores:
+        for store in self._stores.values():
             store.close()
 
 
@@ -244,7 +247,11 @@ def _permit(who: Principal, asked: _Asked) -> None:
     """
     named = namespaces_of([asked.arguments, dict(asked.named)])
     if asked.method == "values":
-        named |= set(asked.arguments[1])
+        match asked.arguments, asked.named:
+            case [_, list(spaces), *_], _ if all(isinstance(each, str) for each in spaces):
+                named |= set(spaces)
+            case _:
+                raise InvalidInput("the body is no request to a store")
     if asked.method in _WHOLE and not (asked.method == "check" and not asked.named.get("deep")):
         who.require("admin")
     for namespace in named:
