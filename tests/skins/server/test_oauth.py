@@ -111,6 +111,7 @@ def test_namespaces_are_those_of_the_claim(api: TestClient, issuer: Small) -> No
     [
         {"aud": "https://other.example/mcp"}, {"aud": None}, {"iss": "https://evil.example"}, {"exp": 1.0},
         {"exp": None}, {"sub": None}, {"scope": ""}, {"scope": "openid profile"}, {"nbf": 9e9}, {"namespaces": {}},
+        {"scope": 5}, {"scope": {"memory:admin": True}},
     ],
 )  # fmt: skip
 def test_other_tokens_are_none(api: TestClient, issuer: Small, claims: dict[str, Any]) -> None:
@@ -151,6 +152,37 @@ def test_an_issuer_that_is_silent_is_told_from_a_wrong_token(api: TestClient, is
     issuer.http.server_close()
     answer = api.get("/api/me", headers=headers)
     assert (answer.status_code, "issuer" in answer.json()["detail"]) == (503, True)
+
+
+def test_who_waits_for_a_slow_issuer_keeps_nobody_else_waiting(
+    api: TestClient, issuer: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking, go_on = threading.Event(), threading.Event()
+    own = oauth.Issuer._asked
+
+    def slow(self: Any) -> Any:
+        asking.set()
+        assert go_on.wait(60)
+        return own(self)
+
+    monkeypatch.setattr(oauth.Issuer, "_asked", slow)
+    told: list[int] = []
+    first = threading.Thread(target=lambda: told.append(api.get("/api/me", headers=issuer.sign()).status_code))
+    first.start()
+    assert asking.wait(60)
+    assert api.get("/api/me", headers=issuer.sign()).status_code == 503
+    go_on.set()
+    first.join()
+    assert told == [200]
+    assert api.get("/api/me", headers=issuer.sign()).status_code == 200
+
+
+def test_an_issuer_that_is_silent_is_not_asked_for_each_token(api: TestClient, issuer: Small) -> None:
+    issuer.answers = dict  # type: ignore[method-assign] # it tells nothing
+    assert api.get("/api/me", headers=issuer.sign()).status_code == 503
+    asked = len(issuer.requests)
+    assert [api.get("/api/me", headers=issuer.sign()).status_code for _ in range(5)] == [503] * 5
+    assert len(issuer.requests) == asked
 
 
 def test_an_issuer_is_reached_over_tls(config: Config) -> None:

@@ -3,6 +3,7 @@
 The server is a protected resource (RFC 9728), never an issuer.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -22,9 +23,11 @@ WELL_KNOWN = "/.well-known/oauth-protected-resource"
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA")  # none with a shared secret
 _LEEWAY_SECONDS = 30
 _AGAIN_SECONDS = 30.0  # between two looks at the keys of the issuer, whatever tokens are shown
+_SILENT_SECONDS = 5.0  # the same while it has told none
 _KEPT_SECONDS = 3600.0
 _SECONDS = 5.0
 _MAX_BYTES = 262_144
+_logger = logging.getLogger(__name__)
 _DOCUMENTS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
 
 
@@ -94,7 +97,7 @@ class Issuer:
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal | None:
         given = claims.get("scope", claims.get("scp", ""))
-        scopes = given.split() if isinstance(given, str) else [str(each) for each in given]
+        scopes = given.split() if isinstance(given, str) else map(str, given if isinstance(given, list) else ())
         most = max((LEVELS[SCOPES[scope]] for scope in scopes if scope in SCOPES), default=0)
         named = claims.get("namespaces")
         grants: dict[str, str] = {}
@@ -113,18 +116,21 @@ class Issuer:
 
     def _key(self, kid: str | None) -> Any:
         """Return the key of this name; the issuer is asked again for one that is not known, but not too often."""
-        with self._lock:
-            age = time.monotonic() - self._looked_at
-            if age > _KEPT_SECONDS or (kid not in self._keys and age > _AGAIN_SECONDS):
+        age = time.monotonic() - self._looked_at
+        due = age > _KEPT_SECONDS or (
+            kid not in self._keys and age > (_AGAIN_SECONDS if self._keys else _SILENT_SECONDS)
+        )
+        if due and self._lock.acquire(blocking=False):  # no second one waits for an issuer that is slow to answer
+            try:
+                self._keys = self._asked()
+            except (NoAnswer, LookupError, TypeError, ValueError) as exc:
+                _logger.warning("the keys of the OAuth issuer can't be read: %s", type(exc).__name__)
+            finally:
                 self._looked_at = time.monotonic()
-                try:
-                    self._keys = self._asked()
-                except (NoAnswer, LookupError, TypeError, ValueError) as exc:
-                    if not self._keys:
-                        self._looked_at = -_KEPT_SECONDS
-                        wait = {"retry-after": "5"}
-                        raise Refused(503, "the issuer of this token does not answer", headers=wait) from exc
-            return self._keys.get(kid)
+                self._lock.release()
+        if not self._keys:
+            raise Refused(503, "the issuer of this token does not answer", headers={"retry-after": "5"})
+        return self._keys.get(kid)
 
     def _asked(self) -> Mapping[str | None, Any]:
         import jwt
