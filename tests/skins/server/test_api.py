@@ -125,7 +125,10 @@ def test_a_change_goes_to_the_version_that_was_read(owner: TestClient) -> None:
     for weak in ("3", 'W/"2"', "", "x"):
         assert owner.delete(path, headers={"if-match": weak}).status_code == 412
     assert owner.get(path).json()["content"] == "Deploys happen on Thursdays"
-    assert owner.delete(path, headers={"if-match": '"1", "2"'}).status_code == 200
+    assert owner.patch(path, json={"content": "Never"}, headers={"if-match": '"1", "3"'}).status_code == 412
+    again = owner.patch(path, json={"tags": {"of": "two"}}, headers={"if-match": '"1", "2"'})
+    assert (again.status_code, again.headers["etag"]) == (200, '"3"')
+    assert owner.delete(path, headers={"if-match": '"1", "3"'}).status_code == 200
     assert owner.post(f"{path}/restore", json={}, headers={"if-match": "*"}).status_code == 200
 
 
@@ -200,6 +203,17 @@ def test_a_refused_request_may_be_mended_under_its_key(owner: TestClient) -> Non
     assert create(owner, "A text", headers=key).status_code == 201
     for wrong in ("", "x" * 300, "\x01"):
         assert create(owner, "B text", headers={"idempotency-key": wrong}).status_code == 400
+
+
+def test_the_file_of_keys_does_not_grow_for_ever(
+    owner: TestClient, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(once, "MAX_KEPT", 5)
+    for number in range(40):
+        assert create(owner, f"Fact {number}", headers={"idempotency-key": f"k{number}"}, force=True).status_code == 201
+    assert len((config.home / "requests.jsonl").read_text().splitlines()) <= 4 * 5 + 1
+    assert create(owner, "Fact 39", headers={"idempotency-key": "k39"}, force=True).status_code == 201
+    assert len(contents(config)) == 40
 
 
 def test_a_key_is_its_senders_own(owner: TestClient, token: Token, config: Config) -> None:
@@ -430,6 +444,16 @@ def test_an_export_of_somebody_else_waits_for_review(owner: TestClient, token: T
     own = owner.get("/api/export?namespace=bob", headers=token("bob:r", name="three")).text
     back = owner.post("/api/import?namespace=bob", content=own, headers={**token("bob:rw", name="four"), **kind})
     assert (back.status_code, back.json()["trusted"]) == (200, False)
+
+
+def test_who_manages_a_namespace_may_import_into_it_without_review(owner: TestClient, token: Token) -> None:
+    create(owner, "Bob likes tea", headers=token("bob:admin", name="one"))
+    lines = owner.get("/api/export?namespace=bob").text
+    kind = {"content-type": "application/x-ndjson"}
+    for grants, status in (("bob:rw", 403), ("bob:admin", 200)):
+        headers = token(grants, "ann:admin", name=grants.replace(":", "")) | kind
+        answer = owner.post("/api/import?namespace=bob&trusted=true&dry_run=true", content=lines, headers=headers)
+        assert answer.status_code == status
 
 
 def test_an_import_may_be_larger_than_other_bodies(owner: TestClient) -> None:

@@ -83,7 +83,7 @@ class Web:
             embedder=process.embedder,
             create=writers.create,
             routes=(Route("/ready", self._ready), Route("/metrics", self._metrics), *pages.routes()),
-            secure=bool(asked.tls),
+            secure=bool(asked.tls) or (asked.public_url or "").startswith("https:"),
             issuer=asked.issuer,
             public_url=asked.public_url,
         )

@@ -74,11 +74,25 @@ class Once:
         self._lock = threading.Lock()
         self._file = home / _FILE
         self._entries = _read(self._file)
-        with replacing(self._file) as stream:  # without what is old, and without a line that was cut off
-            stream.writelines(_line(name, entry) for name, entry in self._entries.items())
-        self._fd = os.open(self._file, os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
+        self._fd = self._rewritten()
         self._running: set[str] = set()
         self._bytes = 0
+
+    def _rewritten(self) -> int:
+        """Write the file anew, without what is old and without a line that was cut off; open it."""
+        with replacing(self._file) as stream:
+            stream.writelines(_line(name, entry) for name, entry in self._entries.items())
+        self._lines = len(self._entries)
+        return os.open(self._file, os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
+
+    def _write(self, name: str, entry: _Entry | None) -> None:
+        """Add a line to the file; one that has grown to many times what counts is written anew."""
+        self._lines += 1
+        if self._lines > 4 * MAX_KEPT:
+            old, self._fd = self._fd, self._rewritten()
+            os.close(old)
+        else:
+            write_all(self._fd, _line(name, entry))
 
     def do(self, key: str, who: str, asked: Any, work: Work, *, sync: bool) -> Any:
         """Return the answer to a write, which is done now unless it was before.
@@ -123,14 +137,19 @@ class Once:
                 raise Refused(409, "the same request is being done; ask again", headers={"retry-after": "1"})
             before = self._entries.get(name)
             if before is not None and before.at + KEPT_SECONDS < time.time():
-                before = self._entries.pop(name) and None
+                self._bytes -= self._entries.pop(name).size
+                before = None
             if before is not None and before.digest != digest:
                 raise Refused(422, "this Idempotency-Key was used for another request; make a new one for each")
-            self._running.add(name)
             if before is None:
                 self._put(name, _Entry(digest, time.time()))
-        if before is None and sync:
-            os.fsync(self._fd)
+            self._running.add(name)
+            fd = os.dup(self._fd) if before is None and sync else None  # of its own, should the file be written anew
+        if fd is not None:
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
         return before
 
     def _end(self, name: str, entry: _Entry, work: Work) -> None:
@@ -144,14 +163,14 @@ class Once:
         """Forget a request that changed nothing."""
         with self._lock:
             self._entries.pop(name, None)
-            write_all(self._fd, _line(name, None))
+            self._write(name, None)
 
     def _put(self, name: str, entry: _Entry) -> None:
         before = self._entries.get(name)
         self._bytes += entry.size - (before.size if before is not None else 0)
         self._entries[name] = entry
         self._entries.move_to_end(name)
-        write_all(self._fd, _line(name, entry))
+        self._write(name, entry)
         while len(self._entries) > MAX_KEPT:
             _, old = self._entries.popitem(last=False)
             self._bytes -= old.size

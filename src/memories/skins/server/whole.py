@@ -137,7 +137,7 @@ def _import(call: Call, spool: IO[bytes]) -> Response:
     config = call.server.config
     trusted, dry_run = call.given.get("trusted", False), call.given.get("dry_run", False)
     if trusted:
-        call.who.require("admin")
+        call.who.require("admin", call.memories.namespace)
     names = None if call.given.get("all_namespaces") else (call.memories.namespace,)
     if names is None:
         call.who.require("admin")
