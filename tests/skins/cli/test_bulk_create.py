@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from conftest import Command
 from memories import Memories
 from memories.skins.cli import bulk
+from skins.cli.conftest import Command
 
 
 def told(out: str) -> tuple[list[Any], Any]:

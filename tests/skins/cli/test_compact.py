@@ -6,9 +6,9 @@ from datetime import datetime
 
 import pytest
 
-from conftest import Command
 from memories import Memories
 from memories.skins import compact
+from skins.cli.conftest import Command
 
 HEAD = re.compile(r"(\d\d-\d\d|\d{4}-\d\d-\d\d) (\S+)( \[[^\]]*\])?:")
 HIT = re.compile(r"([0-9a-f-]{8,36}) (.*)")

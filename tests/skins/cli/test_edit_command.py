@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Command
 from memories import Memories
+from skins.cli.conftest import Command
 
 Editor = Callable[[str], dict[str, str]]
 

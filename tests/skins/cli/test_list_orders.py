@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from conftest import Command
 from memories import Memories
 from memories.skins import compare
+from skins.cli.conftest import Command
 
 
 def contents(memory: Command, *arguments: str) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from conftest import Command
+from skins.cli.conftest import Command
 
 NOWHERE = "ffffffff"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Command
 from memories.origin import host, user
+from skins.cli.conftest import Command
 
 HERE = {"trust": "agent", "channel": "cli", "by": user(), "host": host(), "program": "0.1.0"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Command
+from skins.cli.conftest import Command
 
 DOWN = ["missing", "corrupt", "empty", "chroma://127.0.0.1:1", "qdrant://127.0.0.1:1", "postgresql://u@127.0.0.1:1/db"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Answer, Command
+from skins.cli.conftest import Answer, Command
 
 TEXT = "# Notes\n\n```python\ndef f(x):\n\treturn x\n```"
 

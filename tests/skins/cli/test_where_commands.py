@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from conftest import Command
 from memories import Memories
+from skins.cli.conftest import Command
 
 
 @pytest.fixture

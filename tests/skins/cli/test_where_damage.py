@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from conftest import Command
 from memories import Memories
+from skins.cli.conftest import Command
 
 DAMAGE = """
 import sys, apsw
