@@ -167,6 +167,11 @@ def forgotten_turns(result: "Forgotten", memories: int | None = None, *, dry_run
     return shape | ({} if memories is None else {"memories": memories}) | ({"dry_run": True} if dry_run else {})
 
 
+def without_place(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON of a status for who is not to know where the store is."""
+    return {name: value for name, value in status.items() if name != "store"}
+
+
 def affected(result: "Affected", undo: str | None, shown: int) -> dict[str, Any]:
     """Return what was done to many, or would be: how many, the first ones, and the command that undoes it."""
     names = ("id", "action", "content")

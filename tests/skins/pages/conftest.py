@@ -6,22 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import uvicorn
 
+from live_site import Site
 from memories import Memories, load_config
 from memories.skins import tokens
 from memories.skins.server import app, pages
-
-
-class Site(NamedTuple):
-    """A running server: its address, the token that opens it, and its memory."""
-
-    url: str
-    token: str
-    memories: Memories
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from memories import Draft, TurnDraft
-from skins.pages.conftest import Site
+from live_site import Site
+from memories import Draft, Memories, TurnDraft
 
 Open = Callable[..., Any]
 HOSTILE = (
@@ -182,6 +182,107 @@ def test_the_review_queue_by_keyboard_and_in_batches(site: Site, opened: Open) -
     page.get_by_text("Nothing waits").wait_for()
     assert len(site.memories.list().memories) == 2
     assert site.memories.status().pending_count == 0
+
+
+def test_what_is_chosen_in_the_queue_stays_chosen_when_more_comes(site: Site, opened: Open) -> None:
+    site.memories.create("The kettle is by the door", pending=True)
+    page = opened("/review")
+    page.keyboard.press("j")
+    site.memories.create("The violin is in the attic", pending=True)
+    page.locator("article").nth(1).wait_for()
+    assert page.locator("article[aria-selected=true] .text").inner_text() == "The kettle is by the door"
+    assert page.evaluate("document.activeElement.dataset.item") is not None
+    page.keyboard.press("a")
+    page.locator("article").nth(1).wait_for(state="detached")
+    assert [each.content for each in site.memories.list().memories] == ["The kettle is by the door"]
+
+
+def test_what_is_being_written_and_read_stays_when_more_comes(site: Site, opened: Open) -> None:
+    site.memories.create("The kettle is by the door", pending=True)
+    page = opened("/review")
+    page.click("button:text-is('Edit')")
+    page.fill("article textarea", "The kettle is on the stove")
+    page.focus("article button:text-is('Accept this text')")
+    site.memories.create("The violin is in the attic", pending=True)
+    page.locator("article").nth(1).wait_for()
+    page.click("button:text-is('Accept this text') >> visible=true")
+    page.locator("article").nth(1).wait_for(state="detached")
+    assert [each.content for each in site.memories.list().memories] == ["The kettle is on the stove"]
+    page.goto(f"{site.url}/?q=kettle")
+    page.click("summary:text-is('Why this hit')")
+    site.memories.create("Another kettle is in the attic", force=True)
+    page.locator("article").nth(1).wait_for()
+    assert page.locator("details.why[open]").count() == 1
+
+
+def test_a_rejected_memory_comes_back_to_the_queue(site: Site, opened: Open) -> None:
+    site.memories.create("The kettle is by the door", pending=True)
+    page = opened("/review")
+    page.click("button:text-is('Reject')")
+    page.get_by_text("Nothing waits").wait_for()
+    page.click("#told button")
+    page.locator("article", has_text="kettle").wait_for()
+    assert site.memories.status().pending_count == 1
+
+
+def test_a_day_stays_chosen_while_one_searches(site: Site, opened: Open) -> None:
+    now = datetime.now(UTC)
+    for days in range(3):
+        site.memories.create(f"Note of {days} days ago", created_at=now - timedelta(days=days))
+    page = opened()
+    page.focus("input[type=range]")
+    page.keyboard.press("Home")
+    page.locator(".notice", has_text="As it was on").wait_for()
+    page.locator("#q").press_sequentially("note")
+    page.locator("mark").first.wait_for()
+    assert "as_of=" in page.url
+    assert page.locator("article").count() == 1
+    page.get_by_text("Back to now").click()
+    page.locator("article").nth(2).wait_for()
+    assert page.input_value("#q") == "note"
+
+
+def test_a_search_that_is_refused_and_a_server_that_is_gone_are_told(site: Site, opened: Open) -> None:
+    page = opened()
+    page.goto(f"{site.url}/?where=type+%3D+fact")
+    page.evaluate("document.querySelector('input[name=where]').value = '(('")
+    page.locator("#q").press_sequentially("x")
+    page.locator("#told", has_text="where").wait_for()
+    page.route("**/*", lambda route: route.abort())
+    page.locator("#q").press_sequentially("y")
+    page.locator("#told", has_text="did not answer").wait_for()
+
+
+def test_signing_out_ends_what_the_browser_sees(site: Site, opened: Open) -> None:
+    page = opened()
+    other = page.context.new_page()
+    other.goto(site.url + "/tags")
+    page.click("text=Sign out")
+    page.wait_for_url(f"{site.url}/login")
+    assert page.context.cookies() == []
+    other.goto(site.url + "/tags")
+    assert "/login" in other.url
+
+
+def test_a_tag_is_renamed_by_keyboard(site: Site, opened: Open) -> None:
+    made = site.memories.create("A fact", tags={"tpye": "fact"}).memory
+    assert made
+    page = opened("/tags")
+    page.fill("td input[name=to]", "type")
+    page.keyboard.press("Enter")
+    page.locator("th a", has_text="type").wait_for()
+    assert site.memories.get(made.id).tags == {"type": "fact"}
+
+
+def test_other_namespaces_are_a_link_away(site: Site, opened: Open) -> None:
+    with Memories(config=site.memories.config, namespace="ann", embedder="none") as ann:
+        ann.create("Ann likes tea")
+    page = opened("/namespaces")
+    page.click("th a:text-is('ann')")
+    page.locator("article", has_text="Ann likes tea").wait_for()
+    page.locator("article a[data-key=open]").click()
+    page.click("button:text-is('Delete')")
+    page.locator(".notice", has_text="deleted").wait_for()
 
 
 def test_the_whole_page_as_it_was_on_a_day(site: Site, opened: Open) -> None:

@@ -1,15 +1,16 @@
 """What the pages answer, without a browser."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import httpx
 import pytest
 
-from memories import TurnDraft
+from live_site import Site
+from memories import Memories, TurnDraft
 from memories.skins.pages.asked import Asked
 from memories.skins.pages.browse import marked
 from memories.skins.pages.plots import plot
-from skins.pages.conftest import Site
 
 
 @pytest.fixture
@@ -23,6 +24,8 @@ def test_every_view_as_json_is_what_the_api_answers(site: Site, asking: httpx.Cl
     made = site.memories.create("Deploys happen on Fridays", tags={"type": "fact"}, source="talk#0").memory
     assert made
     site.memories.create("The office is in Bergen", pending=True)
+    with Memories(config=site.memories.config, namespace="ann", embedder="none") as ann:
+        ann.create("Of another namespace")
     site.memories.add_turns("talk/1", [TurnDraft("When do we deploy?", speaker="Ann")])
     same = {
         "/?q=deploys&limit=30&kind=memory": "/api/memories?q=deploys&limit=30&in=memories",
@@ -34,6 +37,7 @@ def test_every_view_as_json_is_what_the_api_answers(site: Site, asking: httpx.Cl
         "/tags?key=type": "/api/tags/type",
         "/tags?": "/api/tags",
         "/status?": "/api/status",
+        "/namespaces?": "/api/namespaces",
     }
     for page, api in same.items():
         shown, said = asking.get(f"{page}&format=json"), asking.get(api)
@@ -80,6 +84,8 @@ def test_the_first_view_is_small(site: Site, asking: httpx.Client) -> None:
         ("/?limit=many", 400, "whole number"),
         ("/?as_of=someday", 400, "someday"),
         ("/?namespace=No%20Name", 400, "namespace"),
+        ("/?" + "a=1&" * 150, 400, "keep it short"),
+        ("/?q=%ff", 400, "UTF-8"),
     ],
 )
 def test_a_bad_address_gets_one_sentence(asking: httpx.Client, path: str, status: int, sentence: str) -> None:
@@ -97,7 +103,38 @@ def test_a_token_sees_its_namespace_only(site: Site) -> None:
     site.memories.create("Only for the owner")
     with httpx.Client(base_url=site.url, headers={"Authorization": f"Bearer {secret}"}) as client:
         assert "Only for the owner" not in client.get("/").text
-        assert client.get("/?namespace=shared").status_code == 403
+        refused = client.get("/?namespace=shared")
+        assert (refused.status_code, "<h1>Forbidden</h1>" in refused.text) == (403, True)
+        assert "store" not in client.get("/status?format=json").json()
+        assert [row["name"] for row in client.get("/namespaces?format=json").json()["namespaces"]] == []
+
+
+def test_what_fails_is_an_error_page_that_tells_nothing_more(
+    asking: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("the secret is 1234")
+
+    monkeypatch.setattr(Memories, "list", broken)
+    answer = asking.get("/")
+    assert (answer.status_code, "1234" in answer.text, "<h1>Internal error</h1>" in answer.text) == (500, False, True)
+
+
+def test_a_conversation_is_shown_as_it_was_on_a_day(site: Site, asking: httpx.Client) -> None:
+    days = [datetime(2026, 5, day, 12, tzinfo=UTC) for day in (1, 2, 20)]
+    site.memories.add_turns("talk", [TurnDraft(f"said on {day:%d}", created_at=day) for day in days])
+    site.memories.add_turns("later", [TurnDraft("much later", created_at=days[2])])
+    then, now = (asking.get(path).text for path in ("/?as_of=2026-05-03", "/"))
+    assert ("2 turns" in then, "3 turns" in then, "2026-05-02" in then, "later" in then) == (True, False, True, False)
+    assert ("3 turns" in now, "later" in now) == (True, True)
+
+
+def test_what_does_not_fit_on_the_timeline_is_a_link(site: Site, asking: httpx.Client) -> None:
+    for number in range(40):
+        site.memories.add_turns(f"talk {number}", [TurnDraft("hello")])
+    shown = asking.get("/").text
+    assert shown.count('aria-label="conversation') == 30
+    assert ">More conversations of these days</a>" in shown
 
 
 def test_words_are_marked_where_they_stand() -> None:

@@ -1,6 +1,6 @@
 """What a request asks a view for, and what the view answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -15,10 +15,14 @@ class Asked(NamedTuple):
     Attributes:
         params: The pairs behind the `?`, in their order; a name may come several times.
         path: The parts of the path that have names.
+        reads: Whether the reader may read a namespace.
+        manages: Whether the reader may manage the whole store, and so see where it is.
     """
 
     params: Sequence[tuple[str, str]]
     path: Mapping[str, str] = {}
+    reads: Callable[[str], bool] = lambda _: True
+    manages: bool = False
 
     def text(self, name: str) -> str:
         """Return the first value of a name, or nothing."""

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -127,31 +128,41 @@ def _timeline(memories: "Memories", asked: Asked) -> View:
     data = shapes.page(page)
     since = page.memories[-1].created_at if page.next_cursor else None
     items = [("memory", shape, each.created_at) for shape, each in zip(data["results"], page.memories, strict=True)]
+    rest = None
     if not (asked.tags() or asked.text("where") or asked.text("trust") or asked.text("kind") == "memory"):
-        items += [("conversation", shapes.conversation(each), each.last_at)
-                  for each in _conversations(memories, asked, since)]  # fmt: skip
+        said, rest = _conversations(memories, asked, since, limit)
+        items += [("conversation", shapes.conversation(each), each.last_at) for each in said]
     items.sort(key=lambda item: item[2], reverse=True)
     more = {
         "days": _by_day(items),
+        "rest": rest,
         "next": asked.link(cursor=page.next_cursor, before=to_iso(since)) if page.next_cursor and since else None,
         **_shown_day(memories, asked),
     }
     return View("home.html", data, more)
 
 
-def _conversations(memories: "Memories", asked: Asked, since: datetime | None) -> "list[Conversation]":
-    """Return the conversations of the same time as the memories that are shown."""
-    ends = asked.text("before") or asked.text("as_of") or asked.text("until") or None
-    found = memories.list_conversations(limit=200, since=since or asked.text("since") or None, until=ends)
-    last = None if ends is None else _end(ends)
-    return [each for each in found.conversations
+def _conversations(
+    memories: "Memories", asked: Asked, since: datetime | None, limit: int
+) -> "tuple[list[Conversation], str | None]":
+    """Return the conversations of the time of the memories that are shown, and where the rest of many is listed."""
+    shown = asked.text("as_of")
+    begins = to_iso(since) if since else asked.text("since")
+    ends = asked.text("before") or shown or asked.text("until")
+    span = {name: text for name, text in (("since", begins), ("until", ends)) if text}
+    found = memories.list_conversations(limit=limit, **span)  # type: ignore[arg-type] # which of them are given
+    last = to_moment(ends or None, datetime.now(UTC), end_of_day=True)
+    then = [_as_of(memories, each, shown) if shown else each for each in found.conversations]
+    kept = [each for each in then
             if (since is None or each.last_at >= since) and (last is None or each.last_at < last)]  # fmt: skip
+    return kept, asked.address("/conversations", **span) if found.next_cursor else None
 
 
-def _end(text: str) -> datetime:
-    end = to_moment(text, datetime.now(UTC), end_of_day=True)
-    assert end is not None
-    return end
+def _as_of(memories: "Memories", each: "Conversation", shown: str) -> "Conversation":
+    """Return a conversation as long as it was at a time."""
+    for last in memories.tail_turns(each.id, limit=1, until=shown):
+        return replace(each, last_at=last.created_at, turn_count=last.index + 1)
+    return each
 
 
 def _by_day(

@@ -18,9 +18,9 @@ def review(memories: "Memories", asked: Asked) -> View:
     return View("review.html", shapes.page(page), {"next": page.next_cursor and asked.link(cursor=page.next_cursor)})
 
 
-def namespaces(memories: "Memories", _: Asked) -> View:
+def namespaces(memories: "Memories", asked: Asked) -> View:
     """List the namespaces that the reader may see, and what comes in and goes out."""
-    rows = [each._asdict() for each in memories.namespaces() if each.read]
+    rows = [each._asdict() for each in memories.namespaces() if asked.reads(each.name)]
     return View("namespaces.html", {"namespaces": rows, "count": len(rows)})
 
 
@@ -50,7 +50,8 @@ def health(memories: "Memories", asked: Asked) -> View:
         "counts": [("By agent", done.agents), ("By project", done.projects)],
         "used": [("Most read", done.most_used), ("Oldest never read", done.never_used)],
     }
-    return View("health.html", shapes.status(found), more)
+    shape = shapes.status(found)
+    return View("health.html", shape if asked.manages else shapes.without_place(shape), more)
 
 
 def size(count: int | None) -> str:

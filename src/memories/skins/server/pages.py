@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote
 
 import anyio
@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
 from starlette.routing import Route as StarletteRoute
 
-from memories.errors import MemoriesError
+from memories.errors import InvalidInput, MemoriesError
 from memories.models import SHARED
 from memories.service import Memories
 from memories.skins.pages import browse, manage, one
@@ -26,6 +26,7 @@ from memories.skins.server.server import Server
 from memories.validate import namespace as checked_namespace
 
 CHANGES = "/api/changes"
+_MAX_FIELDS = 100
 _STATIC = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
 
 
@@ -65,24 +66,27 @@ def _answer(page: Page) -> Callable[[Request], object]:
         try:
             async with server.limit(page.kind) as limiter:
                 return await anyio.to_thread.run_sync(_shown, server, page, request, limiter=limiter)
-        except Refused as exc:
-            if exc.status == 401 and request.query_params.get("format") != "json":
+        except Exception as exc:  # noqa: BLE001 - every error becomes an answer, what is unexpected a logged one
+            answer = failed(exc)
+            if request.query_params.get("format") == "json":
+                return answer
+            if answer.status_code == 401:
                 asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
                 return RedirectResponse(f"/login?next={quote(asked, safe='')}", 303, HEADERS)
-            return failed(exc)
+            view = View("error.html", json.loads(bytes(answer.body)), status=answer.status_code)
+            return _html(view, Asked(()), path=page.path)
 
     return answer
 
 
 def _shown(server: Server, page: Page, request: Request) -> Response:
     """Return a page for who asks, as HTML or JSON."""
-    pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
-    asked = Asked(pairs, {})
-    as_json = asked.text("format") == "json"
     who = server.access.principal(request.scope)
     request.scope.get(LOG, {})["token"] = who.id
+    asked = Asked(_pairs(request), {}, lambda name: who.level(name) > 0, who.everywhere >= 3)
+    as_json = asked.text("format") == "json"
     try:
-        asked = Asked(pairs, path_values(request))
+        asked = asked._replace(path=path_values(request))
         named = checked_namespace(asked.text("namespace") or who.home(server.config.namespace))
         who.require("read", named)
         memories = server.handles.of(who, named, shared=who.level(SHARED) > 0)
@@ -98,15 +102,25 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
         about = {"namespace": who.home(server.config.namespace), "pending_count": 0, "path": page.path}
     if as_json:
         return Response(encoded(view.data), view.status, HEADERS, media_type="application/json")
-    return Response(
-        html(view, asked, changes=asked.address(CHANGES), **about), view.status, HEADERS, media_type="text/html"
-    )
+    return _html(view, asked, changes=asked.address(CHANGES), **about)
+
+
+def _pairs(request: Request) -> list[tuple[str, str]]:
+    text = request.scope["query_string"].decode("latin-1")
+    try:
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
+    except ValueError:
+        raise InvalidInput("the address can't be read; percent-encode it as UTF-8, and keep it short") from None
+
+
+def _html(view: View, asked: Asked, **about: Any) -> Response:
+    """Return a page; what is not told of it is empty, as for who is not signed in."""
+    text = html(view, asked, **{"changes": "", "namespace": "", "pending_count": 0, **about})
+    return Response(text, view.status, HEADERS, media_type="text/html")
 
 
 async def _login(_: Request) -> Response:
-    view = View("login.html", {})
-    text = html(view, Asked(()), changes="", namespace="", pending_count=0, path="/login")
-    return Response(text, 200, HEADERS, media_type="text/html")
+    return _html(View("login.html", {}), Asked(()), path="/login")
 
 
 def _static(name: str) -> Callable[[Request], object]:

@@ -47,7 +47,7 @@ def namespaces(call: Call) -> Any:
 def status(call: Call) -> Any:
     """Tell how the memory is; a path of the server is for who manages the whole store."""
     shape = shapes.status(call.memories.status())
-    return shape if call.who.everywhere >= 3 else {name: shape[name] for name in shape if name != "store"}
+    return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
 
 
 def stats(call: Call) -> Any:

@@ -53,25 +53,47 @@ async function call(method, url, body, headers = {}) {
 }
 
 // --- parts of the page are fetched again as HTML and put in place of what is there ----------------------------------
+// Nothing that somebody is doing is lost by it: the focus, boxes that are ticked, details that are open, a text that
+// is being written.
 let asked = 0;
-async function refresh(url = location.href, parts = "[data-live]") {
+async function refresh(url = location.href) {
   const number = ++asked;
   const answer = await fetch(url, { credentials: "same-origin", headers: { Accept: "text/html" } }).catch(() => null);
-  if (!answer || !answer.ok || number !== asked) return; // a later question has been asked meanwhile
+  if (number !== asked) return; // a later question has been asked meanwhile
+  if (!answer) return tell("The server did not answer. What you see may be old.");
+  if (answer.redirected) return location.assign(answer.url); // the sign-in has ended
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   if (number !== asked) return;
-  for (const part of all(parts)) {
+  if (!answer.ok) return tell(at("main p", page)?.textContent ?? `The server answered ${answer.status}.`);
+  document.title = page.title;
+  for (const part of all("[data-live]")) {
     const other = page.getElementById(part.id);
-    if (other && !part.contains(document.activeElement?.closest("textarea, input, dialog"))) {
-      const chosen = all("input[type=checkbox]:checked", part).map((box) => box.value);
-      part.replaceChildren(...other.childNodes);
-      for (const box of all("input[type=checkbox]", part)) box.checked = chosen.includes(box.value);
-    }
+    if (other && !part.contains(document.activeElement.closest("textarea, input:not([type=checkbox])"))) replace(part, other);
   }
   const form = at("#edit[hidden]"); // one that nobody writes in shows what is there now, and its version
   const fresh = page.getElementById("edit");
   if (form && fresh) form.replaceChildren(...fresh.childNodes);
   enliven();
+}
+
+const card = (id, within) => all("[data-item]", within).find((each) => each.dataset.item === id);
+const written = (within) => all("textarea", within).some((field) => field.value !== field.defaultValue);
+function replace(part, other) {
+  const chosen = all("input[type=checkbox]:checked", part).map((box) => box.value);
+  const opened = all("[data-item]:has(details[open])", part).map((each) => each.dataset.item);
+  const begun = all("[data-item]", part).filter(written);
+  const focus = document.activeElement;
+  const [item, key] = part.contains(focus) ? [focus.closest("[data-item]")?.dataset.item, focus.dataset.key] : [];
+  part.replaceChildren(...other.childNodes);
+  for (const box of all("input[type=checkbox]", part)) box.checked = chosen.includes(box.value);
+  for (const id of opened) for (const each of all("details", card(id, part) ?? document.createElement("p"))) each.open = true;
+  for (const each of begun) {
+    const fresh = card(each.dataset.item, part);
+    if (fresh) fresh.replaceWith(each);
+    else part.prepend(each);
+  }
+  const found = item && card(item, part);
+  if (found) ((key && at(`[data-key="${key}"]`, found)) || found).focus({ preventScroll: true });
 }
 
 // --- actions: data-do="METHOD URL", with data-body, data-done, data-undo, data-etag, data-then, data-ask --------------
@@ -103,6 +125,8 @@ async function act(element, body) {
       location.assign(then);
       return true;
     }
+    if (element.matches("form") && !etag) element.reset(); // what was written in it has been sent
+    if (element.contains(document.activeElement)) document.activeElement.blur();
     await refresh();
     const back = undo && (async () => {
       const [undoMethod, undoUrl] = undo.split(" ");
@@ -152,7 +176,7 @@ function fields(form) {
   if (form.dataset.removed) { // tags that were there and are no longer
     body.remove_tags = JSON.parse(form.dataset.removed).filter((key) => !(key in body.tags));
   }
-  return form.dataset.rename ? { rename_tags: { [form.dataset.rename]: `${form.dataset.key}=${body.to}` } } : body;
+  return form.dataset.rename ? { rename_tags: { [form.dataset.rename]: form.dataset.prefix + body.to } } : body;
 }
 
 document.addEventListener("submit", async (event) => {
@@ -162,7 +186,12 @@ document.addEventListener("submit", async (event) => {
   const file = at("input[type=file]", form);
   if (file && !file.files.length) return tell("Choose a file first.");
   const saved = await act(form, file ? file.files[0] : fields(form));
-  if (saved && form.dataset.close) document.getElementById(form.dataset.close).hidden = true;
+  if (saved && form.dataset.close) {
+    document.getElementById(form.dataset.close).hidden = true;
+    const opener = at(`[data-open="${form.dataset.close}"]`);
+    opener?.setAttribute("aria-expanded", "false");
+    opener?.focus();
+  }
 });
 
 // --- search as you type ---------------------------------------------------------------------------------------------
@@ -194,48 +223,57 @@ function enliven() {
       const url = new URL(location.href);
       if (Number(slider.value) === days.length) url.searchParams.delete("as_of");
       else url.searchParams.set("as_of", days[slider.value]);
-      url.searchParams.delete("cursor");
+      for (const name of ["cursor", "before"]) url.searchParams.delete(name);
       history.pushState(null, "", url);
-      refresh(url.href, "[data-live], [data-day]");
+      refresh();
     };
   }
   choose(0);
 }
-addEventListener("popstate", () => refresh(location.href, "[data-live], [data-day]"));
+addEventListener("popstate", () => refresh());
 
 // --- live: one stream for all tabs, held by the tab that got the lock -------------------------------------------------
 const feed = document.body.dataset.changes;
 if (feed && "BroadcastChannel" in window) {
   const channel = new BroadcastChannel(`memories ${feed}`);
-  let soon = 0;
-  const changed = () => {
-    clearTimeout(soon);
-    soon = setTimeout(() => {
+  let soon = 0, last = 0;
+  const changed = () => { // at most once a second, however many changes there are
+    soon ||= setTimeout(() => {
+      soon = 0;
+      last = Date.now();
       if (!new URL(location.href).searchParams.has("as_of") && !document.hidden) refresh();
-    }, 250);
+    }, Math.max(250, last + 1000 - Date.now()));
   };
   channel.onmessage = changed;
-  const listen = () => new Promise(() => {
+  const pass = () => { channel.postMessage(1); changed(); };
+  const open = () => {
     const source = new EventSource(feed);
-    const pass = () => { channel.postMessage(1); changed(); };
-    source.addEventListener("change", pass);
-    source.onmessage = pass;
-  });
+    for (const name of ["change", "reset"]) source.addEventListener(name, pass);
+    source.onerror = () => { // a browser tries again by itself unless it was refused
+      if (source.readyState === EventSource.CLOSED) setTimeout(() => { open(); pass(); }, 30000);
+    };
+  };
+  const listen = () => new Promise(open);
   if (navigator.locks) navigator.locks.request(`memories ${feed}`, listen);
   else listen();
   document.addEventListener("visibilitychange", () => { if (!document.hidden) changed(); });
 }
 
 // --- keyboard: / search, j and k move, a accept, r reject, e edit, x choose, ? help -----------------------------------
-let place = -1;
-const items = () => all("[data-item]");
+// What is chosen is a memory, not a place: others may come and go above it while one reads.
+let selected = null;
+let order = [];
 function choose(step) {
-  const cards = items();
-  if (!cards.length) return;
-  if (step) place = Math.min(Math.max(place + step, 0), cards.length - 1);
-  else if (place >= cards.length) place = cards.length - 1;
-  cards.forEach((card, index) => card.setAttribute("aria-selected", String(index === place)));
-  if (step) {
+  const cards = all("[data-item]");
+  const ids = cards.map((each) => each.dataset.item);
+  if (selected !== null && !ids.includes(selected)) { // it is gone: the one that came next, or the last one
+    selected = order.slice(order.indexOf(selected)).find((id) => ids.includes(id)) ?? ids.at(-1) ?? null;
+  }
+  order = ids;
+  const place = Math.min(Math.max(ids.indexOf(selected) + step, 0), ids.length - 1);
+  if (step && ids.length) selected = ids[place];
+  cards.forEach((each, index) => each.setAttribute("aria-selected", String(ids[index] === selected)));
+  if (step && ids.length) {
     cards[place].focus({ preventScroll: true });
     cards[place].scrollIntoView({ block: "nearest" });
   }
@@ -243,16 +281,16 @@ function choose(step) {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && search?.contains(event.target)) event.target.blur();
   if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
-  const card = items()[place];
-  const press = (name) => card && at(`[data-key="${name}"]`, card)?.click();
+  const chosen = selected === null ? null : card(selected, document);
+  const press = (name) => chosen && at(`[data-key="${name}"]`, chosen)?.click();
   const keys = {
     "/": () => at("#q") ? at("#q").focus() : location.assign(at(".brand").href),
     j: () => choose(1),
     k: () => choose(-1),
-    Enter: () => event.target === card && at("a[data-key=open]", card)?.click(),
+    Enter: () => event.target === chosen && at("a[data-key=open]", chosen)?.click(),
     a: () => press("accept"),
     r: () => press("reject"),
-    e: () => (card ? press("edit") : at("[data-key=edit]")?.click()),
+    e: () => (chosen ? press("edit") : at("[data-key=edit]")?.click()),
     x: () => press("choose"),
     "?": () => document.getElementById("keys")?.showModal(),
   };
@@ -290,7 +328,7 @@ scheme?.addEventListener("click", () => {
   paint();
 });
 paint();
-if (scheme) scheme.hidden = false;
+for (const button of all("#scheme, #sign-out")) button.hidden = false;
 
 // --- signing in: the token comes behind the # of the address, which no server sees ------------------------------------
 const login = at("form#login");
@@ -303,7 +341,7 @@ login?.addEventListener("submit", async (event) => {
   } catch (error) { tell(error.message); }
 });
 if (login && location.hash.length > 1) {
-  at("input", login).value = decodeURIComponent(location.hash.slice(1));
+  at("input", login).value = location.hash.slice(1);
   history.replaceState(null, "", location.pathname + location.search);
   login.requestSubmit();
 }
