@@ -32,7 +32,7 @@ ORDER = {
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
         connection query < vectors words < adding spaces turns backup salvage < check < store""",
     "memories.stores.postgres": """schema errors driver address < transaction < connection query < vectors words counts
-        rewrite < spaces turns < erasure check < store""",
+        rewrite < spaces turns < erasure check listen < store""",
     "memories.stores.documents": """driver client < schema < pending < changes < query < spaces check chains <
         search < store""",
     "memories.stores.chroma": "driver < store",
@@ -51,7 +51,7 @@ ORDER = {
     "memories.skins.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
     "memories.skins.mcp": "answers < tools < server < stdio",
     "memories.skins.server": """problems params schemas place watch metrics < client writers start < guard access once
-        protocol caller < handles oauth warm < server < routes records mcp_http < verbs pages openapi changes <
+        protocol caller feed < handles oauth warm < server < routes records mcp_http < verbs pages openapi changes <
         many talks whole < app manage < http < serve""",
     "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay
         trust < times settings < config < events ids http_client < stores < embedders versions turns < lookup <

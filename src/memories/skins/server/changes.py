@@ -10,14 +10,13 @@ from starlette.responses import Response, StreamingResponse
 from memories.errors import InvalidInput
 from memories.models import LogEntry
 from memories.skins import transfers
+from memories.skins.server.feed import PING_SECONDS
 from memories.skins.server.problems import Refused
 from memories.skins.server.routes import Call, Route
 from memories.skins.server.server import Server
 from memories.stores.chain import CHAIN, chain_of
 from memories.validate import namespace as checked_namespace
 
-POLL_SECONDS = 0.5
-PING_SECONDS = 15.0
 MAX_MISSED = 1_000  # changes that are sent after a reconnection; of more the client is told to read anew
 
 Seen = dict[str, int]  # the last entry that was sent, for each namespace
@@ -37,23 +36,24 @@ async def changes(call: Call) -> Response:
 
 
 async def _events(call: Call, seen: Seen, first: list[str]) -> AsyncIterator[str]:
-    server = call.server
-    silent = 0.0
+    server, feed = call.server, call.server.feed
+    feed.listen()
+    sent_at = anyio.current_time()
     async with server.limit("stream"):
         for event in first:
             yield event
         while not server.closing.is_set():
+            news = feed.news  # before it is looked: what comes meanwhile is looked for again
             events = await _to_thread(server, _news, call, seen)
-            if not events and silent >= PING_SECONDS:
+            if not events and anyio.current_time() - sent_at >= PING_SECONDS:
                 events = [": ping\n\n"]
             if events and not await _to_thread(server, _still_may, call):
                 return
             for event in events:
-                silent = 0.0
+                sent_at = anyio.current_time()
                 yield event
-            with anyio.move_on_after(POLL_SECONDS):
-                await server.closing.wait()
-            silent += POLL_SECONDS
+            with anyio.move_on_after(feed.seconds):
+                await news.wait()
 
 
 async def _to_thread(server: Server, run: Any, *arguments: Any) -> Any:

@@ -8,6 +8,7 @@ import anyio
 
 from memories.settings import Config
 from memories.skins.server.access import Access
+from memories.skins.server.feed import Feed
 from memories.skins.server.handles import Create, Handles
 from memories.skins.server.once import Once
 from memories.skins.server.problems import Refused
@@ -24,6 +25,7 @@ class Server:
         create: Stores drafts; see `handles.Create`.
         closing: It is set when streams have to end.
         once: The idempotency keys that were used.
+        feed: What streams wait for.
     """
 
     closing: anyio.Event
@@ -31,6 +33,7 @@ class Server:
     def __init__(self, config: Config, access: Access, handles: Handles, create: Create) -> None:
         self.config, self.access, self.handles, self.create = config, access, handles, create
         self.once = Once(config.home)
+        self.feed = Feed(handles.store)
         self._open: dict[str, int] = dict.fromkeys(_MAX_WAITING, 0)
         self.limits: Mapping[str, anyio.CapacityLimiter] = {}
 
@@ -38,6 +41,7 @@ class Server:
         """Make what needs the event loop."""
         self.limits = {kind: anyio.CapacityLimiter(most) for kind, most in {**_AT_ONCE, "sign": 16, "poll": 4}.items()}
         self.closing = anyio.Event()
+        self.feed.begin()
 
     @asynccontextmanager
     async def limit(self, kind: str) -> AsyncIterator[anyio.CapacityLimiter]:
@@ -65,9 +69,11 @@ class Server:
     def end_streams(self) -> None:
         """Have streams end, which would keep the server from stopping; call it on the event loop."""
         self.closing.set()
+        self.feed.wake()
 
     def close(self) -> None:
         """Write down what is kept in memory, and close the store."""
+        self.feed.close()
         self.access.flush()
         self.once.close()
         self.handles.close()

@@ -52,6 +52,12 @@ SELECT oid::regclass::text FROM pg_class
 WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' AND pg_has_role(relowner, 'USAGE')
 AND pg_relation_size(oid) / current_setting('block_size')::int > 2 * greatest(relpages, 64)
 """
+LISTENED_SECONDS = 60  # for which who listens says so
+# Commits that tell something wait for each other in the whole server, so nobody is told where nobody listens.
+_TELL = """
+SELECT pg_notify('{channel}', '') FROM meta
+WHERE name = 'listened' AND value::bigint > extract(epoch FROM clock_timestamp());
+"""
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0  # seconds between tries to get a connection from a server that has none left
 _log = logging.getLogger(__name__)
 
@@ -221,19 +227,29 @@ class Server:
                 if to_write and self._unsafe:
                     raise StoreError(f"{self.shown}: {self._unsafe}")
                 known = first.endswith(READ_META)
-                yield Transaction(connection, self._lock_key, last_rows(answer) if known else None)
+                transaction = Transaction(connection, self._lock_key, last_rows(answer) if known else None)
+                yield transaction
             except BaseException:
                 with contextlib.suppress(psycopg.Error):  # a connection that is lost is closed when it is given back
                     connection.execute("ROLLBACK")
                 raise
             if to_write:
-                self._commit(connection)
+                self._commit(connection, told=transaction.logs)
             else:
                 connection.execute("ROLLBACK")
 
-    def _commit(self, connection: "Connection") -> None:
-        import psycopg
+    @property
+    def channel(self) -> str:
+        """Where processes are told that the log was written."""
+        return f"memories_{self._lock_key() & (1 << 64) - 1:016x}"
 
+    def _commit(self, connection: "Connection", *, told: bool) -> None:
+        import psycopg
+        from psycopg.pq import TransactionStatus
+
+        # In one step with the commit, and not where it fails anyway.
+        tells = told and connection.info.transaction_status == TransactionStatus.INTRANS
+        tell = _TELL.format(channel=self.channel) if tells else ""
         warnings: list[str] = []
 
         def note(notice: psycopg.errors.Diagnostic) -> None:
@@ -242,7 +258,9 @@ class Server:
 
         connection.add_notice_handler(note)
         try:
-            answer = connection.execute("COMMIT")
+            answer = connection.execute(f"{tell}COMMIT")
+            while answer.nextset():
+                pass
         except (psycopg.OperationalError, StoreUnreachable) as exc:
             if not connection.closed:
                 raise
@@ -296,7 +314,7 @@ class Server:
             if started is not None:
                 return started
             try:
-                connection = self._connect()
+                connection = self.connect()
             except ServerFull:
                 if time.monotonic() > until:
                     raise
@@ -337,7 +355,8 @@ class Server:
             self._inherited += self._idle  # never closed here: the parent talks through the same sockets
             self._reset()
 
-    def _connect(self) -> "Connection":
+    def connect(self) -> "Connection":
+        """Return a new connection, outside of the pool."""
         import psycopg
 
         from memories.stores.postgres.driver import Connection

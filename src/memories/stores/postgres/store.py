@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from memories.stores.postgres.listen import Listener
     from memories.stores.records import Matches, TurnQuery
 
 _COUNT_ACCESS = """
@@ -389,6 +390,12 @@ class PostgresStore:
         """
         return rewrite.repartition(self._server, checked_partitions(partitions))
 
+    def listen(self, told: Callable[[], None]) -> "Listener":
+        """Have somebody told when any process has written the log; see `Listener`."""
+        from memories.stores.postgres.listen import Listener
+
+        return Listener(self._server, told)
+
     def close(self) -> None:
         """See `Store.close`."""
         if self._loaded and sys.exc_info()[0] is None:  # who is interrupted does not want to wait for an index
@@ -457,6 +464,7 @@ def _append(db: Transaction, records: Sequence[Record], vectors: Vectors | None)
         rows.append(row_of(record, seq, length, tokens))
     db.copy(f"record ({ROW})", ROW_TYPES, rows)
     db.added += len(records)
+    db.logs = db.logs or any(record.ref.collection is Collection.LOG for record in records)
     large = counts.change(db, new=counted)
     _count_accesses(db, [(record.ref.namespace, seq, record.accesses) for record, seq in numbered if record.accesses])
     if vectors is not None:

@@ -67,6 +67,7 @@ class Transaction:
         self._locked: frozenset[str] = frozenset()
         self._depth = 0
         self.added = 0  # records, in this transaction
+        self.logs = False  # whether the audit log is written
         self.afterwards: list[Callable[[], None]] = []  # done once it is committed
         self._meta = None if remembered is None else _meta(remembered)
 
