@@ -223,6 +223,14 @@ def test_a_rejected_memory_comes_back_to_the_queue(site: Site, opened: Open) -> 
     page.click("#told button")
     page.locator("article", has_text="kettle").wait_for()
     assert site.memories.status().pending_count == 1
+    site.memories.create("The violin is in the attic", pending=True)
+    page.locator("article").nth(1).wait_for()
+    page.check("#everything")
+    page.click("text=Reject chosen")
+    page.get_by_text("Nothing waits").wait_for()
+    page.click("#told button")
+    page.locator("article").nth(1).wait_for()
+    assert site.memories.status().pending_count == 2
 
 
 def test_a_day_stays_chosen_while_one_searches(site: Site, opened: Open) -> None:

@@ -114,7 +114,7 @@ function ask(dialogId) {
 }
 
 async function act(element, body) {
-  const { do: what, done, undo, undoBody, etag, then, ask: dialog } = element.dataset;
+  const { do: what, done, undo, undone, etag, then, ask: dialog } = element.dataset;
   if (dialog && !(await ask(dialog))) return false;
   const [method, url] = what.split(" ");
   element.disabled = true;
@@ -129,11 +129,10 @@ async function act(element, body) {
     if (element.contains(document.activeElement)) document.activeElement.blur();
     await refresh();
     const back = undo && (async () => {
-      const [undoMethod, undoUrl] = undo.split(" ");
       try {
-        await call(undoMethod, undoUrl, JSON.parse(undoBody || "{}"));
+        for (const each of undo.split("\n")) await call(...each.split(" "));
         await refresh();
-        tell("Undone.");
+        tell(undone || "Undone.");
       } catch (error) { tell(error.message); }
     });
     tell(said.hint || done || "Done.", back);
@@ -308,6 +307,8 @@ document.addEventListener("click", async (event) => {
   if (!ids.length) return tell("Choose some first: x, or the boxes.");
   button.dataset.body = JSON.stringify({ ids });
   button.dataset.do = button.dataset.batch;
+  const { each } = button.dataset;
+  if (each) button.dataset.undo = ids.map((id) => each.replace("{id}", encodeURIComponent(id))).join("\n");
   await act(button);
   delete button.dataset.do;
 });
