@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from contract import record
 
 from memories import Memories
 from memories.config import load_config
@@ -128,7 +129,7 @@ def test_who_does_not_hear_itself_says_so(
         return own()
 
     monkeypatch.setattr(store._server, "connect", connect)
-    Memories(store, embedder="none").create("Something")
+    store.append([record("m")])
     listener = store.listen(lambda: None)
     for _ in range(3):
         assert tries.acquire(timeout=WAIT)

@@ -12,7 +12,7 @@ from live_server import WAIT, Live, running
 from memories import Memories
 from memories.settings import Config
 from memories.skins import tokens
-from memories.skins.server import changes
+from memories.skins.server import changes, server
 
 
 @pytest.fixture
@@ -123,6 +123,30 @@ def test_a_busy_stream_ends_too_when_its_token_is_revoked(live: Live, config: Co
 @pytest.mark.parametrize("wrong", ["x", "shared:", "shared:-1", ":", "shared:1;bob:2"])
 def test_an_id_that_was_never_sent_is_refused(live: Live, wrong: str) -> None:
     assert live.ask("GET", "/api/changes", **{"Last-Event-ID": wrong})[0] == 400
+
+
+def test_one_stream_too_many_is_refused_and_another_one_may_come_when_one_has_ended(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(server._MAX_WAITING, "stream", 2)
+    with listening(live) as first:
+        next(first)
+        with contextlib.ExitStack() as lines:
+            opened = [
+                lines.enter_context(
+                    contextlib.closing(socket.create_connection(("127.0.0.1", live.port), timeout=WAIT))
+                )
+                for _ in range(6)
+            ]
+            for line in opened:
+                line.sendall(live.head("GET /api/changes HTTP/1.1"))
+            assert sorted(int(line.recv(12).split()[1]) for line in opened) == [200] + [503] * 5
+        for _ in range(600):  # the server notices by itself that one has left
+            with listening(live) as third:
+                if (told := next(third, None)) is not None:
+                    break
+        assert told is not None
+        assert told["event"] == "ready"
 
 
 def test_streams_do_not_keep_the_server_from_stopping(config: Config) -> None:

@@ -94,3 +94,11 @@ def test_before_it_is_loaded_a_client_is_told_to_come_again(config: Config, monk
     with running(config) as live:
         assert live.ask("POST", "/mcp", {}, Accept="application/json")[0] == 503
         assert live.ask("GET", "/api/status")[0] == 200
+
+
+def test_a_body_that_is_too_large_is_refused_although_its_length_is_not_told(live: Live) -> None:
+    wait_until_loaded(live)
+    more = ("Content-Type: application/json", "Accept: application/json, text/event-stream", "Connection: close")
+    head = live.head("POST /mcp HTTP/1.1", "Transfer-Encoding: chunked", *more)
+    piece = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    assert live.send(head + piece * 20 + b"0\r\n\r\n") == [413]

@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from memories.errors import InvalidInput
 from memories.models import LogEntry
@@ -25,35 +26,45 @@ Seen = dict[str, int]  # the last entry that was sent, for each namespace
 async def changes(call: Call) -> Response:
     """Stream what is changed in the namespaces of the request."""
     server = call.server
-    server.require_room("stream")
     after = call.request.headers.get("last-event-id")
     seen = await _to_thread(server, _last, call)
     first = [_event("ready", seen, {"namespaces": list(call.readable)})]
     if after is not None:
         seen = _parse(after, seen)
     headers = {"x-accel-buffering": "no"}
-    return StreamingResponse(_events(call, seen, first), media_type="text/event-stream", headers=headers)
+    return _Stream(server, _events(call, seen, first), media_type="text/event-stream", headers=headers)
+
+
+class _Stream(StreamingResponse):
+    """A stream that is counted before it begins, so that one too many is refused."""
+
+    def __init__(self, server: Server, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._server.limit("stream"):
+            await super().__call__(scope, receive, send)
 
 
 async def _events(call: Call, seen: Seen, first: list[str]) -> AsyncIterator[str]:
     server, feed = call.server, call.server.feed
     feed.listen()
     sent_at = anyio.current_time()
-    async with server.limit("stream"):
-        for event in first:
+    for event in first:
+        yield event
+    while not server.closing.is_set():
+        news = feed.news  # before it is looked: what comes meanwhile is looked for again
+        events = await _to_thread(server, _news, call, seen)
+        if not events and anyio.current_time() - sent_at >= PING_SECONDS:
+            events = [": ping\n\n"]
+        if events and not await _to_thread(server, _still_may, call):
+            return
+        for event in events:
+            sent_at = anyio.current_time()
             yield event
-        while not server.closing.is_set():
-            news = feed.news  # before it is looked: what comes meanwhile is looked for again
-            events = await _to_thread(server, _news, call, seen)
-            if not events and anyio.current_time() - sent_at >= PING_SECONDS:
-                events = [": ping\n\n"]
-            if events and not await _to_thread(server, _still_may, call):
-                return
-            for event in events:
-                sent_at = anyio.current_time()
-                yield event
-            with anyio.move_on_after(feed.seconds):
-                await news.wait()
+        with anyio.move_on_after(feed.seconds):
+            await news.wait()
 
 
 async def _to_thread(server: Server, run: Any, *arguments: Any) -> Any:

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memories.service import Memories
 from memories.skins.server.access import Principal
@@ -106,6 +106,8 @@ class McpOverHttp:
             app = self._apps.get(caller.who.level(caller.namespace) < 2)
             if app is None:
                 raise Refused(503, "MCP is being loaded; try again in a second", headers={"retry-after": "1"})
+            if scope["method"] == "POST":
+                receive = await _read(receive)
             self._server.require_room(kind := "stream" if scope["method"] == "GET" else "write")
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer
             await failed(exc)(scope, receive, send)
@@ -138,3 +140,15 @@ class McpOverHttp:
         who.require("read", namespace)
         memories = self._server.handles.of(who, namespace, shared=who.level("shared") > 0, channel="mcp")
         return _Caller(who, namespace, memories)
+
+
+async def _read(receive: Receive) -> Receive:
+    """Read a body, so that one that is refused is answered here; return what gives it once more."""
+    messages = [await receive()]
+    while messages[-1].get("more_body", False):
+        messages.append(await receive())
+
+    async def again() -> Message:
+        return messages.pop(0) if messages else await receive()
+
+    return again
