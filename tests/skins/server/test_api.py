@@ -276,6 +276,17 @@ def test_a_token_ends_and_is_revoked_without_a_restart(owner: TestClient, token:
     assert owner.get("/api/me", headers=bob).status_code == 401
 
 
+def test_tokens_that_cannot_be_read_are_told_without_where_they_are(
+    owner: TestClient, token: Token, config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    bob = token("bob:rw", name="bob")
+    (config.home / "tokens.json").write_text("{")
+    answer = owner.get("/api/me", headers=bob)
+    assert (answer.status_code, str(config.home) in answer.text) == (503, False)
+    assert str(config.home) in caplog.text
+    assert owner.get("/api/me").status_code == 200
+
+
 def test_when_a_token_was_last_used_is_written_down(config: Config, token: Token) -> None:
     bob = token("bob:r", name="bob")
     with TestClient(build(config, Options(port=8765)), base_url=BASE) as api:

@@ -5,6 +5,7 @@ import binascii
 import hashlib
 import hmac
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 from starlette.types import Scope
 
+from memories.errors import ConfigError
 from memories.models import SHARED
 from memories.skins import tokens
 from memories.skins.server.problems import Refused
@@ -25,6 +27,7 @@ _FLUSH_SECONDS = 60.0
 RATE, BURST = 200.0, 1_000.0  # requests of one token per second, and at once
 _MAX_BUCKETS = 10_000
 _BEARER = "bearer "
+_logger = logging.getLogger(__name__)
 
 
 class Principal(NamedTuple):
@@ -175,8 +178,12 @@ class Access:
     def _tokens(self) -> Sequence[tokens.Token]:
         stamp = tokens.stamp(self._home)
         if stamp != self._stamp:
-            with self._lock:
-                self._known, self._stamp = tokens.read(self._home), stamp
+            try:
+                with self._lock:
+                    self._known, self._stamp = tokens.read(self._home), stamp
+            except ConfigError as exc:  # who asks is not known, so the path in it is not for them
+                _logger.warning("%s", exc)
+                raise Refused(503, "the server can't read its tokens; its log tells why") from exc
         return self._known
 
     def _noted(self, token: tokens.Token, now: datetime) -> Principal:
