@@ -77,11 +77,11 @@ async function refresh(url = location.href) {
 }
 
 const card = (id, within) => all("[data-item]", within).find((each) => each.dataset.item === id);
-const written = (within) => all("textarea", within).some((field) => field.value !== field.defaultValue);
+const editing = (within) => all("textarea", within).some((field) => !field.closest("[hidden]"));
 function replace(part, other) {
   const chosen = all("input[type=checkbox]:checked", part).map((box) => box.value);
   const opened = all("[data-item]:has(details[open])", part).map((each) => each.dataset.item);
-  const begun = all("[data-item]", part).filter(written);
+  const begun = all("[data-item]", part).filter(editing);
   const focus = document.activeElement;
   const [item, key] = part.contains(focus) ? [focus.closest("[data-item]")?.dataset.item, focus.dataset.key] : [];
   part.replaceChildren(...other.childNodes);
@@ -126,6 +126,8 @@ async function act(element, body) {
       return true;
     }
     if (element.matches("form") && !etag) element.reset(); // what was written in it has been sent
+    const decided = element.closest("[data-item]");
+    for (const form of decided ? all("form", decided) : []) form.hidden = true;
     if (element.contains(document.activeElement)) document.activeElement.blur();
     await refresh();
     const back = undo && (async () => {
@@ -154,7 +156,7 @@ document.addEventListener("click", (event) => {
     const part = document.getElementById(opener.dataset.open);
     part.hidden = !part.hidden;
     opener.setAttribute("aria-expanded", String(!part.hidden));
-    if (!part.hidden) at("textarea, input", part)?.focus();
+    if (!part.hidden) at("textarea, input:not([type=hidden])", part)?.focus();
   }
 });
 
@@ -313,7 +315,8 @@ document.addEventListener("click", async (event) => {
   delete button.dataset.do;
 });
 document.addEventListener("change", (event) => {
-  if (event.target.id === "everything") for (const box of all("input[name=choose]")) box.checked = event.target.checked;
+  if (event.target.id !== "everything") return;
+  for (const box of all("input[name=choose]:not([data-suspicious])")) box.checked = event.target.checked; // those one by one
 });
 
 // --- light or dark ------------------------------------------------------------------------------------------------------
