@@ -94,6 +94,7 @@ class Writers:
         self._waiting: queue.Queue[_Waiting | None] = queue.Queue(MOST_WAITING)
         self._broken: SystemFault | None = None
         self._closed = False
+        self._entering = threading.Lock()
         self.commits = self.writes = 0
         self._thread = threading.Thread(target=self._work, name="writers", daemon=True)
         self._thread.start()
@@ -136,20 +137,23 @@ class Writers:
         return self._wait(run, size, store or self._store, None)
 
     def _wait(self, run: Callable[[], Result], size: int, store: Store, prepared: Prepared | None) -> Result:
-        if self._closed:
-            raise Full("the server is ending; nothing was written; try again")
         item = _Waiting(run, size, store, contextvars.copy_context(), Future(), prepared)
-        try:
-            self._waiting.put_nowait(item)
-        except queue.Full:
-            raise Full(f"{MOST_WAITING} writes wait for the store already; nothing was written; try again") from None
+        with self._entering:
+            if self._closed:
+                raise Full("the server is ending; nothing was written; try again")
+            try:
+                self._waiting.put_nowait(item)
+            except queue.Full:
+                why = f"{MOST_WAITING} writes wait for the store already; nothing was written; try again"
+                raise Full(why) from None
         result: Result = item.future.result()
         return result
 
     def close(self, seconds: float = 3.0) -> bool:
         """Make what waits, and nothing more; return whether it was all made in time."""
-        self._closed = True
-        self._waiting.put(None)
+        with self._entering:  # so that nothing comes behind the end
+            self._closed = True
+            self._waiting.put(None)
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -159,8 +163,6 @@ class Writers:
             items, ended = self._next()
             if items:
                 self._commit(items)
-        for item in self._taken(MOST_WAITING):  # what came while it ended
-            item.future.set_exception(Full("the server is ending; nothing was written; try again"))
 
     def _next(self) -> tuple[list[_Waiting], bool]:
         """Wait for a write; return it with those behind it, and whether the end of the queue was reached."""
@@ -178,13 +180,6 @@ class Writers:
             items.append(item)
             size += item.size
         return items, False
-
-    def _taken(self, most: int) -> list[_Waiting]:
-        items: list[_Waiting] = []
-        while len(items) < most and not self._waiting.empty():
-            item = self._waiting.get_nowait()
-            items += [] if item is None else [item]
-        return items
 
     def _commit(self, items: Sequence[_Waiting]) -> None:
         """Make writes, in one transaction or, if that takes long, in several."""
