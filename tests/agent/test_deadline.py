@@ -124,6 +124,23 @@ def test_calls_that_follow_each_other_share_a_thread() -> None:
     deadline.close()
 
 
+def test_no_thread_is_left_of_one_that_was_closed() -> None:
+    deadline, release, threads = Deadline(SOON), threading.Event(), set[threading.Thread]()
+
+    def hangs() -> None:
+        threads.add(threading.current_thread())
+        release.wait(60)
+
+    deadline.run(lambda: threads.add(threading.current_thread()))
+    with pytest.raises(MemoryTimeout):
+        deadline.run(hangs)
+    deadline.close()
+    release.set()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_fork_starts_threads_of_its_own() -> None:

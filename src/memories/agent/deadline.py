@@ -55,6 +55,7 @@ class Deadline:
         self._process = os.getpid()
         self._idle: list[SimpleQueue[_Call | None]] = []
         self._given_up: set[_Call] = set()
+        self._closed = False
 
     def run(self, work: Callable[[], Value]) -> Value:
         """Return what a call returns, or raise what it raises.
@@ -83,9 +84,9 @@ class Deadline:
         return value
 
     def close(self) -> None:
-        """Let the threads that wait for calls end."""
+        """Let the threads that wait for calls end, and those that make one once they are done."""
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle, self._idle, self._closed = self._idle, [], True
         for tasks in idle:
             tasks.put(None)
 
@@ -100,6 +101,8 @@ class Deadline:
             with self._lock:
                 self._given_up.discard(call)
                 call.over.set()
+                if self._closed:
+                    return
                 self._idle.append(tasks)
             del call  # what was read is not kept until the next call
 

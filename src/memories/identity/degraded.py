@@ -1,6 +1,7 @@
 """What is answered when the store can't be asked: what the scratchpad's file says, and that it is no more."""
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memories.agent.deadline import Deadline, MemoryTimeout
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from memories.service import Memories
 
 Answer = TypeVar("Answer")
+# In a server: gives the deadline of that many seconds which all commands share, for its threads have the store open.
+DEADLINE: "ContextVar[Callable[[float | None], Deadline] | None]" = ContextVar("deadline", default=None)
 
 
 def asked(
@@ -33,13 +36,18 @@ def asked(
     if missing := memories.missing():
         error = StoreError(missing)
     else:
+        shared, seconds = DEADLINE.get(), memories.config.memory_timeout_seconds
+        deadline = Deadline(seconds) if shared is None else shared(seconds)
         try:
-            return Deadline(memories.config.memory_timeout_seconds).run(ask), None
+            return deadline.run(ask), None
         except MemoryTimeout as exc:
             memories.abandon()
             error = exc
         except StoreError as exc:
             error = exc
+        finally:
+            if shared is None:
+                deadline.close()
     found = instead()
     if found is None:
         raise error if isinstance(error, StoreError) else StoreUnreachable(str(error)) from error

@@ -78,6 +78,19 @@ def test_a_server_answers_and_the_process_itself_does_nothing(memory: Run, servi
     assert answered(memory) == 3
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not tell of threads")
+def test_searches_leave_no_thread_behind(memory: Run, serving: Callable[..., Any]) -> None:
+    server = serving()
+    memory("create", "Deploys happen on Tuesdays")
+    counts = []
+    for _ in range(2):
+        for _ in range(4):
+            memory("search", "when are deploys?")
+        counts.append(len(list(Path(f"/proc/{server.pid}/task").iterdir())))
+    assert counts[0] == counts[1]
+    assert answered(memory) == 9
+
+
 def test_what_is_heavy_is_not_imported_when_a_server_answers(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
 ) -> None:

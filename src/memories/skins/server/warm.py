@@ -5,6 +5,7 @@
 
 import contextlib
 import contextvars
+import functools
 import io
 import json
 import os
@@ -18,7 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memories.agent.deadline import Deadline
 from memories.embedders import Embedder
+from memories.identity.degraded import DEADLINE
 from memories.identity.place import here
 from memories.models import Draft
 from memories.service import Memories
@@ -93,6 +96,7 @@ class Warm:
         self._socket, self._served, self._run = listening, served, run
         self._greeting = f"{GREETING} {served.version}\n".encode()
         self._thread = threading.local()
+        self._deadline = functools.lru_cache(maxsize=16)(Deadline)
         self._open: set[socket.socket] = set()
         self._working: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -225,6 +229,7 @@ class Warm:
                 found = os.stat(".")  # noqa: PTH116
                 if [found.st_dev, found.st_ino] != asked["folder"]:
                     return DIRECT  # another place by the same name, as in a container
+                DEADLINE.set(self._deadline)
                 code, changed = self._run(asked["argv"], self._opener(asked["argv"]), asked["once"])
         except Direct:
             return DIRECT
