@@ -205,6 +205,26 @@ def test_what_is_often_found_gets_a_place(bob: Memories) -> None:
     assert "The staging password rotates on Fridays" in shown(bob)
 
 
+def test_a_search_writes_no_file_for_what_has_no_right_to_a_place(bob: Memories) -> None:
+    size = bob.config.scratchpad_size
+    ids = [made(bob, f"the ferry of pier {at} leaves at nine") for at in range(size)]
+    rare = made(bob, "The staging password rotates on Fridays")
+    from memories.stores.records import Collection, Ref
+
+    refs = [Ref(Collection.MEMORY, "bob", each, 1) for each in ids]
+    bob._store.touch([ref for ref in refs for _ in range(9)])
+    bob._store.touch([Ref(Collection.MEMORY, "bob", rare, 1)] * 5)
+    for at in range(size):
+        made(bob, f"note number {at} on something else")
+    bob.scratchpad(rebuild=True)
+    assert not {"The staging password rotates on Fridays"} & {*shown(bob)}
+    before = file_of(bob).stat().st_mtime_ns
+    for _ in range(2):
+        assert bob.search("staging password rotates")[0].id == rare
+        bob._tell_the_rest()
+    assert file_of(bob).stat().st_mtime_ns == before
+
+
 # --- pins ------------------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from memories.errors import StoreBusy, StoreError
 from memories.hot import scratchpad
 from memories.hot.choice import Rules, entry_of
-from memories.hot.entries import OFTEN, Entry
+from memories.hot.entries import OFTEN, Entry, chosen
 from memories.hot.scratchpad import Place
 from memories.models import PENDING
 from memories.stores.records import Collection, Patch, Record, Ref
@@ -41,7 +41,6 @@ class Mirror:
         self._lock = threading.Lock()
         self._waiting: dict[str, dict[str, Entry]] = {}
         self._written: dict[str, float] = {}
-        self._known: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
 
     def __call__(self, changes: Sequence[Change]) -> None:
         """Tell what was changed, or is about to be removed.
@@ -59,21 +58,28 @@ class Mirror:
             self._tell(self._like(namespace), one)
 
     def promote(self, found: Sequence[Record]) -> None:
-        """Give memories that are often found a place, unless they have one."""
+        """Give memories that are often found a place, unless they have one, or others have more right to it."""
         for namespace in {record.ref.namespace for record in found if record.accesses + 1 >= OFTEN}:
-            place = self._like(namespace)
-            known = self._ids(place)
+            place, now = self._like(namespace), self._clock()
+            pad = scratchpad.last_read(place)
+            if pad is None or not pad.entries:
+                continue
+            known = {entry.id for entry in pad.entries}
             often = [each for each in found if each.ref.namespace == namespace and each.accesses + 1 >= OFTEN]
-            fresh = [entry_of(each, self._rules, self._clock()) for each in often if each.ref.group not in known]
-            if fresh and known:
-                self._tell(place, _Told({each.id: each for each in fresh if each is not None}, {}, set(), []))
+            entries = (entry_of(each, self._rules, now) for each in often if each.ref.group not in known)
+            fresh = {entry.id: entry for entry in entries if entry is not None}
+            every = [*pad.entries, *fresh.values()]
+            chose = chosen(every, place.size, now, place.relevance, pad.left_out) if fresh else ()
+            if placed := {entry.id: entry for entry in chose if entry.id in fresh}:
+                self._tell(place, _Told(placed, {}, set(), []))
 
     def flush(self) -> None:
         """Write what is new and was not written yet."""
         with self._lock:
             rest, self._waiting = self._waiting, {}
         for namespace, entries in rest.items():
-            self._change(self._like(namespace), list(entries.values()), {})
+            if entries:
+                self._change(self._like(namespace), list(entries.values()), {})
 
     def _tell(self, place: Place, told: "_Told") -> None:
         with self._lock:
@@ -104,21 +110,6 @@ class Mirror:
                 f"{place.file} still shows a memory that is deleted, changed or to be forgotten, and can't be written "
                 f"({reason}); remove that file"
             ) from exc
-
-    def _ids(self, place: Place) -> frozenset[str]:
-        """Return the ids of a scratchpad, read again only when its file has changed; none if it can't be read."""
-        try:
-            found = place.file.lstat()
-        except OSError:
-            return frozenset()
-        stamp = found.st_mtime_ns, found.st_ino
-        if place.namespace not in self._known or self._known[place.namespace][0] != stamp:
-            try:
-                ids = frozenset(entry.id for entry in scratchpad.read(place.home, place.namespace))
-            except ValueError:
-                ids = frozenset()
-            self._known[place.namespace] = stamp, ids
-        return self._known[place.namespace][1]
 
 
 class _Told(NamedTuple):

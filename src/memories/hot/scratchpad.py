@@ -1,6 +1,7 @@
 """The file of a scratchpad: read with care, changed under a lock, replaced in one step."""
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
@@ -95,6 +96,23 @@ def load(home: Path, namespace: str) -> Pad | None:
     if pad.namespace != namespace:
         raise InvalidInput(f"{file} is not the scratchpad of {namespace}; remove it, and it is made anew")
     return pad
+
+
+def last_read(place: Place) -> Pad | None:
+    """Return what `load` does, read again only when the file has changed; None also if it can't be read."""
+    try:
+        found = place.file.lstat()
+    except OSError:
+        return None
+    return _read_once(place.home, place.namespace, (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size))
+
+
+@functools.lru_cache(maxsize=8)
+def _read_once(home: Path, namespace: str, _stamp: tuple[int, ...]) -> Pad | None:
+    try:
+        return load(home, namespace)
+    except InvalidInput:
+        return None
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
