@@ -39,7 +39,7 @@ def to_millis(moment: datetime) -> int:
 
 def from_millis(millis: int) -> datetime:
     """Return the aware UTC time of milliseconds since 1970."""
-    return datetime.fromtimestamp(millis // 1000, UTC) + timedelta(milliseconds=millis % 1000)
+    return _EPOCH + timedelta(milliseconds=millis)
 
 
 def to_iso(moment: datetime, *, keep_zone: bool = False) -> str:

@@ -183,12 +183,16 @@ def _acceptance(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def confidence(record: Record, now: datetime, half_life_hours: float) -> float:
     """Return how current and how sure a version is, 0 to 1: what its writer declared, times its decay."""
-    decayed = compute_confidence(decay_policy(record), aging_from(record, now), now, half_life_hours)
+    policy, decayed = decay_policy(record), 1.0
+    if policy is not DecayPolicy.STABLE:
+        decayed = compute_confidence(policy, aging_from(record, now), now, half_life_hours)
     return round(_base_confidence(record) * decayed, 4)
 
 
 def aging_from(record: Record, now: datetime) -> datetime:
     """Return when the decay of a version began, as it was known at `now`."""
+    if not record.fields:
+        return record.created_at
     millis = record.fields.get("aging_from")
     written_at = record.created_at if millis is None else from_millis(millis)
     return reference_time(decay_policy(record), written_at, last_reinforced_at(record, now))
@@ -200,7 +204,8 @@ def _base_confidence(record: Record) -> float:
 
 def decay_policy(record: Record) -> DecayPolicy:
     """Return how a version decays."""
-    return DecayPolicy(record.fields.get("decay", DecayPolicy.STABLE))
+    declared = record.fields.get("decay")
+    return DecayPolicy.STABLE if declared is None else DecayPolicy(declared)
 
 
 def last_reinforced_at(record: Record, now: datetime) -> datetime | None:

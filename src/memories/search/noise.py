@@ -27,7 +27,7 @@ class Sense(NamedTuple):
 
     Attributes:
         similarity: The best cosine; None if nothing has one.
-        coverage: The largest share of its words in one place, 0 to 1.
+        coverage: The largest share of its words in one place, 0 to 1, or one that is enough; not looked for if pointed.
         pointed: Whether it names somebody who speaks there, or a day on which something was said.
     """
 
@@ -67,14 +67,13 @@ def noise_bounds(similarity: float, floor: float, slope: float, *, familiar: boo
 
 def sense(found: Sequence[Candidate], features: Sequence[Features], terms: Sequence[str]) -> Sense:
     """Return what shows that a query means something, given what was found."""
-    known = [each.similarity for each in found if each.similarity is not None]
-    written = [each for each in found if each.record.ref.collection is Collection.MEMORY]
+    pointed = any(each.evidence.named or each.on_date for each in features)
     coverage = max((each.evidence.window_words or 0.0 for each in features), default=0.0)
-    return Sense(
-        similarity=max(known, default=None),
-        coverage=max(coverage, _best_coverage(written, terms)),
-        pointed=any(each.evidence.named or each.on_date for each in features),
-    )
+    if not pointed and coverage < MIN_COVERAGE:
+        written = [each for each in found if each.record.ref.collection is Collection.MEMORY]
+        coverage = max(coverage, _coverage(written, terms))
+    known = [each.similarity for each in found if each.similarity is not None]
+    return Sense(similarity=max(known, default=None), coverage=coverage, pointed=pointed)
 
 
 def bounds_in(
@@ -102,8 +101,13 @@ def bounds_in(
     return noise_bounds(similarity, floor, space.calibration[0], familiar=familiar)
 
 
-def _best_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
-    """Return the largest share of the query's words that one candidate has, 0 to 1."""
+def _coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
+    """Return the largest share of the query's words that one candidate has, 0 to 1; the first that is enough."""
     words = [term for term in terms if " " not in term and term not in STOP_WORDS]
     best = sorted((found for found in candidates if found.words > 0), key=lambda found: -found.words)
-    return max((covered(found.record.text[:_COVERED], words) for found in best[:MAX_COVERED]), default=0.0)
+    largest = 0.0
+    for found in best[:MAX_COVERED]:
+        largest = max(largest, covered(found.record.text[:_COVERED], words))
+        if largest >= MIN_COVERAGE:
+            break
+    return largest

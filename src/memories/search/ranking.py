@@ -55,6 +55,7 @@ class Weights(NamedTuple):
 
 
 WEIGHTS = Weights()
+_WORDS, _SIMILARITY = WEIGHTS.words, WEIGHTS.similarity  # once, and not for each of the candidates
 OWN_WORDS = 0.5  # share of the best words from which those of a stale memory speak for it, whatever it means
 FULL_WORDS = 4.0  # from this BM25 on, the best words count in full; one common word in a small store should not
 STANDALONE = 1.4  # factor on the weight of similarity for a memory: no turn beside it shares its words
@@ -203,8 +204,8 @@ def fused(evidence: Evidence, best_words: float, weight: float) -> Any:
         + WEIGHTS.session_best * (evidence.session_best / full)
         + WEIGHTS.window_words * (own if evidence.window_words is None else evidence.window_words)
         + WEIGHTS.session_words * (own if evidence.session_words is None else evidence.session_words)
-    ) / WEIGHTS.words
-    signs = _signs(evidence) / WEIGHTS.words
+    ) / _WORDS
+    signs = _signs(evidence) / _WORDS
     if evidence.similarity is None:
         return words + (signs / (1 + weight) if weight else WORDS_ONLY_SIGNS * signs)
     if evidence.window_words is None:
@@ -213,7 +214,7 @@ def fused(evidence: Evidence, best_words: float, weight: float) -> Any:
         WEIGHTS.own_similarity * evidence.similarity
         + WEIGHTS.window_similarity * evidence.window_similarity
         + WEIGHTS.session_similarity * evidence.session_similarity
-    ) / WEIGHTS.similarity
+    ) / _SIMILARITY
     return (words + signs + weight * similarity) / (1 + weight)
 
 
@@ -245,7 +246,10 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     # Of equal ones the newer goes first; turns have no age here and keep their order.
     scored.sort(key=lambda ranked: _order(ranked, candidates[ranked.row]))
     judged = [
-        each._replace(dropped=noise or _why_not(candidates[each.row], rules, weakest, nearest)) for each in scored
+        each._replace(dropped=why)
+        if (why := noise or _why_not(candidates[each.row], rules, weakest, nearest))
+        else each
+        for each in scored
     ]
     judged = _at_thresholds(judged, candidates, best_words, rules)
     ordered: list[Ranked] = []
@@ -256,8 +260,10 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
         again = "another part of the same message is a hit" if message in shown else ""
         reason = ranked.dropped or again or ("" if hits < rules.limit else "beyond the limit")
         hits += not reason
-        shown |= {message} if message and not reason else set()
-        ordered.append(ranked._replace(score=min(1.0, max(0.0, ranked.score)), dropped=reason))
+        if message and not reason:
+            shown.add(message)
+        same = reason == ranked.dropped and 0.0 < ranked.score <= 1.0
+        ordered.append(ranked if same else ranked._replace(score=min(1.0, max(0.0, ranked.score)), dropped=reason))
     return ordered
 
 

@@ -1,9 +1,10 @@
 """What comes out of a search: hits, and everything that was considered."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from memories import versions
 from memories.models import Memory
@@ -109,9 +110,35 @@ class Explanation(NamedTuple):
     """
 
     hits: tuple[Hit, ...]
-    considered: tuple[Considered, ...]
+    considered: Sequence[Considered]
     terms: tuple[str, ...]
     note: str = ""
+
+
+class _Considering(Sequence[Considered]):
+    """Everything that a search considered, made when it is looked at: most who ask want the hits and the note."""
+
+    def __init__(self, found: "Found") -> None:
+        self._found = found
+
+    @functools.cached_property
+    def _made(self) -> tuple[Considered, ...]:
+        return tuple(map(self._found._considered, self._found.ranked))
+
+    @overload
+    def __getitem__(self, at: int) -> Considered: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Considered]: ...
+
+    def __getitem__(self, at: int | slice) -> Considered | Sequence[Considered]:
+        return self._made[at]
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __repr__(self) -> str:
+        return repr(self._made)
 
 
 class Found(NamedTuple):
@@ -134,7 +161,7 @@ class Found(NamedTuple):
 
     def explanation(self) -> Explanation:
         """Return the hits and every candidate with its numbers."""
-        return Explanation(self.hits(), tuple(map(self._considered, self.ranked)), tuple(self.query.terms), self.note)
+        return Explanation(self.hits(), _Considering(self), tuple(self.query.terms), self.note)
 
     def _hit(self, place: Ranked) -> Hit:
         candidate = self.candidates[place.row]

@@ -4,6 +4,7 @@ A file can be edited, a server has other clients, and an export may come from an
 before this has looked at it. Fields that this program does not know are accepted: a newer one may have written them.
 """
 
+import functools
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ _SCOPE = "\x1f"  # between a key and the project or the conversation that it bel
 _MAX_KEY = 2 * _MAX + 1
 _MAX_LABELS = validate.MAX_TAGS + 12  # role, speaker and part of a turn, and who wrote it, are labels beside tags
 _MAX_VALUE = 4 * validate.MAX_TAG_VALUE
+_SHORT = 128  # characters of a label that is looked at once
 _WORD = re.compile(r"[a-z][a-z _-]{0,63}(?: \(restored\)){0,99}")
 _OPERATIONS = ("create", "update", "restore", "rollback", "merge")
 _ENDS = ("update", "delete", "supersede", "pending", "rollback")
@@ -52,18 +54,18 @@ def foreign(record: Record) -> str | None:
 
 def _wrong_parts(record: Record) -> str | None:
     ended_by, key = record.ended_by, record.key
-    numbers = {"position": record.ref.position, "accesses": record.accesses, "session": record.session or 0}
-    wrong = [
-        _wrong_group(record),
-        None if isinstance(record.text, str) and _is_text(record.text) else "has a content that is not text",
-        *(
-            None if _is_whole(each) else f"has a {name} that is not a whole number from 0"
-            for name, each in numbers.items()
-        ),
-        None if ended_by is None or _is_word(ended_by) else "has an ended_by that is not a word",
-        None if key is None or _is_key(key) else "has a key that is not text on one line",
-    ]
-    return next(filter(None, wrong), None)
+    if wrong := _wrong_group(record):
+        return wrong
+    if not (isinstance(record.text, str) and _is_text(record.text)):
+        return "has a content that is not text"
+    for name, number in (
+        ("position", record.ref.position), ("accesses", record.accesses), ("session", record.session or 0),
+    ):  # fmt: skip
+        if not _is_whole(number):
+            return f"has a {name} that is not a whole number from 0"
+    if ended_by is not None and not _is_word(ended_by):
+        return "has an ended_by that is not a word"
+    return None if key is None or _is_key(key) else "has a key that is not text on one line"
 
 
 def _wrong_group(record: Record) -> str | None:
@@ -78,13 +80,26 @@ def _wrong_labels(record: Record) -> str | None:
     if not isinstance(labels, Mapping) or len(labels) > _MAX_LABELS:
         return f"has labels that are not at most {_MAX_LABELS} pairs of texts"
     for key, value in labels.items():
-        if not _is_name(key, _MAX):
-            return "has a label whose name is not text on one line"
-        if value != "" and not _is_name(value, _MAX_VALUE):
-            return f'has a label "{shown(key)}" that is not text on one line'
+        if type(key) is str and type(value) is str and len(value) <= _SHORT:
+            wrong = _wrong_short_label(key, value)
+        else:
+            wrong = _wrong_label(key, value)
+        if wrong:
+            return wrong
     if record.ref.collection is Collection.HISTORY:
         return _wrong_turn(labels, record.ref.position)
     return None
+
+
+def _wrong_label(key: object, value: object) -> str | None:
+    if not _is_name(key, _MAX):
+        return "has a label whose name is not text on one line"
+    if value != "" and not _is_name(value, _MAX_VALUE):
+        return f'has a label "{shown(str(key))}" that is not text on one line'
+    return None
+
+
+_wrong_short_label = functools.lru_cache(maxsize=1_024)(_wrong_label)  # of thousands of records few differ
 
 
 def _wrong_turn(labels: Mapping[str, str], position: int) -> str | None:

@@ -230,6 +230,8 @@ def _fourth(db: apsw.Connection) -> None:
 Migration = str | Callable[[apsw.Connection], None]
 MIGRATIONS: tuple[Migration, ...] = (_FIRST, _TURNS, _STAGED, _fourth)
 
+_COLLECTIONS: Mapping[Any, Collection] = {each.value: each for each in Collection}  # asking the enum takes longer
+
 ROW = "pool, grp, position, created_at, ended_at, ended_by, key, labels, fields, crc, text, session, state_crc"
 
 
@@ -287,7 +289,7 @@ def prepare(db: apsw.Connection) -> None:
 def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:
     """Return the columns of `ROW` for a record, given the ids of its namespace and its labels."""
     ended_at = None if record.ended_at is None else to_millis(record.ended_at)
-    fields, crc = fields_json(record.fields), _crc(record)
+    fields, crc = fields_json(record.fields), _crc(record, to_millis(record.created_at))
     return (
         pool,
         encode_group(record.ref.group),
@@ -321,7 +323,7 @@ def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Reco
     if state_crc(crc, ended_at, ended_by, fields, session) != state:
         raise ValueError(_MISMATCH)
     record = Record(
-        ref=Ref(Collection(collection), namespace, decode_group(group), position),
+        ref=Ref(_COLLECTIONS[collection], namespace, decode_group(group), position),
         text=text,
         created_at=from_millis(created_at),
         ended_at=None if ended_at is None else from_millis(ended_at),
@@ -332,7 +334,7 @@ def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Reco
         accesses=accesses,
         session=session,
     )
-    if _crc(record) != crc:
+    if type(created_at) is not int or _crc(record, created_at) != crc:
         raise ValueError(_MISMATCH)
     return record
 
@@ -383,8 +385,11 @@ def _codes_crc(*columns: Any) -> int:
     return zlib.crc32(codes if isinstance(codes, bytes) else str(codes).encode())
 
 
-def _crc(record: Record) -> int:
-    """Return the checksum of the parts of a record that never change."""
-    labels = (part for pair in record.labels.items() for part in pair)
-    ref = (record.ref.namespace, record.ref.group, str(record.ref.position), str(to_millis(record.created_at)))
-    return zlib.crc32("\0".join((*ref, record.key or "", *labels, record.text)).encode())
+def _crc(record: Record, created_at: int) -> int:
+    """Return the checksum of the parts of a record that never change, given its time in milliseconds."""
+    ref = record.ref
+    parts = [ref.namespace, ref.group, str(ref.position), str(created_at), record.key or ""]
+    for pair in record.labels.items():
+        parts += pair
+    parts.append(record.text)
+    return zlib.crc32("\0".join(parts).encode())

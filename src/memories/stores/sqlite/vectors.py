@@ -289,7 +289,7 @@ class VectorIndex:
         windows = len(seqs) if places is None else len(places)
         near = places if least is None else self.quantizer.nearest(turned, bits, places, least)
         if near is not None:
-            seqs, bits, counts = seqs[near], bits[:, near], counts[near]
+            seqs, bits, counts = seqs[near], bits.take(near, axis=1), counts[near]
         coarse = self.quantizer.coarse_scores(turned, bits, counts)
         newest = self._newest_windows(db, blocks.hi)
         own = np.isin(newest.pools, selected.pools)
