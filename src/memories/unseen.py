@@ -25,4 +25,6 @@ def shown(text: str, escape: Callable[[str], str], keep: str = "") -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(escape(sign) if is_unseen(sign) and sign not in keep else sign for sign in text)
+    unseen = (sign for sign in set(text).difference(keep) if is_unseen(sign))  # of the few that a text is made of
+    escapes = {ord(sign): escape(sign) for sign in unseen}
+    return text.translate(escapes) if escapes else text

@@ -177,11 +177,16 @@ class _Environment(MutableMapping[str, str]):
         self._own = own
 
     def __getitem__(self, name: str) -> str:
+        return self._of(name)[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._of(str(name))
+
+    def _of(self, name: str) -> Mapping[str, str]:
+        """Return the variables of whoever is asked for, for one of this name."""
         caller = _caller.get()
-        found: Mapping[str, str] = self._own
-        if caller is not None and caller.is_carried(name):
-            found = caller.environment
-        return found[name]
+        own: Mapping[str, str] = self._own
+        return own if caller is None or not caller.is_carried(name) else caller.environment
 
     def __setitem__(self, name: str, value: str) -> None:
         caller = _caller.get()
