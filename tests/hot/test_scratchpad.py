@@ -225,6 +225,30 @@ def test_a_search_writes_no_file_for_what_has_no_right_to_a_place(bob: Memories)
     assert file_of(bob).stat().st_mtime_ns == before
 
 
+def test_what_is_known_of_a_file_that_was_written_is_what_it_says(bob: Memories) -> None:
+    for at in range(3):
+        made(
+            bob,
+            f'note "{at}" of C:\\ — \u200b über',
+            tags={"type": "fact"},
+            decay="contextual",
+            confidence=0.5 + at / 10,
+        )
+    bob.pin(made(bob, "x" * 3_000, key="a/b"))
+    made(bob, "Turn off the heating before leaving")
+    place = bob._scratchpad_place("bob")
+    known, said = scratchpad.last_read(place), scratchpad.load(place.home, "bob")
+    assert known is not None
+    assert said is not None
+    assert len(said.entries) == 5
+    entries = tuple(entry._replace(namespace="") for entry in known.entries)
+    assert known._replace(entries=entries, spans=()) == said._replace(spans=())
+    edit(bob, "Turn off the heating", "Turn on the heating")
+    known = scratchpad.last_read(place)
+    assert known is not None
+    assert known.edited
+
+
 # --- pins ------------------------------------------------------------------------------------------------------------
 
 

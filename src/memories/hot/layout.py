@@ -160,6 +160,8 @@ def _item(entry: Entry) -> str:
 
 
 def _value(value: Any) -> str:
+    if type(value) is str and value.isascii() and value.isprintable() and '"' not in value and "\\" not in value:
+        return f'"{value}"'  # as most are, and as JSON has it
     return unseen.shown(json.dumps(value, ensure_ascii=False), _escape)
 
 

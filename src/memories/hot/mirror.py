@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from memories.errors import StoreBusy, StoreError
+from memories.errors import InvalidInput, StoreBusy, StoreError
 from memories.hot import scratchpad
 from memories.hot.choice import Rules, entry_of
 from memories.hot.entries import OFTEN, Entry, chosen
@@ -61,7 +61,10 @@ class Mirror:
         """Give memories that are often found a place, unless they have one, or others have more right to it."""
         for namespace in {record.ref.namespace for record in found if record.accesses + 1 >= OFTEN}:
             place, now = self._like(namespace), self._clock()
-            pad = scratchpad.last_read(place)
+            try:
+                pad = scratchpad.last_read(place)
+            except InvalidInput:
+                continue  # `memory scratchpad` tells
             if pad is None or not pad.entries:
                 continue
             known = {entry.id for entry in pad.entries}

@@ -1,7 +1,6 @@
 """The file of a scratchpad: read with care, changed under a lock, replaced in one step."""
 
 import contextlib
-import functools
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
@@ -90,29 +89,39 @@ def load(home: Path, namespace: str) -> Pad | None:
     """
     file = path(home, namespace)
     text = content(file)
-    if text is None:
-        return None
+    return None if text is None else _parsed(text, file, namespace)
+
+
+def _parsed(text: str, file: Path, namespace: str) -> Pad:
     pad = parse(text, str(file))
     if pad.namespace != namespace:
         raise InvalidInput(f"{file} is not the scratchpad of {namespace}; remove it, and it is made anew")
     return pad
 
 
+_LAST: dict[Path, tuple[str, Pad]] = {}  # the texts that were read or written last, and what they say
+_MOST_LAST = 16
+
+
 def last_read(place: Place) -> Pad | None:
-    """Return what `load` does, read again only when the file has changed; None also if it can't be read."""
-    try:
-        found = place.file.lstat()
-    except OSError:
+    """Return what `load` does, which parses no text twice; of one that was not edited it has no spans.
+
+    Raises:
+        InvalidInput: See `read`.
+    """
+    text, known = content(place.file), _LAST.get(place.file)
+    if text is None:
         return None
-    return _read_once(place.home, place.namespace, (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size))
+    if known is None or known[0] != text:
+        known = text, _parsed(text, place.file, place.namespace)
+        _remember(place, *known)
+    return known[1]
 
 
-@functools.lru_cache(maxsize=8)
-def _read_once(home: Path, namespace: str, _stamp: tuple[int, ...]) -> Pad | None:
-    try:
-        return load(home, namespace)
-    except InvalidInput:
-        return None
+def _remember(place: Place, text: str, pad: Pad) -> None:
+    if len(_LAST) >= _MOST_LAST:
+        _LAST.clear()
+    _LAST[place.file] = text, pad
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -188,7 +197,9 @@ def write(place: Place, pad: Pad, before: tuple[int, int, int] | None) -> Pad:
             break
         entries = _lighter(entries)
     replace(place, text, before)
-    return kept._replace(held=tuple(entry.id for entry in entries))
+    kept = kept._replace(held=tuple(entry.id for entry in entries), spans=())
+    _remember(place, text, kept)
+    return kept
 
 
 def _lighter(entries: Sequence[Entry]) -> list[Entry]:
@@ -288,7 +299,9 @@ def _change(place: Place, added: Sequence[Entry], dropped: dict[str, int], *, ma
             write(place, Pad(place.namespace, place.store, entries=tuple(added)), before)
         return
     try:
-        pad = load(place.home, place.namespace)
+        pad = last_read(place)
+        if pad is not None and pad.store != place.store:
+            pad = load(place.home, place.namespace)  # with spans
     except InvalidInput:
         _cut_ids(place, list(dropped), before)
         mark_stale(place)
