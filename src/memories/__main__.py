@@ -21,7 +21,7 @@ def main() -> None:
     if sys.argv[1:2] == ["hook"] and not {"-h", "--help"} & {*sys.argv[2:]}:  # an agent waits for it
         from memories.skins.capture.hook import main as run_hook
 
-        run_hook(sys.argv[2:])
+        run_hook(sys.argv[2:], _recalled, _start)
     gc.set_threshold(100_000)  # imports make many objects that stay: looking through them costs a tenth of a command
     try:
         _open_missing_streams()
@@ -36,6 +36,14 @@ def main() -> None:
     _start_wanted(sys.argv[1:])
     # The store is closed and all is said: taking the interpreter down piece by piece would cost another 15 ms.
     os._exit(code)
+
+
+def _recalled(asked: bytes) -> bytes | None:
+    """Have the server of the store recall what a hook asks for; None if the hook has to do that."""
+    from memories import __version__
+    from memories.skins.server import client
+
+    return client.recalled(asked, __version__)
 
 
 def ask(arguments: list[str]) -> int:
@@ -58,9 +66,14 @@ def _start_wanted(arguments: list[str]) -> None:
     """Start a server for the store of the command that was just run here, if a setting wants one."""
     session = sys.modules.get("memories.skins.cli.session")
     if session is not None and session.WANTED and arguments[:1] != ["serve"]:
-        from memories.skins.server.start import start
+        _start(session.WANTED[-1])
 
-        start(session.WANTED[-1])
+
+def _start(store: str) -> None:
+    """Start a server of a store."""
+    from memories.skins.server.start import start
+
+    start(store)
 
 
 def answer(
@@ -76,6 +89,11 @@ def answer(
     Returns:
         The exit code, and what it changed, as a part of a sentence.
     """
+    if arguments[:1] == ["hook"]:  # no command, but what a hook asks of a server
+        from memories.skins.capture.recall import served
+
+        sys.stdout.write(served(sys.stdin.buffer.read(), opened))
+        return 0, ""
     from memories.skins.cli import output, session
 
     session.OPENED.set(opened)
@@ -129,6 +147,8 @@ def load_commands() -> None:
 
     for module in ("app", "text", "said", *dict.fromkeys(name for name, _, _ in COMMANDS.values())):
         import_module(f"memories.skins.cli.{module}")
+    for module in ("recall", "fresh"):  # and those that a hook asks for
+        import_module(f"memories.skins.capture.{module}")
 
 
 def _serve(config: "Config", asked: "Mapping[str, Any]") -> int:

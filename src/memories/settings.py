@@ -92,7 +92,7 @@ class Config(NamedTuple):
     context_max_per_writer: int | None
     context_memory_characters: int
     context_tool_turns: bool
-    memory_timeout_seconds: int | None
+    memory_timeout_seconds: float | None
     context_recall_n: int
     context_shares: str
     log_level: str

@@ -6,16 +6,19 @@ import sys
 import time
 
 from memories.skins.capture import inbox, place, prompts, session, stamps, switch
+from memories.skins.capture.asking import Asking, Given
 
 TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 MAX_EVENT_BYTES = 8 * 1_048_576
 _LONGEST_NAME = 256  # characters of an id
 _COMPACTS_ALWAYS = ("gemini",)  # tells of it at every turn
 # -P: a folder `memories` where an agent works is no module of ours.
 FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
+_RESERVED_SECONDS = 0.2  # for the scratchpad, should the store not answer
 RESUMED = "resumed"  # written when a session takes its "memory off" back
 # The host's own name of an event, for those that tell no name.
 _NAMES = {
@@ -25,9 +28,21 @@ _NAMES = {
 
 
 class Asked:
-    """What a hook is asked to do: the event, the host, its options, and when it was started."""
+    """What a hook is asked to do.
 
-    __slots__ = ("began", "capture", "event", "host", "namespace", "seconds")
+    Attributes:
+        event: The event.
+        host: The host.
+        seconds: How long it may take, as it was written.
+        namespace: A namespace, if one was named.
+        capture: Whether what is said may be captured.
+        began: When it was started.
+        ends: When it has to be done.
+        ask: Has the server of the store recall something; None if that has to be done here.
+        start: Starts a server of a store.
+    """
+
+    __slots__ = ("ask", "began", "capture", "ends", "event", "host", "namespace", "seconds", "start")
 
     def __init__(self) -> None:
         """Ask for nothing yet."""
@@ -35,6 +50,13 @@ class Asked:
         self.namespace: str | None = None
         self.capture = False
         self.began = time.monotonic()
+        self.ends = self.began + 1
+        self.ask: Callable[[bytes], bytes | None] = lambda _: None
+        self.start: Callable[[str], None] = lambda _: None
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class Done:
@@ -48,9 +70,7 @@ class Done:
 
     __slots__ = ("after", "answer", "failed")
 
-    def __init__(
-        self, answer: bytes = b"", *, failed: bool = False, after: "Callable[[], None]" = lambda: None
-    ) -> None:
+    def __init__(self, answer: bytes = b"", *, failed: bool = False, after: "Callable[[], None]" = _nothing) -> None:
         """Set what is known."""
         self.answer, self.failed, self.after = answer, failed, after
 
@@ -99,17 +119,21 @@ def handle(given: Asked) -> Done:
         state = switch.state(told.folder, told.name, os.environ)
         if not state.on and not (state.session and given.event == "user-prompt"):
             return Done()
-        said = _do(given, told, home, state)
+        asking, said = _do(given, told, home, state)
         if not state.on and not said:
             return Done()
-        stamps.ran(home, given.host, given.event)
+        found, after = (None, _nothing) if asking is None else _given(given, asking)
+        is_captured = asking is None and given.capture and state.capture and given.event != "user-prompt"
+        if found is not None and found.said:
+            said = f"{said.format(found.namespace)}\n{found.said}" if said else found.said
+        stamps.ran(home, given.host, given.event, found.why if found else "")
         answer = _rendered(given, told, said) if said else b""
     except BaseException as exc:  # noqa: BLE001 - whatever it was, it is told to doctor, and not to the agent
         if not home:
             return failed(given, _reason(exc))
         stamps.ran(home, given.host, given.event, _reason(exc))
-        return Done(failed=True, after=_noting(given, told, None, outcome=type(exc).__name__))
-    return Done(answer, after=_noting(given, told, state.namespace, said))
+        return Done(failed=True, after=_noting(given, told, outcome=type(exc).__name__))
+    return Done(answer, after=_nothing if is_captured else _noting(given, told, found, after))
 
 
 def failed(given: Asked | None, why: str) -> Done:
@@ -124,28 +148,50 @@ def failed(given: Asked | None, why: str) -> Done:
         stamps.log(home, why)
         return Done(failed=True)
     stamps.ran(home, given.host, given.event, why)
-    return Done(failed=True, after=_noting(given, None, None, outcome="failed"))
+    return Done(failed=True, after=_noting(given, None, outcome="failed"))
+
+
+def _given(given: Asked, asking: Asking) -> "tuple[Given, Callable[[], None]]":
+    from memories.skins.capture.trying import given as put
+
+    return put(asking, given.ask)
 
 
 def _noting(
-    given: Asked, told: Told | None, namespace: str | None, said: str = "", *, outcome: str = "ok"
+    given: Asked,
+    told: Told | None,
+    found: Given | None = None,
+    after: "Callable[[], None]" = _nothing,
+    *,
+    outcome: str = "ok",
 ) -> "Callable[[], None]":
-    """Return what notes an event among the operations; it loads the settings, for which no agent waits."""
-    seconds = time.monotonic() - given.began
+    """Return what notes an event among the operations, and then does the rest; no agent waits for either."""
+    known: dict[str, Any] = {"agent": given.host, "channel": "hook"}
+    known |= {"outcome": "degraded" if found and found.why else outcome}
+    known |= {"ms": round((time.monotonic() - given.began) * 1000, 2)}
 
     def note() -> None:
-        from memories.skins.capture.noting import note
+        from pathlib import Path
 
-        folder = os.getcwd() if told is None else told.folder
-        note(given.event, given.host, (folder, namespace or given.namespace), said, outcome=outcome, seconds=seconds)
+        from memories import events
+
+        figures = dict(found.noted) if found else {}
+        if not figures:  # this loads the settings
+            from memories.skins.capture.noting import of_nothing
+
+            figures = of_nothing(os.getcwd() if told is None else told.folder, given.namespace)
+        events.note(Path(figures.pop("home")), f"hook.{given.event}", **figures, **known)
+        if found and found.wanted:
+            given.start(found.wanted)
+        after()
 
     return note
 
 
-def _do(given: Asked, told: Told, home: str, state: switch.State) -> str:
-    """Do it; return what is to be put into the context of the agent."""
+def _do(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[Asking | None, str]":
+    """Do it; return what is to be recalled, and what the agent is told before that, with {} for its namespace."""
     if given.event == "session-start":
-        return _begin(given, told, home, state)
+        return _begin(given, told, home, state), ""
     if given.event == "user-prompt":
         return _prompt(given, told, home, state)
     if given.event == "pre-compact" and given.host not in _COMPACTS_ALWAYS:
@@ -153,40 +199,41 @@ def _do(given: Asked, told: Told, home: str, state: switch.State) -> str:
     if given.capture and state.capture:
         _capture(given, told, home, state)
         start_flusher(home)
-    return ""
+    return None, ""
 
 
-def _begin(given: Asked, told: Told, home: str, state: switch.State) -> str:
+def _begin(given: Asked, told: Told, home: str, state: switch.State) -> Asking:
     again = told.text("source") in ("clear", "compact")
     session.note(home, told.name, **{session.FOLDER: told.folder, session.RESET: again})
     if given.capture and state.capture and inbox.size(home):
         start_flusher(home)  # what an earlier session could not store
-    from memories.skins.capture import recall
-
-    return recall.block(_place(given, told, home, state))
+    return _asking(given, told, home, state.namespace)
 
 
-def _prompt(given: Asked, told: Told, home: str, state: switch.State) -> str:
+def _prompt(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[Asking | None, str]":
     said = prompts.cleaned(told.text("prompt"), told.text("source"))
     wish = prompts.wish(said)
     if wish is not None and (state.on or wish.on):
-        from memories.skins.capture import recall
-
         if given.capture and state.session:  # what was said until now is none of the flusher's business
             _capture(given, told, home, state, event=RESUMED)
-        return recall.switched(_place(given, told, home, state), wish)
+        if not wish.on:
+            session.note(home, told.name, off=True)
+            return None, "Memory is off for this session: nothing is recalled or captured. The user can say: memory on."
+        known: dict[str, object] = {session.OFF: False, session.RESET: True}
+        known |= {} if wish.namespace is None else {session.NAMESPACE: wish.namespace}
+        session.note(home, told.name, **known)
+        asking = _asking(given, told, home, wish.namespace or state.namespace)
+        return asking, 'Memory is on. In this session you are "{}".'
     if not state.on or not said or prompts.is_command(said):
-        return ""
+        return None, ""
     if given.capture and state.capture:
         _capture(given, told, home, state)
-    from memories.skins.capture import recall
-
-    return recall.relevant(_place(given, told, home, state), said)
+    return _asking(given, told, home, state.namespace, said), ""
 
 
-def _place(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[str, str, str, str | None]":
-    """Return where something is recalled: home, folder, session, and namespace if one was named."""
-    return home, told.folder, told.name, state.namespace or given.namespace
+def _asking(given: Asked, told: Told, home: str, namespace: str | None, prompt: str | None = None) -> Asking:
+    where = home, told.folder, told.name, namespace or given.namespace
+    return Asking(where, prompt, given.ends - _RESERVED_SECONDS)
 
 
 def _capture(given: Asked, told: Told, home: str, state: switch.State, *, event: str = "") -> None:
@@ -205,7 +252,9 @@ def _capture(given: Asked, told: Told, home: str, state: switch.State, *, event:
         "size": _size(told.text("transcript_path")),
         "store": store_mark(os.environ),
     }
-    if given.event == "user-prompt" and not event:
+    if given.event != "user-prompt":  # the flusher notes it, which has the settings
+        kept["ms"] = round((time.monotonic() - given.began) * 1000, 2)
+    elif not event:
         kept["prompt"] = prompts.public(prompts.cleaned(told.text("prompt"), told.text("source")))[: inbox.MAX_TEXT]
     if given.event == "stop":
         answer = told.text("last_assistant_message") or told.text("prompt_response")

@@ -18,6 +18,7 @@ from memories.config import load_config
 from memories.disk import read_file, replacing, tried
 from memories.embedders import open_embedder
 from memories.errors import ConfigError, SystemFault
+from memories.events import note
 from memories.identity import project as projects
 from memories.identity.captured import FLUSH_LOCK
 from memories.service import Memories
@@ -207,7 +208,13 @@ def _written(home: str, name: str, run: list[Event], state: State, *, last: bool
         Memories(config=quiet, channel="hook", embedder=embedder, shared=False) as own,
         Memories(config=quiet, channel="hook", embedder=embedder) as all_that_is_read,
     ):
-        return write(own, all_that_is_read, source, said, ends=ends)
+        done = write(own, all_that_is_read, source, said, ends=ends)
+    for each in run:
+        if isinstance(each.get("ms"), int | float):
+            figures = {"namespace": config.namespace, "project": project.name if project else None, "ms": each["ms"]}
+            figures |= {"agent": source.host, "channel": "hook", "outcome": "ok", "tokens": 0}
+            note(config.home, f"hook.{each.get('event')}", setting=config.events, **figures)
+    return done
 
 
 def _said(run: Sequence[Event], state: State, *, last: bool) -> list[Said]:

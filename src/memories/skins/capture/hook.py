@@ -29,11 +29,21 @@ class Refused(Exception):
     """The hook was asked for something that is not there."""
 
 
-def main(arguments: "Sequence[str]") -> None:
-    """Run one event, and end the process with exit code 0, whatever happens."""
+def main(
+    arguments: "Sequence[str]",
+    ask: "Callable[[bytes], bytes | None]" = lambda _: None,
+    start: "Callable[[str], None]" = lambda _: None,
+) -> None:
+    """Run one event, and end the process with exit code 0, whatever happens.
+
+    Args:
+        arguments: Of the hook.
+        ask: Has the server of the store recall something; None if that has to be done here.
+        start: Starts a server of a store.
+    """
     try:
         _fill_streams()
-        _run(arguments)
+        _run(arguments, ask, start)
     except BaseException:  # noqa: BLE001, S110 - an agent never fails for its memory, and what could tell has failed
         pass
     finally:
@@ -70,7 +80,7 @@ def asked(arguments: "Sequence[str]") -> "Asked":
 _OPTIONS = {"--host": "host", "-n": "namespace", "--namespace": "namespace", "--seconds": "seconds"}
 
 
-def _run(arguments: "Sequence[str]") -> None:
+def _run(arguments: "Sequence[str]", ask: "Callable[[bytes], bytes | None]", start: "Callable[[str], None]") -> None:
     began = time.monotonic() - _age()
     for number in (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM)):
         signal.signal(number, _stop)
@@ -81,7 +91,7 @@ def _run(arguments: "Sequence[str]") -> None:
         why = str(exc)
         _in_child(lambda: _told(None, why), SECONDS, ends=False)
         return
-    given.began = began
+    given.began, given.ends, given.ask, given.start = began, began + seconds, ask, start
     answer, why = _in_child(lambda: _answer(given), max(_LEAST_SECONDS, began + seconds - time.monotonic()))
     if why:
         _in_child(lambda: _told(given, why), _REPORT_SECONDS, ends=False)
@@ -173,6 +183,8 @@ def _work(work: "Callable[[], Done]", target: int, seconds: float) -> None:
         while answer:
             answer = answer[os.write(target, answer) :]
         os.close(target)
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)
         done.after()
         code = 0
     finally:

@@ -17,6 +17,7 @@ except ImportError:  # Windows
 MAX_BYTES = 1_048_576
 KEPT_SECONDS = 30 * 86_400
 SHOWN, SAID, RESET, OFF, NAMESPACE, FOLDER = "shown", "said", "reset", "off", "namespace", "folder"
+LATE, TRIED, GIVEN_TO = "late", "tried", "given_to"  # the last as `identity.captured` has it
 
 
 class Session:
@@ -29,14 +30,17 @@ class Session:
         shown: The ids of what is in its context, put there by a hook.
         given: The ids of all that it was ever given.
         said: The hashes of the sentences that it was ever given; see `echo`.
+        late: When a hook had to be done with the store, in milliseconds since 1970, if it was not; else 0.
+        tried: When the store was tried after that.
     """
 
-    __slots__ = ("folder", "given", "namespace", "off", "said", "shown")
+    __slots__ = ("folder", "given", "late", "namespace", "off", "said", "shown", "tried")
 
     def __init__(self) -> None:
         """Know nothing yet."""
         self.namespace: str | None = None
         self.off = False
+        self.late = self.tried = 0
         self.folder: str | None = None
         self.shown: set[str] = set()
         self.given: set[str] = set()
@@ -57,6 +61,9 @@ class Session:
             self.namespace = str(line[NAMESPACE])
         if isinstance(line.get(FOLDER), str):
             self.folder = str(line[FOLDER])
+        for name in (LATE, TRIED):
+            if isinstance(at := line.get(name), int):
+                setattr(self, name, at)
 
 
 def read(home: str, name: str) -> Session:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GREETING = "memories 1"  # and the version of this protocol
+HOOK = "hook"  # in place of a command: what a hook asks for
 DIRECT = b"direct"  # what a server answers that did nothing: the command needs a process of its own
 LOST = (
     "the server of this store stopped before it answered; what was asked may or may not have been done: "
@@ -90,7 +91,7 @@ def ask(arguments: "Sequence[str]", version: str) -> int | None:
 def _asked(connection: "socket", arguments: "Sequence[str]") -> int | None:
     once = _new_once() if arguments[0] == "create" else ""
     try:
-        request = _request(arguments, once)
+        request = _request(arguments, once, _input() if "-" in arguments[1:] else None)
     except OSError:  # the working folder is gone
         return None
     reads = arguments[0] in _READING or (arguments[0] == "turns" and arguments[1:2] and arguments[1] in _READING_TURNS)
@@ -98,6 +99,34 @@ def _asked(connection: "socket", arguments: "Sequence[str]") -> int | None:
     if answer is None and not reads:
         raise Lost(once)
     return None if answer is None else _printed(answer)
+
+
+def recalled(asked: bytes, version: str) -> bytes | None:
+    """Have the server of the store recall something; return its answer, or None if it gives none.
+
+    A hook has no time to wait for one that hangs: a server that does not begin at once is not waited for.
+
+    Args:
+        asked: What a hook asks for; `skins.capture` reads and answers it.
+        version: Of this program; a server of another one is not asked.
+    """
+    path = socket_of(store_of(()), os.environ)
+    connection = _connected(path, version) if os.path.exists(path) else None  # noqa: PTH110
+    if connection is None:
+        return None
+    try:
+        connection.sendall(_request([HOOK], "", asked))
+        if connection.recv(1) != b".":  # before `_HELLO_SECONDS` are over
+            return None
+        connection.settimeout(_SILENT_SECONDS)
+        answer = _received(connection)
+    except OSError:
+        return None
+    finally:
+        connection.close()
+    if answer is None or not answer.startswith(b"0 done 1:"):
+        return None
+    return answer.partition(b"\n")[2]
 
 
 def is_warm(arguments: "Sequence[str]") -> bool:
@@ -161,12 +190,11 @@ def _greeting(connection: "socket") -> bytes:
     return greeting
 
 
-def _request(arguments: "Sequence[str]", once: str) -> bytes:
+def _request(arguments: "Sequence[str]", once: str, given: bytes | None) -> bytes:
     """Return what is sent: a JSON line, then standard input if the command reads it."""
     from _json import encode_basestring_ascii as quoted
 
     terminals = [os.isatty(stream) for stream in range(3)]
-    given = _input() if "-" in arguments[1:] else b""
     here = os.stat(".")  # noqa: PTH116
     environment = {name: value for name, value in os.environ.items() if is_carried(name)}
     environment.setdefault("COLUMNS", _width())
@@ -178,10 +206,10 @@ def _request(arguments: "Sequence[str]", once: str) -> bytes:
         "terminals": str(terminals).lower(),
         "once": quoted(once),
         "umask": str(_umask()),
-        "input": str(len(given) if "-" in arguments[1:] else -1),
+        "input": str(-1 if given is None else len(given)),
     }
     line = ",".join(f'"{name}":{value}' for name, value in fields.items())
-    return f"{{{line}}}\n".encode() + given
+    return f"{{{line}}}\n".encode() + (given or b"")
 
 
 def _input() -> bytes:
@@ -225,14 +253,12 @@ def _new_once() -> str:
 def _sent(connection: "socket", request: bytes, *, in_doubt: bool) -> bytes | None:
     """Send what is asked; return the answer without its dots, or None if the connection broke or fell silent."""
     connection.settimeout(_SILENT_SECONDS)
-    pieces: list[bytes] = []
     try:
         connection.sendall(request)
     except OSError:
         return DIRECT  # without its end it is not begun
     try:
-        while piece := connection.recv(1 << 16):
-            pieces.append(piece)
+        return _received(connection)
     except OSError:
         return None
     except KeyboardInterrupt:
@@ -242,6 +268,17 @@ def _sent(connection: "socket", request: bytes, *, in_doubt: bool) -> bytes | No
             output.begin()
             output.so_far("")
         raise
+
+
+def _received(connection: "socket") -> bytes | None:
+    """Return an answer without its dots; None if it is not whole.
+
+    Raises:
+        OSError: The connection broke or fell silent.
+    """
+    pieces: list[bytes] = []
+    while piece := connection.recv(1 << 16):
+        pieces.append(piece)
     answer = b"".join(pieces).lstrip(b".")
     head, newline, body = answer.partition(b"\n")
     if head == DIRECT:

@@ -27,7 +27,7 @@ from memories.models import Draft
 from memories.service import Memories
 from memories.settings import Config
 from memories.skins.server.caller import Caller, Direct, own_folder, standing_for
-from memories.skins.server.client import DIRECT, GREETING, is_carried
+from memories.skins.server.client import DIRECT, GREETING, HOOK, is_carried
 from memories.skins.server.place import absolute
 from memories.skins.server.writers import Writers
 from memories.stores import Store
@@ -167,6 +167,8 @@ class Warm:
             asked = self._read(connection)
             if asked is None:
                 return
+            if asked[0]["argv"][:1] == [HOOK]:  # which does its own work unless it sees that this begins
+                connection.sendall(b".")
             with self._lock:
                 self._working.add(connection)
             answer = contextvars.copy_context().run(self._done, *asked)
@@ -252,8 +254,9 @@ class Warm:
             served = self._served
             model = served.embedder or "none"
             place = here(config, Path.cwd())  # told, since the thread that writes is in another folder
+            channel = "hook" if arguments[0] == HOOK else "cli"
             memories = _Grouped(
-                served.store, shared=shared, embedder=model, config=config, channel="cli", place=place
+                served.store, shared=shared, embedder=model, config=config, channel=channel, place=place
             ).at_home()
             memories.writers = served.writers
             return memories

@@ -1,0 +1,60 @@
+"""Where a hook recalls from: our own engine without what a session has in its context already."""
+
+from typing import Any
+
+from memories.agent.engine import EngineBackend
+from memories.agent.gateway import MemoryGateway
+from memories.errors import StoreUnreachable
+from memories.identity.degraded import WithScratchpad
+from memories.service import Memories
+
+_MOST_KNOWN = 60  # memories that were shown before and are passed over by one search
+
+
+def gateway(memories: Memories, shown: set[str], offline: str) -> MemoryGateway:
+    """Return a gateway to a memory.
+
+    Args:
+        memories: The memory.
+        shown: The ids of what is passed over.
+        offline: Why the store is not asked; empty if it is.
+    """
+    source = MemoryGateway(memories.config.mcp_endpoint, backend=_Fresh(memories, shown, offline))
+    return _FreshAtHand(source, memories, shown)  # type: ignore[return-value] # it passes on what it does not do
+
+
+def _new(found: list[Any], shown: set[str], k: int) -> list[Any]:
+    return [each for each in found if each["id"] not in shown][:k]
+
+
+class _Fresh(EngineBackend):
+    """Our engine without what is known."""
+
+    def __init__(self, memories: Memories, shown: set[str], offline: str) -> None:
+        super().__init__(memories)
+        self._shown, self._offline = shown, offline
+
+    def recall(self, query_text: str, k: int, min_confidence: float, conversation_id: str | None) -> list[Any]:
+        """Search the memories, past those that are known."""
+        if self._offline:
+            raise StoreUnreachable(self._offline)
+        more = k + min(len(self._shown), _MOST_KNOWN)
+        return _new(super().recall(query_text, more, min_confidence, conversation_id), self._shown, k)
+
+    def recall_turns(self, query_text: str, k: int, conversation_id: str | None) -> list[Any]:
+        """Search the turns, past those that are known."""
+        more = k + min(len(self._shown), _MOST_KNOWN)
+        return _new(super().recall_turns(query_text, more, conversation_id), self._shown, k)
+
+
+class _FreshAtHand(WithScratchpad):
+    """The scratchpad without what is known."""
+
+    def __init__(self, gateway: MemoryGateway, memories: Memories, shown: set[str]) -> None:
+        super().__init__(gateway, memories)
+        self._shown = shown
+
+    def recall_offline(self, query_text: str, k: int, min_confidence: float) -> list[Any]:
+        """Search the scratchpad, past what is known."""
+        more = k + min(len(self._shown), _MOST_KNOWN)
+        return _new(super().recall_offline(query_text, more, min_confidence), self._shown, k)
