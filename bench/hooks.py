@@ -1,13 +1,18 @@
-"""Hooks: the CPU time and the wall time of a whole `memory hook …` process, as ratios to `python -c pass`."""
+"""Hooks: the CPU time of a whole `memory hook …`, and the wall time until it ends, as ratios to `python -c pass`.
 
+Its CPU time is that of all its processes, also of what they do when the host has its answer; on Linux, where this
+process can wait for those that a hook leaves behind. The flusher is none of them: it stores what was said, once.
+"""
+
+import contextlib
+import ctypes
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +25,17 @@ from memories.skins.capture.hook import EVENTS
 _APPENDING = ("stop", "pre-compact", "session-end")
 _BAR = 3.0  # times `python -c pass`, for events that only append
 _LATEST_MS = 1_000.0  # that an agent is ever held up
+_CHILD_SUBREAPER = 36  # of prctl(2)
+_SETTLING_SECONDS = 3.0  # in which a server loads what commands need
+_LOCK = """
+import apsw, sys
+connection = apsw.Connection(sys.argv[1])
+connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+connection.execute("BEGIN EXCLUSIVE")
+connection.execute("CREATE TABLE nobody(reads)")
+sys.stderr.write("locked\n")
+sys.stdin.read()
+"""
 _PROMPT = "which library parses command line options?"
 _SECONDS = "0.85"
 
@@ -34,16 +50,19 @@ class Options:
 
 
 def run(options: Options) -> None:
-    """Measure each event over an empty store, a full one, and one that another process keeps locked."""
+    """Measure each event over an empty store, a full one, the same with a server, and one that others may not read."""
     corpora.CACHE.mkdir(exist_ok=True)
-    for name in ("empty", "full", "locked"):
-        with tempfile.TemporaryDirectory(dir=corpora.CACHE) as folder, ExitStack() as stack:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for name in ("empty", "full", "served", "locked"):
+        with tempfile.TemporaryDirectory(dir=corpora.CACHE) as folder, _ending_flushers(), ExitStack() as stack:
             home = Path(folder).absolute()
             if name != "empty":
                 _fill(options, home)
             if name == "locked":
-                config = load_config({"home": str(home)}, environment={})
-                stack.enter_context(stack.enter_context(Memories(config=config, embedder="none")).transaction())
+                stack.enter_context(_other([sys.executable, "-c", _LOCK, str(home / "memories.db")], home))
+            if name == "served":
+                stack.enter_context(_other([sys.executable, "-m", "memories", "serve", "--no-http"], home))
             count = 0 if name == "empty" else options.memories
             _print(f"Hooks, {name} store, {count:,} memories, {options.rounds} interleaved rounds", options, home)
 
@@ -54,9 +73,37 @@ def _fill(options: Options, home: Path) -> None:
         memories.create_many([Draft(text) for text in corpus.texts], force=True)
 
 
-def _print(title: str, options: Options, home: Path) -> None:
+def _environment(home: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "PYTHONPATH")}
-    environment = {**kept, "HOME": str(home), "MEMORY_HOME": str(home)}
+    return {**kept, "HOME": str(home), "MEMORY_HOME": str(home)}
+
+
+@contextlib.contextmanager
+def _other(command: list[str], home: Path) -> Iterator[None]:
+    """Run another program while inside, from when it has said its first line."""
+    with subprocess.Popen(
+        command, env=_environment(home), stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as program:
+        assert program.stderr is not None
+        program.stderr.readline()
+        time.sleep(_SETTLING_SECONDS)
+        try:
+            yield
+        finally:
+            program.kill()
+
+
+@contextlib.contextmanager
+def _ending_flushers() -> Iterator[None]:
+    """Wait for the flushers that hooks started: at the end they are the only children that are left."""
+    yield
+    with contextlib.suppress(ChildProcessError):
+        while sys.platform == "linux":
+            os.wait()
+
+
+def _print(title: str, options: Options, home: Path) -> None:
+    environment = _environment(home)
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ("python -c pass", *EVENTS)}
     for number in range(options.rounds + 1):  # the first round warms the disk cache and is not counted
         for name, times in taken.items():
@@ -92,8 +139,19 @@ def _times(name: str, number: int, home: Path, environment: Mapping[str, str]) -
     hook = [sys.executable, "-m", "memories", "hook", name, "--host", "codex", "--capture", "--seconds", _SECONDS]
     command = hook if name in EVENTS else [sys.executable, "-c", "pass"]
     told = {"session_id": f"s{number}", "cwd": str(home), "prompt": _PROMPT, "last_assistant_message": "Done. " * 50}
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(command, input=json.dumps(told).encode(), env=environment, capture_output=True, check=True)
-    wall = (time.perf_counter() - began) * 1000
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000, wall
+    began, seconds, wall = time.perf_counter(), 0.0, 0.0
+    process = subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(told).encode())
+    process.stdin.close()
+    with contextlib.suppress(ChildProcessError):
+        while True:  # the hook, then what it left behind; a flusher is in a group of its own
+            ended, status, used = os.wait4(-process.pid, 0)
+            seconds += used.ru_utime + used.ru_stime
+            if ended == process.pid:
+                wall = time.perf_counter() - began
+                process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return seconds * 1000, wall * 1000
