@@ -95,11 +95,13 @@ def _other(command: list[str], home: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ending_flushers() -> Iterator[None]:
-    """Wait for the flushers that hooks started: at the end they are the only children that are left."""
+    """Wait for the flushers that hooks started: at the end only they, of all children, lead a session."""
     yield
-    with contextlib.suppress(ChildProcessError):
-        while sys.platform == "linux":
-            os.wait()
+    if sys.platform == "linux":
+        own = os.getpid()
+        for child in map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split()):
+            if os.getsid(child) == child:
+                os.waitpid(child, 0)
 
 
 def _print(title: str, options: Options, home: Path) -> None:
