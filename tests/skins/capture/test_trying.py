@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from memories import Memories
-from memories.skins.capture import session, stamps, trying
+from memories.errors import StoreUnreachable
+from memories.skins.capture import recall, session, stamps, trying
 from memories.skins.capture.asking import NOT_ASKED, Asking, Given
 from skins.capture.conftest import Hook
 
@@ -130,6 +131,21 @@ def test_a_session_that_begins_anew_needs_no_store(home: Path, store: Store) -> 
     assert DEPLOY in said
     assert len(store.asked) == 1
     assert session.read(str(home), "codex.s1").late
+
+
+@pytest.mark.usefixtures("store")
+def test_no_model_is_loaded_for_a_store_that_does_not_answer(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+
+    def silent(*_: object, **__: object) -> list[str]:
+        raise StoreUnreachable("nobody answers")
+
+    monkeypatch.setattr(Memories, "ids", silent)
+    monkeypatch.setattr(Memories, "search", lambda _, query, **__: searched.append(query))
+    where = str(home), str(home.parent), "codex.s1", None
+    found = recall.answer(Asking(where, "when do deploys happen?", time.monotonic() + 60))
+    assert DEPLOY in found.said
+    assert (found.why, searched) == ("nobody answers", [])
 
 
 # --- as processes ----------------------------------------------------------------------------------------------------

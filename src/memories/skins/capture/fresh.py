@@ -11,15 +11,17 @@ from memories.service import Memories
 _MOST_KNOWN = 60  # memories that were shown before and are passed over by one search
 
 
-def gateway(memories: Memories, shown: set[str], offline: str) -> MemoryGateway:
+def gateway(memories: Memories, shown: set[str], offline: str, seconds: float | None) -> MemoryGateway:
     """Return a gateway to a memory.
 
     Args:
         memories: The memory.
         shown: The ids of what is passed over.
         offline: Why the store is not asked; empty if it is.
+        seconds: How long a call may take; None for as long as the settings say.
     """
-    source = MemoryGateway(memories.config.mcp_endpoint, backend=_Fresh(memories, shown, offline))
+    backend = _Fresh(memories, shown, offline)
+    source = MemoryGateway(memories.config.mcp_endpoint, backend=backend, timeout_seconds=seconds)
     return _FreshAtHand(source, memories, shown)  # type: ignore[return-value] # it passes on what it does not do
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from memories.agent.gateway import MemoryGateway
     from memories.service import Memories
 
+_NO_ID = "ffffffff-ffff-7"  # the beginning of an id of the year 10889
+
 
 def answer(asking: Asking, opened: "Callable[[Config, bool], Memories] | None" = None) -> Given:
     """Return what is put before a model.
@@ -50,7 +52,9 @@ def _relevant(asking: Asking, config: Config, opened: "Callable[[Config, bool], 
         config = config._replace(events=OFF, count_accesses=False, reinforce_on_retrieval=False)
     known = session.read(asking.home, asking.session)
     with memory(config, opened) as memories:
-        with contextlib.closing(gateway(memories, known.shown, NOT_ASKED if asking.ends is None else "")) as source:
+        why = NOT_ASKED if asking.ends is None else _unwell(memories, asking.seconds() / 2)
+        left = config.memory_timeout_seconds if asking.ends is None else asking.seconds()
+        with contextlib.closing(gateway(memories, known.shown, why, left)) as source:
             context, shown = _fitting(source, config, str(asking.prompt))
         errors = context["metadata"]["errors"]
         if errors:
@@ -63,6 +67,20 @@ def _relevant(asking: Asking, config: Config, opened: "Callable[[Config, bool], 
     given.shown = [each for each in ids if each]
     given.marks = sorted({mark for text in texts for mark in echo.marks(text)})
     return given
+
+
+def _unwell(memories: "Memories", seconds: float) -> str:
+    """Return why a store does not answer what costs it nothing, so that no model is loaded for it; empty if it does."""
+    from memories.agent.deadline import Deadline, MemoryTimeout
+    from memories.errors import StoreError
+
+    try:
+        Deadline(seconds).run(lambda: memories.ids(_NO_ID, limit=1))
+    except MemoryTimeout:
+        return f"the store did not answer within {seconds:.2g} s"
+    except StoreError as exc:
+        return str(exc)
+    return ""
 
 
 def _fitting(gateway: "MemoryGateway", config: Config, said: str) -> tuple[dict[str, Any], str]:
