@@ -67,7 +67,8 @@ ASKED = [
     ("session-start", {"source": "startup"}, ("-n", "bob")),
     ("user-prompt", {"prompt": "when do deploys happen?"}, ()),
     ("user-prompt", {"prompt": "when do deploys happen?"}, ("-n", "bob", "--capture")),
-    ("user-prompt", {"prompt": 'when do "deploys" \\ happen?\n\0 «früh» 汉字 \ud800 ' + "x" * 300_000}, ()),
+    ("user-prompt", {"prompt": 'when do "deploys" \\ happen?\n\0 «früh» 汉字 \ud800 '}, ()),
+    ("user-prompt", {"prompt": "when do deploys happen? " * 20_000}, ()),
     ("user-prompt", {"prompt": "zzz qqq"}, ()),
     ("user-prompt", {"prompt": "Start as bob with memory enabled"}, ()),
 ]
@@ -78,7 +79,7 @@ def test_the_answers_are_the_same(hook: Hook, serving: Serve) -> None:
     serving()
     asked = [hook(event, {**told, "session_id": f"b{n}"}, *options) for n, (event, told, options) in enumerate(ASKED)]
     assert list(map(same, asked)) == list(map(same, alone))
-    assert [bool(each.out) for each in asked] == [True, True, True, True, True, False, True]
+    assert [bool(each.out) for each in asked] == [True, True, True, True, True, True, False, True]
     assert answered() == len(ASKED)
 
 

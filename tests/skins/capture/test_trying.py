@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from memories import Memories
+from memories import Memories, validate
 from memories.errors import StoreUnreachable
 from memories.skins.capture import recall, session, stamps, trying
-from memories.skins.capture.asking import NOT_ASKED, Asking, Given
+from memories.skins.capture.asking import NOT_ASKED, Asking, Given, question
 from skins.capture.conftest import Hook
 
 DEPLOY = "Deploys happen on Tuesdays at noon"
@@ -131,6 +131,29 @@ def test_a_session_that_begins_anew_needs_no_store(home: Path, store: Store) -> 
     assert DEPLOY in said
     assert len(store.asked) == 1
     assert session.read(str(home), "codex.s1").late
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    ("prompt", "found"),
+    [
+        ("\0", False),
+        ("\ud800", False),
+        ("\u202e\u200b", False),
+        ("\ufffe", False),
+        ("\0when do deploys\ud800 happen?", True),
+    ],
+)
+def test_a_prompt_that_is_no_question_says_nothing_of_the_store(home: Path, prompt: str, found: bool) -> None:
+    where = str(home), str(home.parent), "codex.s1", None
+    for asked in (prompt, question(prompt)):
+        given = recall.answer(Asking(where, asked, time.monotonic() + 60))
+        assert given.why == ""
+    assert (DEPLOY in given.said) == found
+
+
+def test_a_question_is_as_long_as_one_may_be() -> None:
+    assert len(question("x" * 100_000)) == validate.MAX_QUERY_CHARACTERS
 
 
 @pytest.mark.usefixtures("store")

@@ -9,6 +9,12 @@ if TYPE_CHECKING:
 
 NOT_ASKED = "the store did not answer an earlier hook of this session"
 _LEAST_SECONDS = 0.05
+_MOST_ASKED = 4_096  # characters of a question that count: `MAX_QUERY_CHARACTERS` of `memories.validate`
+
+
+def question(text: str) -> str:
+    """Return what is searched for of a prompt: as much as a search takes, without characters that none takes."""
+    return text[:_MOST_ASKED].replace("\0", " ").encode("utf-8", "replace").decode()
 
 
 class Asking:

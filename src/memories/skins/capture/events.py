@@ -6,7 +6,7 @@ import sys
 import time
 
 from memories.skins.capture import inbox, place, prompts, session, stamps, switch
-from memories.skins.capture.asking import Asking, Given
+from memories.skins.capture.asking import Asking, Given, question
 
 TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def _prompt(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[
         return None, ""
     if given.capture and state.capture:
         _capture(given, told, home, state)
-    return _asking(given, told, home, state.namespace, said), ""
+    return _asking(given, told, home, state.namespace, question(said)), ""
 
 
 def _asking(given: Asked, told: Told, home: str, namespace: str | None, prompt: str | None = None) -> Asking:

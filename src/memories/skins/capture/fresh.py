@@ -4,7 +4,7 @@ from typing import Any
 
 from memories.agent.engine import EngineBackend
 from memories.agent.gateway import MemoryGateway
-from memories.errors import StoreUnreachable
+from memories.errors import InvalidInput, StoreUnreachable
 from memories.identity.degraded import WithScratchpad
 from memories.service import Memories
 
@@ -41,12 +41,18 @@ class _Fresh(EngineBackend):
         if self._offline:
             raise StoreUnreachable(self._offline)
         more = k + min(len(self._shown), _MOST_KNOWN)
-        return _new(super().recall(query_text, more, min_confidence, conversation_id), self._shown, k)
+        try:
+            return _new(super().recall(query_text, more, min_confidence, conversation_id), self._shown, k)
+        except InvalidInput:  # a prompt that is no question, as one without a visible character
+            return []
 
     def recall_turns(self, query_text: str, k: int, conversation_id: str | None) -> list[Any]:
         """Search the turns, past those that are known."""
         more = k + min(len(self._shown), _MOST_KNOWN)
-        return _new(super().recall_turns(query_text, more, conversation_id), self._shown, k)
+        try:
+            return _new(super().recall_turns(query_text, more, conversation_id), self._shown, k)
+        except InvalidInput:
+            return []
 
 
 class _FreshAtHand(WithScratchpad):
