@@ -59,7 +59,7 @@ def _inside(name: str) -> Row:
     from memories.stores import open_store
 
     with tempfile.TemporaryDirectory(prefix="bench-writes-") as folder:
-        config = load_config({"store": f"sqlite:///{folder}/m.db", "embedder": name}, environment={})
+        config = load_config({"store": f"sqlite:///{folder}/m.db", "embedder": name}, environment={"MEMORY_HOME": str(folder)})
         embedder = open_embedder(name, config)
         assert embedder is not None
         embedder.embed("warm")

@@ -116,7 +116,7 @@ class Features(NamedTuple):
         decay_policy: Whether its age counts.
         age_days: Since it was written, or last reinforced if it heeds that.
         accesses: How often it was read.
-        pinned: Whether somebody wants it at hand: then it does not age.
+        pinned: Whether somebody wants it at hand: then it does not age, and counts as used often.
         readable: Whether the embedder knows its language, so that its similarity alone can make it a hit.
         on_date: Whether it is from a day or month that the query names: then it needs no word in common.
         verbatim: Whether it says the very words of the query: then only what corrects it goes before it.
@@ -305,7 +305,8 @@ def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> 
         return Ranked(index, score, 1.0, 1.0, 0.0, "")
     policy = DecayPolicy.STABLE if candidate.pinned else candidate.decay_policy
     fresh = freshness(candidate.age_days, relevance.decay_rate, policy)
-    used = boost(candidate.accesses, relevance.boost_rate, relevance.most_boost)
+    most = relevance.most_boost
+    used = most if candidate.pinned else boost(candidate.accesses, relevance.boost_rate, most)
     state = FRESH if candidate.pinned else condition(fresh, candidate.accesses, relevance)
     # Age and reads count for what a hit has above a stranger: where models hold all texts close, 2 % is much of it.
     weight = rules.weight * (STANDALONE if candidate.evidence.window_words is None else 1.0)
