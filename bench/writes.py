@@ -55,11 +55,13 @@ def _inside(name: str) -> Row:
     """Measure threads of the server's own process, each with a memory of its own, through the queue alone."""
     from memories import Draft, Memories, load_config
     from memories.embedders import open_embedder
-    from memories.skins.server.writers import Writers
+    from memories.skins.warm.writers import Writers
     from memories.stores import open_store
 
     with tempfile.TemporaryDirectory(prefix="bench-writes-") as folder:
-        config = load_config({"store": f"sqlite:///{folder}/m.db", "embedder": name}, environment={"MEMORY_HOME": str(folder)})
+        config = load_config(
+            {"store": f"sqlite:///{folder}/m.db", "embedder": name}, environment={"MEMORY_HOME": str(folder)}
+        )
         embedder = open_embedder(name, config)
         assert embedder is not None
         embedder.embed("warm")

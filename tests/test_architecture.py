@@ -24,8 +24,8 @@ MODULES = [
 ]
 
 # What each package holds, from the bottom up: an import, wherever it is written, leads to a level further left, never
-# to a neighbour on its own. So there is no cycle and no skin needs another, but the server: it answers over HTTP and a
-# socket what the command and MCP answer. Of the stores, Chroma and Qdrant need the
+# to a neighbour on its own. So there is no cycle and no skin needs another, but warm, api and server: they answer over a
+# socket and HTTP what the command and MCP answer. Of the stores, Chroma and Qdrant need the
 # layer for documents, which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
     "memories.stores.http": "wire secret < driver < store",
@@ -50,9 +50,10 @@ ORDER = {
     "memories.skins.langgraph": "values < store tools",
     "memories.skins.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
     "memories.skins.mcp": "answers < tools < server < stdio",
-    "memories.skins.server": """problems params schemas place watch metrics < client writers start < guard access once
-        protocol caller feed < handles oauth warm < server < routes records mcp_http < verbs pages openapi changes <
-        many talks whole < app manage < http < serve""",
+    "memories.skins.warm": "place writers < client start caller < warm",
+    "memories.skins.api": """problems params schemas metrics feed < guard access once < handles oauth < server <
+        routes records < verbs openapi changes < many talks whole""",
+    "memories.skins.server": "watch protocol mcp_http pages < app manage < http < serve",
     "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay
         trust < times settings < config < events ids http_client < stores < embedders versions turns < lookup <
         conversations where < write search < hot transfer < service_turns service_overview < service < agent <
@@ -67,7 +68,7 @@ ORDER = {
     "memories.identity": """git remotes registry captured scratchpad degraded < namespaces objects prompt < project <
         place""",
     "memories.skins": """added shapes compact compare connect tokens < transfers < capture <
-        cli mcp langgraph chat amplifier anthropic_tool agents_session pages < server""",
+        cli mcp langgraph chat amplifier anthropic_tool agents_session pages < warm api < server""",
     "memories.skins.connect": "jsonc toml program receipts files < hosts < entries < connect < status",
     "memories.skins.pages": "asked plots < browse one manage render",
     "memories.skins.amplifier": "settings compaction block < mounted < tool context switching < capture",

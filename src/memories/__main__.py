@@ -41,7 +41,7 @@ def main() -> None:
 def _recalled(asked: bytes) -> bytes | None:
     """Have the server of the store recall what a hook asks for; None if the hook has to do that."""
     from memories import __version__
-    from memories.skins.server import client
+    from memories.skins.warm import client
 
     return client.recalled(asked, __version__)
 
@@ -49,7 +49,7 @@ def _recalled(asked: bytes) -> bytes | None:
 def ask(arguments: list[str]) -> int:
     """Have the server of the store run the command, or else run it here; return the exit code."""
     from memories import __version__
-    from memories.skins.server import client
+    from memories.skins.warm import client
 
     try:
         code = client.ask(arguments, __version__)
@@ -71,7 +71,7 @@ def _start_wanted(arguments: list[str]) -> None:
 
 def _start(store: str) -> None:
     """Start a server of a store."""
-    from memories.skins.server.start import start
+    from memories.skins.warm.start import start
 
     start(store)
 

@@ -9,7 +9,8 @@ import sys
 def main() -> None:
     """For each line, an environment and a store, start a server and print its process; 0 if it did not start."""
     from memories import __main__ as front_door
-    from memories.skins.server import serve, warm, watch  # noqa: F401 - what is imported here need not be in each child
+    from memories.skins.server import serve, watch  # noqa: F401 - what is imported here need not be in each child
+    from memories.skins.warm import warm  # noqa: F401 - what is imported here need not be in each child
 
     front_door.load_commands()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

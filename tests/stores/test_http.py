@@ -14,7 +14,7 @@ from memories import Memories  # noqa: E402
 from memories.config import load_config  # noqa: E402
 from memories.errors import ConfigError, Conflict, InvalidInput, StoreError, StoreUnreachable  # noqa: E402
 from memories.skins import tokens  # noqa: E402
-from memories.skins.server import records  # noqa: E402
+from memories.skins.api import records  # noqa: E402
 from memories.stores import open_store as open_url  # noqa: E402
 from memories.stores.http.store import HttpStore  # noqa: E402
 from memories.stores.records import Collection, Space  # noqa: E402

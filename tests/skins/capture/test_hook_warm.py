@@ -16,7 +16,7 @@ import pytest
 
 from memories import Memories, __version__
 from memories.skins.capture import inbox, session
-from memories.skins.server import client, place
+from memories.skins.warm import client, place
 from skins.capture.conftest import Hook, Ran
 
 DEPLOY = "Deploys happen on Tuesdays at noon"

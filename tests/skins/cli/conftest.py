@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from memories import __main__ as front_door
-from memories.skins.server import client, place
+from memories.skins.warm import client, place
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from memories import Memories, events
 from memories.errors import StoreBusy
 from memories.settings import Config
 from memories.skins import shapes, tokens
-from memories.skins.server import access, guard, once
+from memories.skins.api import access, guard, once
 from memories.skins.server.app import Options, build
 from memories.write.create import Created, Similar
 

@@ -12,7 +12,7 @@ from live_server import WAIT, Live, running
 from memories import Memories
 from memories.settings import Config
 from memories.skins import tokens
-from memories.skins.server import changes, server
+from memories.skins.api import changes, server
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ import pytest
 from live_server import WAIT, Live, running, statuses
 from memories.config import load_config
 from memories.skins import tokens
-from memories.skins.server import guard, protocol
+from memories.skins.api import guard
+from memories.skins.server import protocol
 
 GET = "GET /api/memories HTTP/1.1"
 POST = "POST /api/memories HTTP/1.1"
@@ -29,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guard, "BODY_SECONDS", 1.0)
         patch.setattr(protocol, "HEAD_SECONDS", 1.0)
-        patch.setattr("memories.skins.server.access.Access.refused", lambda *_: None)  # rates have a test of their own
+        patch.setattr("memories.skins.api.access.Access.refused", lambda *_: None)  # rates have a test of their own
         config = load_config(environment=environment, folder=home)
         (home / "secret.txt").write_text("not for you")
         with running(config) as live:

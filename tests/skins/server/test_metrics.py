@@ -9,8 +9,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from memories import load_config
+from memories.skins.api.metrics import Gauge, Logged, Metrics
 from memories.skins.server.app import Options, build
-from memories.skins.server.metrics import Gauge, Logged, Metrics
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from memories.errors import ConfigError
 from memories.settings import Config
-from memories.skins.server import oauth
+from memories.skins.api import oauth
 from memories.skins.server.app import Options, build
 
 RESOURCE = "http://127.0.0.1:8765/mcp"

@@ -1,1 +1,1 @@
-"""The server: the HTTP API, MCP over HTTP and the page; it serves what the other skins answer."""
+"""The process of a server: its sockets, the HTTP API, MCP over HTTP and the page, and how it is run and ended."""

@@ -16,19 +16,19 @@ from starlette.routing import Route as StarletteRoute
 
 from memories.embedders import Embedder
 from memories.settings import Config
-from memories.skins.server import changes, many, talks, verbs, whole
-from memories.skins.server.access import SESSION_SECONDS, Access, Principal
-from memories.skins.server.guard import Guard, Rules
-from memories.skins.server.handles import Create, Handles, create_at_once
+from memories.skins.api import changes, many, talks, verbs, whole
+from memories.skins.api.access import SESSION_SECONDS, Access, Principal
+from memories.skins.api.guard import Guard, Rules
+from memories.skins.api.handles import Create, Handles, create_at_once
+from memories.skins.api.oauth import WELL_KNOWN, Issuer
+from memories.skins.api.openapi import document
+from memories.skins.api.params import Field, from_body
+from memories.skins.api.problems import Refused, encoded, failed, problem
+from memories.skins.api.records import Records
+from memories.skins.api.records import route as store_route
+from memories.skins.api.routes import Route, endpoint
+from memories.skins.api.server import Server
 from memories.skins.server.mcp_http import PATH, McpOverHttp
-from memories.skins.server.oauth import WELL_KNOWN, Issuer
-from memories.skins.server.openapi import document
-from memories.skins.server.params import Field, from_body
-from memories.skins.server.problems import Refused, encoded, failed, problem
-from memories.skins.server.records import Records
-from memories.skins.server.records import route as store_route
-from memories.skins.server.routes import Route, endpoint
-from memories.skins.server.server import Server
 from memories.stores import Store
 
 ROUTES: tuple[Route, ...] = (*verbs.ROUTES, *many.ROUTES, *talks.ROUTES, *whole.ROUTES, *changes.ROUTES)

@@ -18,14 +18,14 @@ from memories.embedders import Embedder
 from memories.errors import ConfigError, MemoriesError
 from memories.settings import Config
 from memories.skins import tokens
+from memories.skins.api.metrics import LOG, Gauge, Logged, Metrics
+from memories.skins.api.problems import encoded, failed
 from memories.skins.server import pages
 from memories.skins.server.app import Options, build, principal
-from memories.skins.server.metrics import LOG, Gauge, Logged, Metrics
-from memories.skins.server.problems import encoded, failed
 from memories.skins.server.protocol import Protocol as HttpProtocol
-from memories.skins.server.warm import Warm
 from memories.skins.server.watch import Asked
-from memories.skins.server.writers import MOST_WAITING, Writers
+from memories.skins.warm.warm import Warm
+from memories.skins.warm.writers import MOST_WAITING, Writers
 from memories.stores import Store
 from memories.stores.records import Collection, Filter
 

@@ -13,8 +13,8 @@ from memories.config import without_password
 from memories.disk import make_folder, replacing
 from memories.errors import ConfigError, SystemFault
 from memories.settings import SETTINGS, Config
-from memories.skins.server.client import GREETING
-from memories.skins.server.place import is_ours, socket_of
+from memories.skins.warm.client import GREETING
+from memories.skins.warm.place import is_ours, socket_of
 from memories.stores import local_path
 
 _SECONDS = 10.0

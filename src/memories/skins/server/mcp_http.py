@@ -14,9 +14,9 @@ import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memories.service import Memories
-from memories.skins.server.access import Principal
-from memories.skins.server.problems import Refused, failed
-from memories.skins.server.server import Server
+from memories.skins.api.access import Principal
+from memories.skins.api.problems import Refused, failed
+from memories.skins.api.server import Server
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context

@@ -16,13 +16,13 @@ from starlette.routing import Route as StarletteRoute
 from memories.errors import InvalidInput, MemoriesError
 from memories.models import SHARED
 from memories.service import Memories
+from memories.skins.api.metrics import LOG
+from memories.skins.api.problems import Refused, encoded, failed
+from memories.skins.api.routes import path_values
+from memories.skins.api.server import Server
 from memories.skins.pages import browse, manage, one
 from memories.skins.pages.asked import Asked, View
 from memories.skins.pages.render import HEADERS, html
-from memories.skins.server.metrics import LOG
-from memories.skins.server.problems import Refused, encoded, failed
-from memories.skins.server.routes import path_values
-from memories.skins.server.server import Server
 from memories.validate import namespace as checked_namespace
 
 CHANGES = "/api/changes"

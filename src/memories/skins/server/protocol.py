@@ -8,7 +8,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from memories.skins.server.problems import TITLES, encoded
+from memories.skins.api.problems import TITLES, encoded
 
 HEAD_SECONDS = 10.0
 MAX_HEAD = 65_536

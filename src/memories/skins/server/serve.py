@@ -19,10 +19,11 @@ from memories.embedders import open_embedder
 from memories.errors import ConfigError, MemoriesError
 from memories.settings import Config
 from memories.skins import tokens
-from memories.skins.server import caller, place, watch
-from memories.skins.server.warm import Run, Served, Warm
+from memories.skins.server import watch
 from memories.skins.server.watch import Asked
-from memories.skins.server.writers import Writers
+from memories.skins.warm import caller, place
+from memories.skins.warm.warm import Run, Served, Warm
+from memories.skins.warm.writers import Writers
 from memories.stores import local_path, open_store
 
 if TYPE_CHECKING:

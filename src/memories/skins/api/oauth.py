@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from memories.config import is_loopback
 from memories.errors import ConfigError, InvalidInput
 from memories.http_client import Address, JsonClient, NoAnswer
-from memories.skins.server.access import Principal
-from memories.skins.server.problems import Refused
+from memories.skins.api.access import Principal
+from memories.skins.api.problems import Refused
 from memories.skins.tokens import ALL, LEVELS
 from memories.validate import namespace as checked_namespace
 

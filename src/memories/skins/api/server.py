@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 import anyio
 
 from memories.settings import Config
-from memories.skins.server.access import Access
-from memories.skins.server.feed import Feed
-from memories.skins.server.handles import Create, Handles
-from memories.skins.server.once import Once
-from memories.skins.server.problems import Refused
+from memories.skins.api.access import Access
+from memories.skins.api.feed import Feed
+from memories.skins.api.handles import Create, Handles
+from memories.skins.api.once import Once
+from memories.skins.api.problems import Refused
 
 _MAX_WAITING = {"read": 256, "search": 256, "write": 2_000, "transfer": 8, "stream": 32, "store": 512}
 _AT_ONCE = {"read": 16, "search": max(4, os.cpu_count() or 1), "write": 64, "transfer": 1, "store": 64}

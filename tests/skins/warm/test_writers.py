@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from memories import Conflict, Created, Draft, InvalidInput, Memories, NotFound, StoreDamaged, StoreError, load_config
 from memories.embedders import open_embedder
-from memories.skins.server.writers import Full, Writers
+from memories.skins.warm.writers import Full, Writers
 from memories.stores import Store, open_store
 from memories.stores.records import Collection, Filter, Record
 
@@ -30,7 +30,7 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
 
 @pytest.fixture
 def writers(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writers]:
-    monkeypatch.setattr("memories.skins.server.writers._SECONDS", 600.0)  # however busy this machine is
+    monkeypatch.setattr("memories.skins.warm.writers._SECONDS", 600.0)  # however busy this machine is
     made = Writers(memories._kept)
     yield made
     made.close(60)
@@ -185,7 +185,7 @@ def test_a_store_that_was_replaced_is_not_written(memories: Memories) -> None:
 
 
 def test_a_full_queue_says_so_at_once(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memories.skins.server.writers.MOST_WAITING", 3)
+    monkeypatch.setattr("memories.skins.warm.writers.MOST_WAITING", 3)
     writers = Writers(memories._kept)
     with Held(writers):
         waiting = [threading.Thread(target=writers.do, args=(list,)) for _ in range(3)]
@@ -495,7 +495,7 @@ def test_together_is_as_one_after_another(
     count = itertools.count(1)
     made = "memories.write.create.new_id"
     monkeypatch.setattr(made, lambda _: f"01a1fdf1-92ce-7000-8000-{next(count):012x}")
-    monkeypatch.setattr("memories.skins.server.writers._SECONDS", 600.0)
+    monkeypatch.setattr("memories.skins.warm.writers._SECONDS", 600.0)
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         shared, alone = world(Path(one)), world(Path(other))
         results: list[list[Any]] = []

@@ -26,10 +26,10 @@ from memories.identity.place import here
 from memories.models import Draft
 from memories.service import Memories
 from memories.settings import Config
-from memories.skins.server.caller import Caller, Direct, own_folder, standing_for
-from memories.skins.server.client import DIRECT, GREETING, HOOK, is_carried
-from memories.skins.server.place import absolute
-from memories.skins.server.writers import Writers
+from memories.skins.warm.caller import Caller, Direct, own_folder, standing_for
+from memories.skins.warm.client import DIRECT, GREETING, HOOK, is_carried
+from memories.skins.warm.place import absolute
+from memories.skins.warm.writers import Writers
 from memories.stores import Store
 from memories.write.create import Created
 

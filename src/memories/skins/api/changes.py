@@ -11,10 +11,10 @@ from starlette.types import Receive, Scope, Send
 from memories.errors import InvalidInput
 from memories.models import LogEntry
 from memories.skins import transfers
-from memories.skins.server.feed import PING_SECONDS
-from memories.skins.server.problems import Refused
-from memories.skins.server.routes import Call, Route
-from memories.skins.server.server import Server
+from memories.skins.api.feed import PING_SECONDS
+from memories.skins.api.problems import Refused
+from memories.skins.api.routes import Call, Route
+from memories.skins.api.server import Server
 from memories.stores.chain import CHAIN, chain_of
 from memories.validate import namespace as checked_namespace
 

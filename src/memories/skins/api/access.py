@@ -18,7 +18,7 @@ from starlette.types import Scope
 from memories.errors import ConfigError
 from memories.models import SHARED
 from memories.skins import tokens
-from memories.skins.server.problems import Refused
+from memories.skins.api.problems import Refused
 
 SESSION_SECONDS = 12 * 3600
 SCOPES = {"read": 1, "write": 2, "admin": 3}

@@ -15,9 +15,9 @@ from memories.ids import new_id
 from memories.origin import origin
 from memories.search.search import collections_of
 from memories.skins import shapes, transfers
-from memories.skins.server.params import Field, Fields
-from memories.skins.server.routes import Answer, Call, Route, json_answer
-from memories.skins.server.verbs import LIMIT
+from memories.skins.api.params import Field, Fields
+from memories.skins.api.routes import Answer, Call, Route, json_answer
+from memories.skins.api.verbs import LIMIT
 from memories.stores.logged import logged
 from memories.stores.records import Collection
 from memories.transfer.backup import back_up

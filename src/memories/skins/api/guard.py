@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from memories.skins.server.problems import Refused, failed
+from memories.skins.api.problems import Refused, failed
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 MAX_BODY = 1_048_576

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from memories.disk import make_folder, replacing, write_all
 from memories.errors import RequestError
-from memories.skins.server.problems import Refused
+from memories.skins.api.problems import Refused
 
 KEPT_SECONDS = 86_400
 MAX_KEPT = 10_000

@@ -22,9 +22,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from memories.errors import InvalidInput, StoreBusy, StoreError
-from memories.skins.server.access import Principal
-from memories.skins.server.problems import Refused, encoded, failed
-from memories.skins.server.server import Server
+from memories.skins.api.access import Principal
+from memories.skins.api.problems import Refused, encoded, failed
+from memories.skins.api.server import Server
 from memories.stores import Store, open_store
 from memories.stores.http.wire import from_wire, namespaces_of, to_wire
 from memories.stores.records import Finding, Space, StoreInfo

@@ -8,7 +8,7 @@ second.
 import os
 import sys
 
-from memories.skins.server.place import is_ours, socket_of
+from memories.skins.warm.place import is_ours, socket_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from memories.agent.gateway import ENGINE, MemoryGateway
 from memories.errors import InvalidInput
 from memories.skins import shapes
 from memories.skins.added import added
-from memories.skins.server.params import Field, Fields
-from memories.skins.server.routes import Answer, Call, Route
-from memories.skins.server.verbs import CURSOR, FILTERS, LIMIT
+from memories.skins.api.params import Field, Fields
+from memories.skins.api.routes import Answer, Call, Route
+from memories.skins.api.verbs import CURSOR, FILTERS, LIMIT
 from memories.times import parse_time_in_zone
 from memories.turns import TurnDraft
 

@@ -14,12 +14,12 @@ from memories.errors import InvalidInput
 from memories.models import SHARED
 from memories.service import Memories
 from memories.skins import shapes
-from memories.skins.server.access import Principal
-from memories.skins.server.metrics import LOG
-from memories.skins.server.once import Work
-from memories.skins.server.params import Field, Fields, from_body, from_query
-from memories.skins.server.problems import encoded, failed
-from memories.skins.server.server import Server
+from memories.skins.api.access import Principal
+from memories.skins.api.metrics import LOG
+from memories.skins.api.once import Work
+from memories.skins.api.params import Field, Fields, from_body, from_query
+from memories.skins.api.problems import encoded, failed
+from memories.skins.api.server import Server
 from memories.validate import namespace as checked_namespace
 from memories.write.create import Created
 

@@ -8,10 +8,10 @@ from typing import Any
 from memories.errors import Conflict, InvalidInput, RequestError
 from memories.models import Draft, Memory
 from memories.skins import shapes
+from memories.skins.api.params import Field, Fields
+from memories.skins.api.problems import Refused
+from memories.skins.api.routes import Answer, Call, Route
 from memories.skins.compare import steps
-from memories.skins.server.params import Field, Fields
-from memories.skins.server.problems import Refused
-from memories.skins.server.routes import Answer, Call, Route
 from memories.write.create import Created
 
 LIMIT: Fields = {"limit": Field("whole", "How many at most, up to 1,000.")}

@@ -17,7 +17,7 @@ import pytest
 from memories import Memories, __version__
 from memories.settings import SETTINGS
 from memories.skins.cli import COMMANDS
-from memories.skins.server import client, place, start
+from memories.skins.warm import client, place, start
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

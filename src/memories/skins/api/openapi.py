@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from memories import __version__
-from memories.skins.server.params import Field
-from memories.skins.server.routes import SPACE, Route
-from memories.skins.server.schemas import SCHEMAS
+from memories.skins.api.params import Field
+from memories.skins.api.routes import SPACE, Route
+from memories.skins.api.schemas import SCHEMAS
 
 _KINDS: Mapping[str, dict[str, Any]] = {
     "text": {"type": "string"},

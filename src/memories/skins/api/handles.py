@@ -7,7 +7,7 @@ from memories.embedders import Embedder, open_embedder
 from memories.models import Draft
 from memories.service import Memories
 from memories.settings import Config
-from memories.skins.server.access import OWNER, Principal
+from memories.skins.api.access import OWNER, Principal
 from memories.stores import Store, open_store
 from memories.write.create import Created
 

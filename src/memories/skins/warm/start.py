@@ -4,7 +4,7 @@ import os
 import sys
 import time
 
-from memories.skins.server.place import socket_of
+from memories.skins.warm.place import socket_of
 
 IDLE_MINUTES = 15
 _AGAIN_SECONDS = 60  # after a start that failed

@@ -5,9 +5,9 @@ from typing import Any
 
 from memories.errors import InvalidInput
 from memories.skins import shapes
-from memories.skins.server.params import Field, Fields
-from memories.skins.server.routes import Call, Route
-from memories.skins.server.verbs import CURSOR, FILTERS, LIMIT
+from memories.skins.api.params import Field, Fields
+from memories.skins.api.routes import Call, Route
+from memories.skins.api.verbs import CURSOR, FILTERS, LIMIT
 from memories.times import to_iso
 from memories.validate import MAX_LIMIT
 from memories.write.many import Affected

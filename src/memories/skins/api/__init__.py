@@ -1,0 +1,1 @@
+"""What may be asked over HTTP, by whom, and what each route does: the application that `server` runs."""
