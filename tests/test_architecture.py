@@ -25,8 +25,8 @@ MODULES = [
 
 # What each package holds, from the bottom up: an import, wherever it is written, leads to a level further left, never
 # to a neighbour on its own. So there is no cycle and no skin needs another, but warm, api and server: they answer over
-# a socket and HTTP what the command and MCP answer. Of the stores, Chroma and Qdrant need the layer for documents, which
-# they are drivers of, and files the SQLite store that is its index.
+# a socket and HTTP what the command and MCP answer. Of the stores, Chroma and Qdrant need the layer for documents,
+# which they are drivers of, and files the SQLite store that is its index.
 ORDER = {
     "memories.stores.http": "wire secret < driver < store",
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
