@@ -134,11 +134,17 @@ class _Considering(Sequence[Considered]):
     def __getitem__(self, at: int | slice) -> Considered | Sequence[Considered]:
         return self._made[at]
 
-    def __len__(self) -> int:
-        return len(self._made)
+    def __eq__(self, other: object) -> bool:
+        return self._made == (other._made if isinstance(other, _Considering) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._made)
 
     def __repr__(self) -> str:
         return repr(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
 
 
 class Found(NamedTuple):

@@ -228,6 +228,18 @@ def test_what_is_suspicious_is_accepted_only_by_itself(site: Site, opened: Open)
     assert [each.content for each in site.memories.list().memories] == ["The kettle is by the door"]
 
 
+def test_what_is_written_before_a_page_listens_is_shown(site: Site, opened: Open) -> None:
+    page = opened("/review")
+
+    def late(route: Any) -> None:
+        site.memories.create("The kettle is by the door", pending=True)
+        route.continue_()
+
+    page.route("**/api/changes*", late, times=1)
+    page.reload()
+    page.locator("article", has_text="kettle").wait_for()
+
+
 def test_a_rejected_memory_comes_back_to_the_queue(site: Site, opened: Open) -> None:
     site.memories.create("The kettle is by the door", pending=True)
     page = opened("/review")

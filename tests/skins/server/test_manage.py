@@ -40,7 +40,7 @@ def test_a_unit_of_systemd_is_written_for_the_owner_alone(linux: Path) -> None:
     assert written.path.read_text() == written.text
     assert written.path.stat().st_mode & 0o777 == 0o600
     service = unit(written.text)["Service"]
-    expected = [sys.executable, "-m", "memories", "serve", "--store", config.store, "--port", "9000"]
+    expected = [sys.executable, "-P", "-m", "memories", "serve", "--store", config.store, "--port", "9000"]
     assert shlex.split(service["ExecStart"]) == expected
     assert (service["Type"], service["UMask"], service["NoNewPrivileges"]) == ("notify", "0077", "yes")
     assert f'"-{config.home}"' in service["ReadWritePaths"]
@@ -74,7 +74,7 @@ def test_a_plist_of_launchd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "ann & ben")
     written = manage.install(load_config(), ["--no-http"], dry_run=False)
     told = plistlib.loads(written.path.read_bytes())
-    assert told["ProgramArguments"][:4] == [sys.executable, "-m", "memories", "serve"]
+    assert told["ProgramArguments"][:5] == [sys.executable, "-P", "-m", "memories", "serve"]
     assert told["ProgramArguments"][-1] == "--no-http"
     assert (told["Umask"], told["RunAtLoad"], told["KeepAlive"]) == (63, True, {"SuccessfulExit": False})
     assert told["EnvironmentVariables"]["OPENAI_API_KEY"] == "ann & ben"
@@ -96,7 +96,7 @@ def test_systemd_is_told_when_the_server_is_ready(
         told.bind(f"\0{tmp_path}" if abstract else name)
         told.settimeout(100)
         environment = {**clean_environment, "NOTIFY_SOCKET": name, "XDG_RUNTIME_DIR": str(tmp_path)}
-        command = [sys.executable, "-m", "memories", "serve", "--no-http"]
+        command = [sys.executable, "-P", "-m", "memories", "serve", "--no-http"]
         server = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
         try:
             assert told.recv(100) == b"READY=1"

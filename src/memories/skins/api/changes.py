@@ -1,7 +1,7 @@
 """Changes as they are made, by this server or another process: a stream of server-sent events from the audit log."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import anyio
@@ -27,7 +27,7 @@ async def changes(call: Call) -> Response:
     """Stream what is changed in the namespaces of the request."""
     server = call.server
     after = call.request.headers.get("last-event-id")
-    seen = await _to_thread(server, _last, call)
+    seen = await _to_thread(server, _last, server, call.readable)
     first = [_event("ready", seen, {"namespaces": list(call.readable)})]
     if after is not None:
         seen = _parse(after, seen)
@@ -71,11 +71,20 @@ async def _to_thread(server: Server, run: Any, *arguments: Any) -> Any:
     return await anyio.to_thread.run_sync(run, *arguments, limiter=server.limits["poll"])
 
 
-def _last(call: Call) -> Seen:
+def position(server: Server, readable: Sequence[str]) -> str:
+    """Return where a stream of namespaces would begin now: the id of its first event."""
+    return _position(_last(server, readable))
+
+
+def _position(seen: Seen) -> str:
+    return ",".join(f"{namespace}:{number}" for namespace, number in seen.items())
+
+
+def _last(server: Server, readable: Sequence[str]) -> Seen:
     """Return the last entry of each log."""
     seen = {}
-    for namespace in call.readable:
-        newest = call.server.handles.store.scan(chain_of(namespace), limit=1, newest_first=True)
+    for namespace in readable:
+        newest = server.handles.store.scan(chain_of(namespace), limit=1, newest_first=True)
         seen[namespace] = newest[0].ref.position if newest else 0
     return seen
 
@@ -106,7 +115,7 @@ def _since(call: Call, namespace: str, after: int) -> tuple[list[LogEntry] | Non
     """Return the entries behind one, newest first, and how many were written since; None for them if that is many."""
     memories = call.server.handles.of(call.who, namespace, shared=False)
     while True:
-        missed = _last(call)[namespace] - after
+        missed = _last(call.server, call.readable)[namespace] - after
         if missed > MAX_MISSED:
             return None, missed
         found = memories.log(limit=missed)
@@ -130,8 +139,7 @@ def _still_may(call: Call) -> bool:
 
 
 def _event(name: str, seen: Seen, data: Any) -> str:
-    number = ",".join(f"{namespace}:{position}" for namespace, position in seen.items())
-    return f"id: {number}\nevent: {name}\ndata: {json.dumps(data)}\n\n"
+    return f"id: {_position(seen)}\nevent: {name}\ndata: {json.dumps(data)}\n\n"
 
 
 def _parse(text: str, now: Seen) -> Seen:

@@ -31,7 +31,7 @@ def html(view: View, asked: Asked, **about: Any) -> str:
     Args:
         view: What to show.
         asked: What was asked for.
-        **about: What all pages show: `namespace`, `pending_count`, `path` and `changes`.
+        **about: What all pages show: `namespace`, `pending_count`, `path`, `changes` and `seen`.
     """
     given = {"data": view.data, "asked": asked, "to": asked.address, **view.more, **about}
     return _environment().get_template(view.template).render(given)

@@ -16,6 +16,7 @@ from starlette.routing import Route as StarletteRoute
 from memories.errors import InvalidInput, MemoriesError
 from memories.models import SHARED
 from memories.service import Memories
+from memories.skins.api.changes import position
 from memories.skins.api.metrics import LOG
 from memories.skins.api.problems import Refused, encoded, failed
 from memories.skins.api.routes import path_values
@@ -89,9 +90,11 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
         asked = asked._replace(path=path_values(request))
         named = checked_namespace(asked.text("namespace") or who.home(server.config.namespace))
         who.require("read", named)
-        memories = server.handles.of(who, named, shared=who.level(SHARED) > 0)
+        shared = who.level(SHARED) > 0
+        memories = server.handles.of(who, named, shared=shared)
+        seen = position(server, (named, SHARED) if shared and named != SHARED else (named,))  # before anything is read
         view = page.view(memories, asked)
-        about = {"namespace": named, "pending_count": memories.review.count(), "path": page.path}
+        about = {"namespace": named, "pending_count": memories.review.count(), "path": page.path, "seen": seen}
     except Refused:
         raise
     except MemoriesError as exc:
@@ -99,7 +102,7 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
             return failed(exc)
         problem = failed(exc)
         view = View("error.html", json.loads(bytes(problem.body)), status=problem.status_code)
-        about = {"namespace": who.home(server.config.namespace), "pending_count": 0, "path": page.path}
+        about = {"namespace": who.home(server.config.namespace), "pending_count": 0, "path": page.path, "seen": ""}
     if as_json:
         return Response(encoded(view.data), view.status, HEADERS, media_type="application/json")
     return _html(view, asked, changes=asked.address(CHANGES), **about)
@@ -115,7 +118,7 @@ def _pairs(request: Request) -> list[tuple[str, str]]:
 
 def _html(view: View, asked: Asked, **about: Any) -> Response:
     """Return a page; what is not told of it is empty, as for who is not signed in."""
-    text = html(view, asked, **{"changes": "", "namespace": "", "pending_count": 0, **about})
+    text = html(view, asked, **{"changes": "", "seen": "", "namespace": "", "pending_count": 0, **about})
     return Response(text, view.status, HEADERS, media_type="text/html")
 
 

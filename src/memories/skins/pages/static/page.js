@@ -245,11 +245,20 @@ if (feed && "BroadcastChannel" in window) {
       if (!new URL(location.href).searchParams.has("as_of") && !document.hidden) refresh();
     }, Math.max(250, last + 1000 - Date.now()));
   };
-  channel.onmessage = changed;
-  const pass = () => { channel.postMessage(1); changed(); };
+  const mine = document.body.dataset.seen; // what this page shows; what was written since, the stream does not tell
+  let told = ""; // the last that the stream told, in the tab that holds it
+  channel.onmessage = ({ data }) => {
+    if (data.seen === undefined) changed();
+    else if (told && data.seen !== told) channel.postMessage({});
+  };
+  channel.postMessage({ seen: mine });
+  const pass = () => { channel.postMessage({}); changed(); };
   const open = () => {
     const source = new EventSource(feed);
-    for (const name of ["change", "reset"]) source.addEventListener(name, pass);
+    source.addEventListener("ready", (event) => { told = event.lastEventId; if (told !== mine) pass(); });
+    for (const name of ["change", "reset"]) {
+      source.addEventListener(name, (event) => { told = event.lastEventId; pass(); });
+    }
     source.onerror = () => { // a browser tries again by itself unless it was refused
       if (source.readyState === EventSource.CLOSED) setTimeout(() => { open(); pass(); }, 30000);
     };
