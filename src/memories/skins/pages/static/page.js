@@ -93,7 +93,8 @@ function replace(part, other) {
     else part.prepend(each);
   }
   const found = item && card(item, part);
-  if (found) ((key && at(`[data-key="${key}"]`, found)) || found).focus({ preventScroll: true });
+  if (found?.contains(focus)) focus.focus({ preventScroll: true }); // the card was kept, for somebody writes in it
+  else if (found) ((key && at(`[data-key="${key}"]`, found)) || found).focus({ preventScroll: true });
 }
 
 // --- actions: data-do="METHOD URL", with data-body, data-done, data-undo, data-etag, data-then, data-ask --------------
