@@ -9,18 +9,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from live_command import Serve, servers
 from memories import Memories, __version__
 from memories.skins.capture import inbox, session
 from memories.skins.warm import client, place
 from skins.capture.conftest import Hook, Ran
 
 DEPLOY = "Deploys happen on Tuesdays at noon"
-Serve = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture(autouse=True)
@@ -34,20 +34,8 @@ def deploys(home: Path) -> None:
 
 @pytest.fixture
 def serving(home: Path) -> Iterator[Serve]:
-    started: list[subprocess.Popen[str]] = []
-
-    def serve() -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "memories", "serve", "--no-http"]
-        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        started.append(server)
-        assert server.stderr is not None
-        assert "memory serve: sqlite:///" in server.stderr.readline()
-        return server
-
-    yield serve
-    for server in started:
-        server.kill()
-        server.communicate(timeout=60)
+    with servers() as serve:
+        yield serve
 
 
 def answered() -> int:

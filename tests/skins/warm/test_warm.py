@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from live_command import Serve, servers
 from memories import Memories, __version__
 from memories.settings import SETTINGS
 from memories.skins.cli import COMMANDS
@@ -40,21 +41,9 @@ def memory(environment: Mapping[str, str], tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def serving(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    started: list[subprocess.Popen[str]] = []
-
-    def serve(*arguments: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "memories", "serve", "--no-http", *arguments]
-        server = subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-        started.append(server)
-        assert server.stderr is not None
-        assert "memory serve: sqlite:///" in server.stderr.readline()
-        return server
-
-    yield serve
-    for server in started:
-        server.kill()
-        server.communicate(timeout=60)
+def serving(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Serve]:
+    with servers(env=environment, cwd=tmp_path) as serve:
+        yield serve
 
 
 def answered(memory: Run) -> int:
