@@ -115,7 +115,7 @@ def _since(call: Call, namespace: str, after: int) -> tuple[list[LogEntry] | Non
     """Return the entries behind one, newest first, and how many were written since; None for them if that is many."""
     memories = call.server.handles.of(call.who, namespace, shared=False)
     while True:
-        missed = _last(call.server, call.readable)[namespace] - after
+        missed = _last(call.server, (namespace,))[namespace] - after
         if missed > MAX_MISSED:
             return None, missed
         found = memories.log(limit=missed)
