@@ -31,6 +31,13 @@ def test_ids_of_one_millisecond_rise_also_where_other_times_come_between() -> No
         assert ids[day::3] == sorted(set(ids[day::3]))
 
 
+def test_a_thousand_ids_of_a_millisecond_differ_where_people_look() -> None:
+    for day in range(40):
+        ids = [new_id(NOW + timedelta(days=900 + day)) for _ in range(1_000)]
+        assert ids == sorted(ids)
+        assert len({each[:18] for each in ids}) == 1_000
+
+
 def test_each_of_many_threads_gets_rising_ids_and_no_id_twice() -> None:
     with ThreadPoolExecutor(8) as threads:
         made = list(threads.map(lambda _: [new_id(NOW) for _ in range(500)], range(8)))

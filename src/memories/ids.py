@@ -13,7 +13,8 @@ MIN_PREFIX = 8
 ID_LENGTH = 36
 _HEX = re.compile(r"[0-9a-f]{8,32}")
 _MAX_MILLIS = (1 << 48) - 1
-_FIRST_BELOW = (1 << 74) - (1 << 60)  # leaves room to count: for 500 million ids in a millisecond
+_FIRST_BELOW = 3 << 72  # the first of a millisecond: at least 1,000 more of it differ in their first 12 bits
+_COUNT_BELOW = (1 << 74) - (1 << 60)  # and those after them are close together: room for 500 million
 _REMEMBERED = 10_000  # milliseconds whose last id is known, for imports that carry old times
 
 
@@ -36,7 +37,7 @@ class _Counter:
                     del self._last[next(iter(self._last))]
                 last = int.from_bytes(os.urandom(10)) % _FIRST_BELOW
             bits = (((last >> 62) + 1) << 62) | int.from_bytes(os.urandom(8)) >> 2
-            if bits >= _FIRST_BELOW:
+            if bits >= _COUNT_BELOW:
                 bits = last + 1 + int.from_bytes(os.urandom(4))
             self._last[millis] = bits
         return bits

@@ -25,6 +25,11 @@ def gateway(memories: Memories, shown: set[str], offline: str, seconds: float | 
     return _FreshAtHand(source, memories, shown)  # type: ignore[return-value] # it passes on what it does not do
 
 
+def _more(k: int, shown: set[str]) -> int:
+    """Return how many are asked for, so that k are left past those that are known."""
+    return k + min(len(shown), _MOST_KNOWN)
+
+
 def _new(found: list[Any], shown: set[str], k: int) -> list[Any]:
     return [each for each in found if each["id"] not in shown][:k]
 
@@ -40,17 +45,16 @@ class _Fresh(EngineBackend):
         """Search the memories, past those that are known."""
         if self._offline:
             raise StoreUnreachable(self._offline)
-        more = k + min(len(self._shown), _MOST_KNOWN)
         try:
-            return _new(super().recall(query_text, more, min_confidence, conversation_id), self._shown, k)
+            found = super().recall(query_text, _more(k, self._shown), min_confidence, conversation_id)
+            return _new(found, self._shown, k)
         except InvalidInput:  # a prompt that is no question, as one without a visible character
             return []
 
     def recall_turns(self, query_text: str, k: int, conversation_id: str | None) -> list[Any]:
         """Search the turns, past those that are known."""
-        more = k + min(len(self._shown), _MOST_KNOWN)
         try:
-            return _new(super().recall_turns(query_text, more, conversation_id), self._shown, k)
+            return _new(super().recall_turns(query_text, _more(k, self._shown), conversation_id), self._shown, k)
         except InvalidInput:
             return []
 
@@ -64,5 +68,4 @@ class _FreshAtHand(WithScratchpad):
 
     def recall_offline(self, query_text: str, k: int, min_confidence: float) -> list[Any]:
         """Search the scratchpad, past what is known."""
-        more = k + min(len(self._shown), _MOST_KNOWN)
-        return _new(super().recall_offline(query_text, more, min_confidence), self._shown, k)
+        return _new(super().recall_offline(query_text, _more(k, self._shown), min_confidence), self._shown, k)
