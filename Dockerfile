@@ -2,9 +2,10 @@
 FROM python:3.11-slim
 
 WORKDIR /build
-COPY pyproject.toml requirements.lock README.md LICENSE NOTICE ./
+COPY pyproject.toml requirements-server.lock README.md LICENSE NOTICE ./
 COPY src src
-RUN pip install --no-cache-dir -c requirements.lock ".[server,postgres]" \
+RUN pip install --no-cache-dir --require-hashes -r requirements-server.lock \
+    && pip install --no-cache-dir --no-deps --no-build-isolation . \
     && useradd --create-home --uid 10001 memory && install -d -m 700 -o memory -g memory /data
 
 USER memory

@@ -56,6 +56,7 @@ lock: $(VENV)/.dev  ## choose the newest versions of everything that is installe
 	$(INSTALL) uv
 	$(COMPILE) --upgrade --all-extras --output-file requirements.lock
 	$(COMPILE) --constraints requirements.lock --output-file requirements-core.lock
+	$(COMPILE) --constraints requirements.lock --extra server --extra postgres --output-file requirements-server.lock
 	$(MAKE) sbom
 
 plugins:  ## give the plugins the version of the package, and what they share

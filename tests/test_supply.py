@@ -20,9 +20,10 @@ import sbom  # noqa: E402 - a tool, no package
 
 LOCK = (ROOT / "requirements.lock").read_text()
 CORE = (ROOT / "requirements-core.lock").read_text()
+SERVER = (ROOT / "requirements-server.lock").read_text()
 
 
-@pytest.mark.parametrize("lock", [LOCK, CORE], ids=["all", "core"])
+@pytest.mark.parametrize("lock", [LOCK, CORE, SERVER], ids=["all", "core", "server"])
 def test_every_file_that_is_installed_has_a_digest_and_comes_from_no_named_place(lock: str) -> None:
     entries = [entry for entry in re.split(r"\n(?=\S)", lock.strip()) if not entry.startswith("#")]
     assert len(entries) > 9
@@ -32,8 +33,9 @@ def test_every_file_that_is_installed_has_a_digest_and_comes_from_no_named_place
     assert not re.search(r"://|--(extra-)?index|find-links|@ ", lock)
 
 
-def test_the_lock_of_the_core_says_the_same_as_the_whole_one() -> None:
-    assert sbom.pinned(CORE).items() <= sbom.pinned(LOCK).items()
+@pytest.mark.parametrize("lock", [CORE, SERVER], ids=["core", "server"])
+def test_the_lock_of_a_part_says_the_same_as_the_whole_one(lock: str) -> None:
+    assert sbom.pinned(lock).items() <= sbom.pinned(LOCK).items()
 
 
 def test_everything_that_the_package_asks_for_is_pinned() -> None:

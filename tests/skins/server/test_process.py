@@ -104,7 +104,8 @@ def test_it_serves_pages_api_and_figures(site: Site) -> None:
 def test_a_log_tells_where_to_sign_in_and_no_token(site: Site, tmp_path: Path) -> None:
     login = f"http://127.0.0.1:{site.port}/login"
     told = (
-        f"sign in at {login} with the token in {tmp_path / 'h' / 'server.token'}, or one of: memory tokens create NAME"
+        f"sign in at {login} with the token in {tmp_path / 'h' / 'server.token'}, or one of: "
+        "memory tokens create NAME --allow NAMESPACE:rw"
     )
     assert site.said[1] == f"memory serve: {told}\n"
     site.ask("/api/me")
@@ -182,7 +183,7 @@ def test_a_project_and_a_branch_are_those_of_the_caller(site: Site, environment:
 
 def test_what_can_not_be_served_is_told(memory: Callable[..., Any]) -> None:
     refused = memory("serve", "--host", "0.0.0.0", code=2)
-    assert "memory tokens create NAME" in refused.stderr
+    assert "memory tokens create NAME --allow NAMESPACE:rw" in refused.stderr
     script = "import sys; sys.modules['jinja2'] = None; from memories.__main__ import main; main()"
     missing = memory("serve", "--port", "0", code=2, script=["-c", script])
     assert missing.stderr.rstrip().endswith("-m pip install 'memories[server]'\"}")

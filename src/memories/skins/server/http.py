@@ -116,7 +116,8 @@ class Web:
         """
         if not loopback and not tokens.read(config.home):
             raise ConfigError(
-                f"others can reach {host}, and there is no token yet; make one with: memory tokens create NAME"
+                f"others can reach {host}, and there is no token yet; make one with: "
+                "memory tokens create NAME --allow NAMESPACE:rw"
             )
 
     def run(self, unix: socket.socket, address: socket.socket) -> None:

@@ -294,7 +294,8 @@ class Process:
             _say(f"memory serve: open {address}#{own} to sign in; who has this link may do everything")
         else:
             where = tokens.own_file(self.config.home)
-            _say(f"memory serve: sign in at {address} with the token in {where}, or one of: memory tokens create NAME")
+            others = "memory tokens create NAME --allow NAMESPACE:rw"
+            _say(f"memory serve: sign in at {address} with the token in {where}, or one of: {others}")
 
     def _look(self) -> None:
         """End it when it is idle, or when the store is another one."""
