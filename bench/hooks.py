@@ -22,7 +22,7 @@ from bench import report
 from memories import Draft, Memories, load_config
 from memories.skins.capture.hook import EVENTS
 
-_APPENDING = ("stop", "pre-compact", "session-end")
+_APPENDING = ("answer", "stop", "pre-compact", "session-end")
 _BAR = 3.0  # times `python -c pass`, for events that only append
 _LATEST_MS = 1_000.0  # that an agent is ever held up
 _CHILD_SUBREAPER = 36  # of prctl(2)

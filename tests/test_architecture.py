@@ -45,8 +45,8 @@ ORDER = {
     "memories.where": "language < selector",
     "memories.agent": """fence policy tokens deadline < payloads < admission backend rendering recalling < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
-    "memories.skins.capture": """place sentences asking < session stamps inbox prompts < switch extract echo
-        transcripts < summary block fresh noting < recall < trying < writing events health < hook flush""",
+    "memories.skins.capture": """place sentences asking < session stamps inbox prompts told < switch extract
+        echo transcripts < summary block fresh noting < recall < trying < writing events health < hook flush""",
     "memories.skins.langgraph": "values < store tools",
     "memories.skins.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
     "memories.skins.mcp": "answers < tools < server < stdio",

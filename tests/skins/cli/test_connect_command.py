@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from memories.skins.connect.hosts import HOSTS, Where
-from memories.skins.connect.program import hook, installed, is_hook, is_server, words_of
+from memories.skins.connect.program import EVENTS, hook, installed, is_hook, is_server, words_of
 
 Command = Callable[..., Any]
 
@@ -32,13 +32,16 @@ MINE = {
     },
     "gemini": {".gemini/settings.json": '{\n  // mine\n  "theme": "x" // dark\n}\n'},
     "opencode": {".config/opencode/opencode.json": '{\n\t"model": "m", // the best\n\t"mcp": {},\n}\n'},
-    "cursor": {".cursor/mcp.json": '{"mcpServers": {}}'},
+    "cursor": {
+        ".cursor/mcp.json": '{"mcpServers": {}}',
+        ".cursor/hooks.json": '{\n  "version": 1,\n  "hooks": {\n    "stop": [{"command": "./say-done.sh"}]\n  }\n}\n',
+    },
     "vscode": {".config/Code/User/mcp.json": '{\n\t"servers": {\n\t},\n\t"inputs": []\n}'},
     "claude-desktop": {".config/Claude/claude_desktop_config.json": '{"globalShortcut": ""}\r\n'},
     "windsurf": {".codeium/windsurf/mcp_config.json": "{}"},
     "zed": {".config/zed/settings.json": '// Zed\n{\n  "theme": "One",\n  /* no servers */\n}\n'},
 }
-HOOKED = ("claude-code", "codex", "gemini")
+HOOKED = ("claude-code", "codex", "gemini", "cursor")
 
 
 @pytest.fixture
@@ -86,7 +89,8 @@ def commands_of(file: Path) -> dict[str, list[str]]:
 
     groups = Document(file.read_text(), comments=True).get(("hooks",)) or {}
     found = {
-        event: [each["command"] for group in listed for each in group["hooks"]] for event, listed in groups.items()
+        event: [each["command"] for group in listed for each in group.get("hooks", [group])]
+        for event, listed in groups.items()
     }
     ours = {event: [each for each in listed if " hook " in each] for event, listed in found.items()}
     return {event: listed for event, listed in ours.items() if listed}
@@ -197,7 +201,7 @@ def test_hooks_are_written_with_their_time_limits(host: str, memory: Command, us
     unit = 1000 if host == "gemini" else 1
     written = json.dumps(_parsed(hooks))
     assert f'"timeout": {5 * unit}' in written
-    if host != "gemini":
+    if host in ("claude-code", "codex"):
         [end] = _parsed(hooks)["hooks"]["SessionEnd"]
         assert end["hooks"][0]["timeout"] <= 3
     memory("connect", host)
@@ -208,6 +212,65 @@ def _parsed(file: Path) -> Any:
     from memories.skins.connect.jsonc import Document
 
     return Document(file.read_text(), comments=True).get(())
+
+
+CURSOR_KNOWS = {  # one event that it does not know, and Cursor takes none of the file
+    "beforeShellExecution", "beforeMCPExecution", "afterShellExecution", "afterMCPExecution", "beforeReadFile",
+    "afterFileEdit", "beforeTabFileRead", "afterTabFileEdit", "stop", "beforeSubmitPrompt", "afterAgentResponse",
+    "afterAgentThought", "sessionStart", "sessionEnd", "preCompact", "subagentStart", "subagentStop", "preToolUse",
+    "postToolUse", "postToolUseFailure",
+}  # fmt: skip
+
+
+def test_cursor_gets_hooks_that_it_takes(memory: Command, user: Path) -> None:
+    memory("connect", "cursor", "--capture", "-n", "bob")
+    file = user / ".cursor" / "hooks.json"
+    written = json.loads(file.read_text())  # no comments
+    assert written.keys() == {"version", "hooks"}
+    assert written["version"] == 1
+    assert written["hooks"].keys() <= CURSOR_KNOWS
+    for [handler] in written["hooks"].values():
+        assert handler.keys() == {"command", "timeout"}
+        assert shlex.split(handler["command"])[0] == str(PROGRAM)
+        assert 0 < handler["timeout"] <= 10  # seconds
+        assert "//" not in handler["command"]  # Cursor reads on from there as a comment
+    memory("connect", "cursor")
+    assert json.loads(file.read_text())["hooks"].keys() == {"sessionStart", "beforeSubmitPrompt"}
+    memory("disconnect", "cursor")
+    assert not file.exists()
+
+
+def test_hooks_of_others_stay_beside_ours_in_cursor(memory: Command, user: Path) -> None:
+    file = user / ".cursor" / "hooks.json"
+    file.parent.mkdir()
+    mine = {"version": 1, "hooks": {"sessionStart": [{"command": "./a.sh"}], "afterFileEdit": [{"command": "./b.sh"}]}}
+    file.write_text(json.dumps(mine))
+    memory("connect", "cursor", "--capture")
+    found = json.loads(file.read_text())
+    assert found["hooks"]["sessionStart"][0] == {"command": "./a.sh"}
+    assert len(found["hooks"]["sessionStart"]) == 2
+    found["hooks"]["stop"].append({"command": "./c.sh"})
+    file.write_text(json.dumps(found))
+    shown = memory("disconnect", "cursor", "--dry-run").json["disconnected"][0]["diff"]
+    assert "-" in shown
+    assert "./c.sh" in shown
+    memory("disconnect", "cursor")
+    mine["hooks"] |= {"stop": [{"command": "./c.sh"}]}  # type: ignore[operator]
+    assert json.loads(file.read_text()) == mine
+
+
+def test_a_hook_of_cursor_that_is_gone_is_told(memory: Command, user: Path, folder: Path) -> None:
+    memory("connect", "cursor", "--capture")
+    file = user / ".cursor" / "hooks.json"
+    file.write_text(file.read_text().replace(str(PROGRAM), "/gone/memory"))
+    (user / ".cursor" / "mcp.json").unlink()
+    row = memory("connect", "--status", "cursor")
+    assert row.code == 1
+    [connected] = json.loads(row.out)["hosts"][0]["connected"]
+    assert connected["problem"] == "/gone/memory is not there any more"
+    assert connected["hooks"] == list(EVENTS)
+    [finding] = [each for each in json.loads(memory("doctor").out)["findings"] if "Cursor" in each["what"]]
+    assert finding["remedy"] == "run: memory connect cursor --capture"
 
 
 def test_hooks_of_others_stay_even_in_a_group_with_ours(memory: Command, user: Path) -> None:

@@ -1,5 +1,6 @@
 """What a hook does at one event: look at the switch, append to the inbox, recall, and start what stores the rest."""
 
+import binascii
 import json
 import os
 import sys
@@ -7,6 +8,7 @@ import time
 
 from memories.skins.capture import inbox, place, prompts, session, stamps, switch
 from memories.skins.capture.asking import Asking, Given, question
+from memories.skins.capture.told import CURSOR, Told, rendered, working_folder
 
 TYPE_CHECKING = False  # as in `typing`, whose import costs 3 ms
 if TYPE_CHECKING:
@@ -14,17 +16,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_EVENT_BYTES = 8 * 1_048_576
-_LONGEST_NAME = 256  # characters of an id
+_TWICE_SECONDS = 10.0  # within which the same event of no known turn is one event
 _COMPACTS_ALWAYS = ("gemini",)  # tells of it at every turn
+_RUNS_OTHERS = (CURSOR,)
+_RECALLING = ("session-start", "user-prompt")
 # -P: a folder `memories` where an agent works is no module of ours.
 FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
 _RESERVED_SECONDS = 0.2  # for the scratchpad, should the store not answer
 RESUMED = "resumed"  # written when a session takes its "memory off" back
-# The host's own name of an event, for those that tell no name.
-_NAMES = {
-    "session-start": {"gemini": "SessionStart", "": "SessionStart"},
-    "user-prompt": {"gemini": "BeforeAgent", "": "UserPromptSubmit"},
-}
 
 
 class Asked:
@@ -75,59 +74,27 @@ class Done:
         self.answer, self.failed, self.after = answer, failed, after
 
 
-class Told:
-    """What the host told of an event.
-
-    Attributes:
-        session: Its id; empty if it has none.
-        folder: Where the agent works.
-        name: Host and session, as files are named.
-        raw: All that it told.
-    """
-
-    __slots__ = ("folder", "name", "raw", "session")
-
-    def __init__(self, host: str, raw: "dict[str, object]") -> None:
-        """Take in what was told.
-
-        Raises:
-            OSError: The working folder is gone.
-        """
-        self.raw = raw
-        self.session = self.text("session_id")[:_LONGEST_NAME]
-        self.folder = self.text("cwd") or os.getcwd()
-        if not os.path.isabs(self.folder):
-            self.folder = os.path.abspath(self.folder)
-        # What belongs to no session is kept by the day and the folder.
-        named = self.session or f"{time.strftime('%Y-%m-%d', time.gmtime())} {self.folder}"
-        self.name = place.name_of(host, named)
-
-    def text(self, name: str) -> str:
-        """Return a text of this name; empty if there is none."""
-        found = self.raw.get(name)
-        return found if isinstance(found, str) else ""
-
-
 def handle(given: Asked) -> Done:
     """Do what is to be done at an event; return what the host reads."""
     home = ""
     told = None
     try:
-        raw = _read(0)
-        told = Told(given.host, _parsed(raw))
+        told = Told(given.host, _parsed(_read(0)))
+        given.host = told.host
+        nothing = Done(rendered(told, given.event, ""))
         home = place.home(os.environ)
         state = switch.state(told.folder, told.name, os.environ)
         if not state.on and not (state.session and given.event == "user-prompt"):
-            return Done()
+            return nothing
         asking, said = _do(given, told, home, state)
         if not state.on and not said:
-            return Done()
+            return nothing
         found, after = (None, _nothing) if asking is None else _given(given, asking)
-        is_captured = asking is None and given.capture and state.capture and given.event != "user-prompt"
+        is_captured = given.capture and state.capture and given.event not in _RECALLING
         if found is not None and found.said:
             said = f"{said.format(found.namespace)}\n{found.said}" if said else found.said
         stamps.ran(home, given.host, given.event, found.why if found else "")
-        answer = _rendered(given, told, said) if said else b""
+        answer = rendered(told, given.event, said)
     except BaseException as exc:  # noqa: BLE001 - whatever it was, it is told to doctor, and not to the agent
         if not home:
             return failed(given, _reason(exc))
@@ -140,7 +107,7 @@ def failed(given: Asked | None, why: str) -> Done:
     """Write down that an event failed; where memory is off, nothing is written."""
     try:
         home = place.home(os.environ)
-        if not switch.state(os.getcwd(), None, os.environ).on:
+        if not switch.state(working_folder(), None, os.environ).on:
             return Done(failed=True)
     except ValueError:
         return Done(failed=True)
@@ -179,7 +146,7 @@ def _noting(
         if not figures:  # this loads the settings
             from memories.skins.capture.noting import of_nothing
 
-            figures = of_nothing(os.getcwd() if told is None else told.folder, given.namespace)
+            figures = of_nothing(working_folder() if told is None else told.folder, given.namespace)
         events.note(Path(figures.pop("home")), f"hook.{given.event}", **figures, **known)
         if found and found.wanted:
             given.start(found.wanted)
@@ -191,15 +158,22 @@ def _noting(
 def _do(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[Asking | None, str]":
     """Do it; return what is to be recalled, and what the agent is told before that, with {} for its namespace."""
     if given.event == "session-start":
-        return _begin(given, told, home, state), ""
+        return _begin(given, told, home, state) if _is_first(told, home, "given", given.event) else None, ""
     if given.event == "user-prompt":
         return _prompt(given, told, home, state)
     if given.event == "pre-compact" and given.host not in _COMPACTS_ALWAYS:
         session.note(home, told.name, **{session.RESET: True})
-    if given.capture and state.capture:
-        _capture(given, told, home, state)
+    if given.capture and state.capture and _capture(given, told, home, state) and given.event != "answer":
         start_flusher(home)
     return None, ""
+
+
+def _is_first(told: Told, home: str, what: str, event: str, text: str = "") -> bool:
+    """Return whether no other hook did this of an event; a host that runs those of others runs all at once."""
+    if told.host not in _RUNS_OTHERS:
+        return True
+    done = f"{what} {event} {told.turn} {binascii.crc32(text.encode('utf-8', 'replace')):08x}"
+    return session.first(home, told.name, done, within=None if told.turn else _TWICE_SECONDS)
 
 
 def _begin(given: Asked, told: Told, home: str, state: switch.State) -> Asking:
@@ -214,6 +188,8 @@ def _prompt(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[
     said = prompts.cleaned(told.text("prompt"), told.text("source"))
     wish = prompts.wish(said)
     if wish is not None and (state.on or wish.on):
+        if not _is_first(told, home, "given", given.event, said):
+            return None, ""
         if given.capture and state.session:  # what was said until now is none of the flusher's business
             _capture(given, told, home, state, event=RESUMED)
         if not wish.on:
@@ -228,6 +204,8 @@ def _prompt(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[
         return None, ""
     if given.capture and state.capture:
         _capture(given, told, home, state)
+    if not _is_first(told, home, "given", given.event, said):
+        return None, ""
     return _asking(given, told, home, state.namespace, question(said)), ""
 
 
@@ -236,30 +214,37 @@ def _asking(given: Asked, told: Told, home: str, namespace: str | None, prompt: 
     return Asking(where, prompt, given.ends - _RESERVED_SECONDS)
 
 
-def _capture(given: Asked, told: Told, home: str, state: switch.State, *, event: str = "") -> None:
-    """Append an event to the inbox, as much of it as is of use, without what is marked as private."""
+def _capture(given: Asked, told: Told, home: str, state: switch.State, *, event: str = "") -> bool:
+    """Append an event to the inbox, as much of it as is of use, without what is marked as private.
+
+    Return whether it was appended; it is not if another hook did so.
+    """
+    event = event or given.event
+    said: dict[str, object] = {}
+    if event == "user-prompt":
+        said["prompt"] = prompts.public(prompts.cleaned(told.text("prompt"), told.text("source")))[: inbox.MAX_TEXT]
+    elif event in ("answer", "stop"):
+        said["answer"] = prompts.public(prompts.unframed(told.answer))[: inbox.MAX_TEXT]
+    if not _is_first(told, home, "kept", event, "".join(map(str, said.values()))):
+        return False
     kept: dict[str, object] = {
         "id": os.urandom(8).hex(),
         "at": int(time.time() * 1000),
-        "host": given.host,
-        "event": event or given.event,
+        "host": told.host,
+        "event": event,
         "session": told.session,
         "folder": told.folder,
         "namespace": state.namespace or given.namespace or os.environ.get("MEMORY_NAMESPACE"),
         "transcript": told.text("transcript_path"),
-        "turn": (told.text("prompt_id") or told.text("turn_id"))[:_LONGEST_NAME],
-        "source": told.text("source") or told.text("reason") or told.text("trigger"),
+        "turn": told.turn,
+        "source": told.source,
         "size": _size(told.text("transcript_path")),
         "store": store_mark(os.environ),
     }
     if given.event != "user-prompt":  # the flusher notes it, which has the settings
         kept["ms"] = round((time.monotonic() - given.began) * 1000, 2)
-    elif not event:
-        kept["prompt"] = prompts.public(prompts.cleaned(told.text("prompt"), told.text("source")))[: inbox.MAX_TEXT]
-    if given.event == "stop":
-        answer = told.text("last_assistant_message") or told.text("prompt_response")
-        kept["answer"] = prompts.public(prompts.unframed(answer))[: inbox.MAX_TEXT]
-    inbox.add(home, told.name, kept)
+    inbox.add(home, told.name, kept | said)
+    return True
 
 
 def _size(path: str) -> int:
@@ -330,11 +315,3 @@ def _parsed(raw: bytes) -> "dict[str, object]":
 
 def _reason(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {exc}"
-
-
-def _rendered(given: Asked, told: Told, said: str) -> bytes:
-    """Return the answer as the host reads it; Codex refuses an answer that has any other field."""
-    names = _NAMES[given.event]
-    name = told.text("hook_event_name") or names.get(given.host, names[""])
-    answer = {"hookSpecificOutput": {"hookEventName": name[:64], "additionalContext": said}}
-    return json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")

@@ -274,7 +274,7 @@ def _lines(run: Sequence[Event], state: State, prompts: set[str], *, last: bool)
 
     event = run[-1]
     path = str(event.get("transcript") or "")
-    if not path:
+    if not path or event.get("host") not in transcripts.HOSTS:
         return []
     sizes = [int(each.get("size") or 0) for each in run]
     resumed = [size for each, size in zip(run, sizes, strict=True) if each.get("event") == RESUMED]

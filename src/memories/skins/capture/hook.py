@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from memories.skins.capture.events import Asked, Done
 
-EVENTS = ("session-start", "user-prompt", "stop", "pre-compact", "session-end")
-HOSTS = ("claude-code", "codex", "gemini", "opencode")
+EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
+HOSTS = ("claude-code", "codex", "gemini", "opencode", "cursor")
 SECONDS, MOST_SECONDS = 0.85, 30.0  # from the start of the process
 _LEAST_SECONDS = 0.05
 _DONE, _TOLD = b"\1", b"\2"  # the last byte of a child that did it, and of one that failed and said why itself

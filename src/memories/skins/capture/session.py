@@ -16,6 +16,7 @@ except ImportError:  # Windows
 
 MAX_BYTES = 1_048_576
 KEPT_SECONDS = 30 * 86_400
+ONCE = "once"
 SHOWN, SAID, RESET, OFF, NAMESPACE, FOLDER = "shown", "said", "reset", "off", "namespace", "folder"
 LATE, TRIED, GIVEN_TO = "late", "tried", "given_to"  # the last as `identity.captured` has it
 
@@ -100,6 +101,36 @@ def note(home: str, name: str, **known: object) -> None:
         os.write(fd, b"\n" + json.dumps(known).encode() + b"\n")
     finally:
         os.close(fd)
+
+
+def first(home: str, name: str, what: str, *, within: float | None) -> bool:
+    """Return whether nobody did something in a session yet, and write down that it is done now.
+
+    Args:
+        home: The home.
+        name: The session.
+        what: What is done; no text that was said.
+        within: For how many seconds it is the same; None for good.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    now = time.time()
+    begins = f"{json.dumps({ONCE: what})[:-1]}, ".encode()
+    path = os.path.join(place.private(home, place.SESSIONS), name)
+    fd = place.opened(path, os.O_RDWR | os.O_APPEND)
+    try:
+        if fcntl is not None:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        known = os.read(fd, 2 * MAX_BYTES)
+        last = known.rpartition(b"\n" + begins)
+        if last[1] and (within is None or now - float(last[2].partition(b'"at": ')[2].partition(b"}")[0]) < within):
+            return False
+        if len(known) <= MAX_BYTES:  # in a full one a thing is done twice rather than never
+            os.write(fd, b"\n" + begins + f'"at": {now:.3f}}}\n'.encode())
+    finally:
+        os.close(fd)
+    return True
 
 
 def latest_in(home: str, folder: str) -> str | None:

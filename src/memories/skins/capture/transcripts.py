@@ -19,6 +19,7 @@ _FOLDERS = {
     "codex": ("CODEX_HOME", "sessions", ".codex/sessions"),
     "gemini": ("GEMINI_CLI_HOME", ".gemini/tmp", ".gemini/tmp"),
 }
+HOSTS = tuple(_FOLDERS)  # of which they are read
 
 
 class Line(NamedTuple):

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def hook(event: str, host: str | None, capture: bool, namespace: str | None, seconds: str | None) -> None:
     """Serve an event of an agent's host.
 
-    EVENT is session-start, user-prompt, stop, pre-compact or session-end. The host starts this with the event as JSON
-    on standard input; memory connect configures it. Whatever fails, it prints nothing and exits 0; memory doctor tells
-    why.
+    EVENT is session-start, user-prompt, answer, stop, pre-compact or session-end. The host starts this with the event
+    as JSON on standard input; memory connect configures it. Whatever fails, it prints nothing and exits 0; memory
+    doctor tells why.
     """
     given = [event, *(["--host", host] if host else []), *(["--capture"] if capture else [])]
     given += ["--namespace", namespace] if namespace else []

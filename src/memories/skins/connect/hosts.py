@@ -166,11 +166,6 @@ _CLAUDE_HOOKS = {
     "session-end": Hook("SessionEnd", 3),  # Codex gives no more
 }
 
-_CURSOR = (
-    "Cursor runs the hooks of Claude Code, so it gets none of its own: for recall, run memory connect claude-code and "
-    "include third-party configurations in the settings of Cursor."
-)
-
 HOSTS: Mapping[str, Host] = {
     "claude-code": Host(
         "Claude Code",
@@ -223,8 +218,15 @@ HOSTS: Mapping[str, Host] = {
         lambda where: _cursor(where.home / ".cursor"),
         lambda root: _cursor(root / ".cursor"),
         comments=True,
+        hooks={
+            "session-start": Hook("sessionStart", 10),
+            "user-prompt": Hook("beforeSubmitPrompt", 5),
+            "answer": Hook("afterAgentResponse", 10),
+            "stop": Hook("stop", 10),
+            "pre-compact": Hook("preCompact", 10),
+            "session-end": Hook("sessionEnd", 10),
+        },
         flat=True,
-        notes=(_CURSOR,),
     ),
     "vscode": Host(
         "VS Code",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-EVENTS = ("session-start", "user-prompt", "stop", "pre-compact", "session-end")
+EVENTS = ("session-start", "user-prompt", "answer", "stop", "pre-compact", "session-end")
 CAPTURING = EVENTS[2:]
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)

@@ -12,7 +12,7 @@ from memories.skins.connect import files, receipts, toml
 from memories.skins.connect.connect import Asked, Connector
 from memories.skins.connect.entries import PLUGIN_MARK, hooks_of, opened, server_words
 from memories.skins.connect.hosts import HOSTS, SERVER, Host, Where
-from memories.skins.connect.program import CAPTURING, EVENTS, is_server, missing, words_of
+from memories.skins.connect.program import CAPTURING, is_server, missing, words_of
 
 
 class Found(NamedTuple):
@@ -96,7 +96,7 @@ def _commands_of(plugin: str) -> list[list[str]]:
         command, options = json.loads(rows["COMMAND"]), json.loads(rows["OPTIONS"])
     except (KeyError, ValueError):
         return []
-    events = EVENTS if "--capture" in options else [event for event in EVENTS if event not in CAPTURING]
+    events = [event for event in HOSTS["claude-code"].hooks if "--capture" in options or event not in CAPTURING]
     return [[*command, "hook", event, "--host", "opencode", *options] for event in events]
 
 
