@@ -269,6 +269,13 @@ def test_a_session_file_that_is_full_stops_nothing(root: Path, held: Path, monke
     assert (folder / "cursor.c1").stat().st_size == session.MAX_BYTES + 1
 
 
+def test_a_conversation_is_one_session_although_not_each_event_names_that(root: Path) -> None:
+    told = payload(root, "session-start")
+    assert {Told(host, {**told, "session_id": each}).name for host in (OWN, CLAUDE) for each in ("c1", "s1", None)} == {
+        "cursor.c1"
+    }
+
+
 def test_hooks_of_claude_code_itself_answer_as_before(root: Path, home: Path) -> None:
     remembered()
     told = {"session_id": "s1", "cwd": str(root), "prompt": "On which day do deploys happen?"}
@@ -310,6 +317,16 @@ def test_who_uses_cursor_is_kept_nowhere(root: Path, home: Path) -> None:
     files = [file for file in home.rglob("*") if file.is_file()]
     assert files
     assert [str(file) for file in files if EMAIL.encode() in file.read_bytes()] == []
+
+
+@pytest.mark.parametrize("name", [".cursorrules", ".cursor/rules/deploys.mdc", "AGENTS.md"])
+def test_what_its_rules_say_is_not_proposed(name: str, root: Path, home: Path) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text("Ann owns deploys.\n")
+    for event, told in turn(root, 1, "Remember that Ann owns deploys.", "We decided to use Go for the worker."):
+        run(told, event, "--capture")
+    settle(home)
+    assert [each.content for each in waiting(home)] == ["We decided to use Go for the worker."]
 
 
 def test_a_transcript_of_cursor_is_not_read(root: Path, home: Path) -> None:

@@ -11,7 +11,9 @@ from memories.disk import open_file
 from memories.skins.capture import sentences
 from memories.text import normal_form
 
-INSTRUCTIONS = ("CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", "AGENTS.override.md", "GEMINI.md", "MEMORY.md")
+INSTRUCTIONS = (
+    "CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", "AGENTS.override.md", "GEMINI.md", "MEMORY.md", ".cursorrules",
+)  # fmt: skip
 _OF_USER = (".claude/CLAUDE.md", ".codex/AGENTS.md", ".codex/AGENTS.override.md", ".gemini/GEMINI.md")
 _RULES = ((".cursor/rules", "*.mdc"), (".claude/rules", "*.md"), (".cursor/rules", "*.md"))
 _MOST_FILES, _MOST_BYTES = 64, 262_144
