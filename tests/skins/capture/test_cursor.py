@@ -276,6 +276,11 @@ def test_a_conversation_is_one_session_although_not_each_event_names_that(root: 
     }
 
 
+def test_vs_code_runs_the_hooks_of_claude_code_and_names_its_session_otherwise(root: Path) -> None:
+    told = Told(CLAUDE, {"sessionId": "v1", "hookEventName": "UserPromptSubmit", "cwd": str(root), "prompt": "Hello"})
+    assert (told.name, told.folder) == ("claude-code.v1", str(root))
+
+
 def test_hooks_of_claude_code_itself_answer_as_before(root: Path, home: Path) -> None:
     remembered()
     told = {"session_id": "s1", "cwd": str(root), "prompt": "On which day do deploys happen?"}

@@ -38,7 +38,7 @@ class Told:
         """
         self.raw = raw
         self.host = CURSOR if any(name in raw for name in _ONLY_CURSOR) else host
-        self.session = self.first("conversation_id", "session_id")[:_LONGEST_NAME]
+        self.session = self.first("conversation_id", "session_id", "sessionId")[:_LONGEST_NAME]
         self.turn = self.first("prompt_id", "turn_id", "generation_id")[:_LONGEST_NAME]
         self.folder = self._root() or self.text("cwd") or working_folder()
         if not os.path.isabs(self.folder):
