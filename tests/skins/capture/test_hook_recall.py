@@ -97,6 +97,16 @@ def test_a_prompt_switches_who_the_session_is(hook: Hook, home: Path) -> None:
         assert [turn.content for turn in bob.turns("claude-code:s1")] == ["when does bob deploy?"]
 
 
+def test_a_prompt_switches_who_the_session_is_also_if_nothing_can_be_recalled(hook: Hook, home: Path) -> None:
+    home.mkdir(parents=True)
+    (home / "memories.db").write_bytes(b"<html>not a database</html>" * 1000)
+    told = 'Memory is on. In this session you are "bob".'
+    assert hook("user-prompt", {"prompt": "Start as bob with memory enabled"}).context.startswith(told)
+    assert "off for this session" in hook("user-prompt", {"prompt": "turn off memory", "session_id": "s2"}).context
+    assert hook("user-prompt", {"prompt": "turn on memory", "session_id": "s2"}).context.startswith("Memory is on.")
+    assert "user-prompt" in (home / "hooks.log").read_text()
+
+
 @pytest.mark.usefixtures("deploys")
 def test_a_prompt_switches_memory_off_and_on(hook: Hook, home: Path) -> None:
     assert "off for this session" in hook("user-prompt", {"prompt": "start with memory off"}).context

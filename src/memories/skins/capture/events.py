@@ -89,11 +89,11 @@ def handle(given: Asked) -> Done:
         asking, said = _do(given, told, home, state)
         if not state.on and not said:
             return nothing
-        found, after = (None, _nothing) if asking is None else _given(given, asking)
+        found, after, why = (None, _nothing, "") if asking is None else _given(given, asking, is_told=bool(said))
         is_captured = given.capture and state.capture and given.event not in _RECALLING
-        if found is not None and found.said:
-            said = f"{said.format(found.namespace)}\n{found.said}" if said else found.said
-        stamps.ran(home, given.host, given.event, found.why if found else "")
+        if asking is not None:
+            said = "\n".join(filter(None, (said and _switched(said, asking, found), found and found.said)))
+        stamps.ran(home, given.host, given.event, why)
         answer = rendered(told, given.event, said)
     except BaseException as exc:  # noqa: BLE001 - whatever it was, it is told to doctor, and not to the agent
         if not home:
@@ -118,10 +118,25 @@ def failed(given: Asked | None, why: str) -> Done:
     return Done(failed=True, after=_noting(given, None, outcome="failed"))
 
 
-def _given(given: Asked, asking: Asking) -> "tuple[Given, Callable[[], None]]":
+def _given(given: Asked, asking: Asking, *, is_told: bool) -> "tuple[Given | None, Callable[[], None], str]":
+    """Return what is put before a model, what is left to do, and why the store did not answer.
+
+    Where the agent is told something besides, it is told that also if nothing can be recalled.
+    """
     from memories.skins.capture.trying import given as put
 
-    return put(asking, given.ask)
+    try:
+        found, after = put(asking, given.ask)
+    except Exception as exc:
+        if not is_told:
+            raise
+        return None, _nothing, _reason(exc)
+    return found, after, found.why
+
+
+def _switched(said: str, asking: Asking, found: Given | None) -> str:
+    namespace = asking.namespace if found is None else found.namespace
+    return f'{said} In this session you are "{namespace}".' if namespace else said
 
 
 def _noting(
@@ -156,7 +171,7 @@ def _noting(
 
 
 def _do(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[Asking | None, str]":
-    """Do it; return what is to be recalled, and what the agent is told before that, with {} for its namespace."""
+    """Do it; return what is to be recalled, and what the agent is told before that."""
     if given.event == "session-start":
         return _begin(given, told, home, state) if _is_first(told, home, "given", given.event) else None, ""
     if given.event == "user-prompt":
@@ -199,7 +214,7 @@ def _prompt(given: Asked, told: Told, home: str, state: switch.State) -> "tuple[
         known |= {} if wish.namespace is None else {session.NAMESPACE: wish.namespace}
         session.note(home, told.name, **known)
         asking = _asking(given, told, home, wish.namespace or state.namespace)
-        return asking, 'Memory is on. In this session you are "{}".'
+        return asking, "Memory is on."
     if not state.on or not said or prompts.is_command(said):
         return None, ""
     if given.capture and state.capture:

@@ -18,6 +18,10 @@ _ON, _OFF = (
     r"with (?:your |the |my )?memory(?: (?:enabled|on|turned on|switched on))?",
     (r"with(?: your| the| my)? memory (?:disabled|off|turned off|switched off)|without(?: a| any| your)? memory"),
 )
+_SWITCH = r"(?:please )?(?:(?:turn |switch )?{its}memory {to}|(?:turn|switch) {to} {its}memory|{verb} {its}memory){end}"
+_ITS, _END = r"(?:the |your |my )?", r"(?: (?:for|in) this (?:session|chat))?(?: please)?"
+_TURN_ON = _SWITCH.format(its=_ITS, end=_END, to="on", verb="enable")
+_TURN_OFF = _SWITCH.format(its=_ITS, end=_END, to="off", verb="disable")
 _START = r"(?:please )?(?:(?:start|begin|continue|resume)(?: (?:a|the|this|new|my))*(?: (?:session|chat))?)"
 _AS = rf"(?:{_START} as|as) {_NAME}"
 # Words that stand where a name would, in sentences that name nobody.
@@ -103,9 +107,9 @@ def wish(text: str) -> Wish | None:
     if not text or len(text) > _MOST_WISH or "\n" in text:
         return None
     said = " ".join(text.lower().rstrip(".! ").replace(",", " ").split())
-    if re.fullmatch(rf"(?:(?:please )?(?:turn |switch )?(?:the |your )?memory off|{_START} (?:{_OFF}))", said):
+    if re.fullmatch(rf"(?:{_TURN_OFF}|{_START} (?:{_OFF}))", said):
         return Wish(False, None)
-    if re.fullmatch(rf"(?:(?:please )?(?:turn |switch )?(?:the |your )?memory on|{_START} {_ON})", said):
+    if re.fullmatch(rf"(?:{_TURN_ON}|{_START} {_ON})", said):
         return Wish(True, None)
     for pattern, on in ((rf"{_AS} (?:{_OFF})", False), (rf"{_AS} {_ON}", True), (_AS, True)):
         found = re.fullmatch(pattern, said)
