@@ -384,17 +384,17 @@ def test_a_changed_content_is_a_version_by_a_person(bob: Memories) -> None:
     assert bob.get(name).version == 2
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        '- "A new fact"',
-        "- A new fact",
-        "- content: A new fact",
-        "- content: |\n    A new fact",
-        "- 'A new fact'",
-        "- >-\n  A new\n  fact",
-    ],
-)
+ADDED = [
+    '- "A new fact"',
+    "- A new fact",
+    "- content: A new fact",
+    "- content: |\n    A new fact",
+    "- 'A new fact'",
+    "- >-\n  A new\n  fact",
+]
+
+
+@pytest.mark.parametrize("line", ADDED)
 def test_an_added_line_is_a_memory(bob: Memories, line: str) -> None:
     made(bob, "The user prefers tabs")
     edit(bob, "memories:\n", f"memories:\n{line}\n")
@@ -404,6 +404,28 @@ def test_an_added_line_is_a_memory(bob: Memories, line: str) -> None:
     assert added.origin is not None
     assert added.origin.trust == "user"
     assert set(shown(bob)) == {"A new fact", "The user prefers tabs"}
+
+
+@pytest.mark.parametrize("line", [*ADDED, "  - A new fact", "\n# mine\n- A new fact\n"])
+def test_a_line_may_be_added_at_the_end_too(bob: Memories, line: str) -> None:
+    made(bob, "The user prefers tabs")
+    with file_of(bob).open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+    assert bob.edits() == ()
+    assert set(shown(bob)) == {"A new fact", "The user prefers tabs"}
+    with file_of(bob).open("a", encoding="utf-8") as file:
+        file.write("- content: no\n  pinned: maybe\n- : [\n")
+    [note] = bob.scratchpad().notes
+    assert f"line {file_of(bob).read_text(encoding='utf-8').count(chr(10))}" in note
+
+
+@pytest.mark.parametrize("line", ADDED)
+def test_an_empty_one_takes_lines(bob: Memories, line: str) -> None:
+    bob.delete(made(bob, "The user prefers tabs"))
+    bob.scratchpad()
+    edit(bob, "memories: []\n", f"memories: []\n{line}\n")
+    assert bob.edits() == ()
+    assert shown(bob) == ["A new fact"]
 
 
 def test_an_added_line_that_is_very_similar_is_kept_and_the_same_is_not_stored_twice(bob: Memories) -> None:

@@ -3,12 +3,16 @@
 No anchors, aliases and tags, which can make a small file large or more than data, and no deep nesting.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import yaml
 
 MAX_DEPTH = 6
+_OF_PROGRAMS = ("left_out:", "gone:", "held:", "check:")
+_ADDED = re.compile(r"( *)(?!#)(- |\S)")
+_BEGINS = re.compile(r"memories:(?: *\[\])? *")
 Parts = tuple[dict[str, Any], list[Any], list[tuple[int, int]]]
 
 
@@ -19,27 +23,50 @@ def read(text: str) -> Parts:
         ValueError: It is no YAML, or more than a scratchpad needs; the message says where, a part of a sentence.
     """
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    text, lines = _listed(text)
     try:
-        _refuse_tricks(yaml.parse(text, Loader=loader))
+        _refuse_tricks(yaml.parse(text, Loader=loader), lines)
         root = yaml.compose(text, Loader=loader)
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None)
-        place = "" if mark is None else f" at line {mark.line + 1}"
+        place = "" if mark is None else f" at line {lines[mark.line] + 1}"
         reason = getattr(exc, "problem", None) or getattr(exc, "reason", None) or "it is not YAML"
         raise ValueError(f"{reason}{place}") from None
     if not isinstance(root, yaml.MappingNode):
         raise ValueError("it is no mapping")  # noqa: TRY004 - of a text
-    head = _mapping(root, lambda node: node)
+    head = _mapping(root, lambda node: node, lines)
     listed = head.pop("memories", None)
     nodes = listed.value if isinstance(listed, yaml.SequenceNode) else []
     if not nodes and listed is not None and listed.value not in ("", "null", "~", []):
         raise ValueError("memories is no list")
-    items = [_mapping(node, _plain) if isinstance(node, yaml.MappingNode) else _plain(node) for node in nodes]
-    spans = [(node.start_mark.line, _last(node)) for node in nodes]
+    items = [_mapping(node, _plain, lines) if isinstance(node, yaml.MappingNode) else _plain(node) for node in nodes]
+    spans = [(lines[node.start_mark.line], lines[_last(node) - 1] + 1) for node in nodes]
     return {name: _plain(node) for name, node in head.items()}, items, spans
 
 
-def _refuse_tricks(events: Any) -> None:
+def _listed(text: str) -> tuple[str, list[int]]:
+    """Put what stands behind the lines of programs, where one adds to a file, among the memories.
+
+    Returns:
+        The text, and for each of its lines which one it was before; one more for its end.
+    """
+    rows = text.split("\n")
+    order = list(range(len(rows)))
+    own = [number for number, row in enumerate(rows) if row.startswith(_OF_PROGRAMS)]
+    begun = [number for number, row in enumerate(rows) if _BEGINS.fullmatch(row)]
+    if own and begun and begun[0] < own[0]:
+        rows[begun[0]] = "memories:"  # an empty list takes nothing in
+        added = range(own[-1] + 1, len(rows))
+        first = next((found for number in added if (found := _ADDED.match(rows[number]))), None)
+        if first is not None and first[2] == "- ":
+            indent = len(first[1])
+            order = [*range(own[0]), *added, *range(own[0], own[-1] + 1)]
+            for number in added:
+                rows[number] = rows[number].removeprefix(" " * indent)
+    return "\n".join(rows[number] for number in order), [*order, len(rows)]
+
+
+def _refuse_tricks(events: Any, lines: Sequence[int]) -> None:
     """Refuse what can make a small file large, or anything but text: anchors, aliases, tags, deep nesting."""
     depth = 0
     for event in events:
@@ -53,15 +80,15 @@ def _refuse_tricks(events: Any) -> None:
             if depth <= MAX_DEPTH:
                 continue
             trick = "too many levels"
-        raise ValueError(f"line {event.start_mark.line + 1} has {trick}")
+        raise ValueError(f"line {lines[event.start_mark.line] + 1} has {trick}")
 
 
-def _mapping(node: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
+def _mapping(node: Any, read: Callable[[Any], Any], lines: Sequence[int]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in node.value:
         name = key.value
         if not isinstance(name, str) or name in found:
-            raise ValueError(f"line {key.start_mark.line + 1} has a key twice, or one that is no text")
+            raise ValueError(f"line {lines[key.start_mark.line] + 1} has a key twice, or one that is no text")
         found[name] = read(value)
     return found
 

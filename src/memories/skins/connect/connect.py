@@ -111,7 +111,7 @@ class Connector:
             else:
                 edits = [edit for edit, place in ((server, found.server), (hooks, found.hooks)) if place == path]
                 after, made = self._edited(path, data, host, edits)
-            if after != data and not (data is None and after is not None and not after.strip(b"{}\r\n ")):
+            if after != data and not (_is_empty(data) and _is_empty(after)):
                 files.refuse_read_only(path)
                 changes.append(Change(path, data, after, made))
         return changes
@@ -164,6 +164,8 @@ class Connector:
 
     def _without(self, path: Path, data: bytes, host: Host, known: Written | None, *, plugin: bool) -> bytes | None:
         text, mark = files.decoded(data, path)
+        if _is_empty(data):
+            return data
         if plugin:
             return None if text.startswith(PLUGIN_MARK) else data
         if path.suffix == ".toml":
@@ -260,6 +262,10 @@ class Connector:
         if asked.scope != "user":
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return files.copy(change.path, change.before, folder, datetime.now(UTC))
+
+
+def _is_empty(data: bytes | None) -> bool:
+    return data is None or not data.removeprefix(b"\xef\xbb\xbf").strip(b"{}\r\n ")
 
 
 def _root(asked: Asked) -> str:
