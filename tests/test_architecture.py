@@ -32,7 +32,7 @@ ORDER = {
     "memories.stores.sqlite": """engine sidefile errors counts quantize pages < schema place < creation log <
         connection query < vectors words < adding spaces turns backup salvage < check < store""",
     "memories.stores.postgres": """schema errors driver address < transaction < connection query < vectors words counts
-        rewrite < spaces turns < erasure check listen < store""",
+        rewrite < spaces turns < erasure check listen claims < store""",
     "memories.stores.documents": """driver client < schema < pending < changes < query < spaces check chains <
         search < store""",
     "memories.stores.chroma": "driver < store",
@@ -51,15 +51,15 @@ ORDER = {
     "memories.skins.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
     "memories.skins.mcp": "answers < tools < server < stdio",
     "memories.skins.warm": "place writers < client start caller < warm",
-    "memories.skins.api": """problems params schemas metrics feed < guard access once < handles oauth < server <
+    "memories.skins.api": """problems params schemas metrics feed keyfile < guard access once < handles oauth < server <
         routes records < verbs openapi changes < many talks whole""",
     "memories.skins.server": "watch protocol mcp_http pages < app manage < http < serve",
     "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay
         trust < times settings < config < events ids http_client < stores < embedders versions turns < lookup <
         conversations where < write search < hot transfer < service_turns service_overview < service < agent <
         identity < skins < __main__ langgraph""",
-    "memories.stores": """records < damage words copies sql chain sound < protocol columns used < deferred < logged <
-        sqlite postgres documents http < chroma qdrant files""",
+    "memories.stores": """records claims < damage words copies sql chain sound < protocol columns used < deferred <
+        logged < sqlite postgres documents http < chroma qdrant files""",
     "memories.write": """vocabulary queue orders parts quota < reading suspicion < duplicates < corrections < links <
         change turns forget waiting accesses < repetitions < create < many review repeats < rollback""",
     "memories.search": "speakers surroundings calibration relevance < ranking < candidates noise < results < search",

@@ -15,8 +15,9 @@ from memories import Memories, events
 from memories.errors import StoreBusy
 from memories.settings import Config
 from memories.skins import shapes, tokens
-from memories.skins.api import access, guard, once
+from memories.skins.api import access, guard, keyfile, once
 from memories.skins.server.app import Options, build
+from memories.stores import claims
 from memories.write.create import Created, Similar
 
 BASE = "http://127.0.0.1:8765"
@@ -159,7 +160,7 @@ def test_a_key_is_known_after_a_restart(config: Config) -> None:
             assert create(api, "Another text").status_code == 422
     assert told[0] == told[1]
     assert contents(config) == ["Deploys happen on Tuesdays"]
-    assert "Tuesdays" not in (config.home / "requests.jsonl").read_text()
+    assert "Tuesdays" not in keyfile.file_of(config).read_text()
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -191,7 +192,7 @@ def test_turns_with_a_key_are_stored_once_whatever_happens(config: Config, monke
             answer = api.post("/api/conversations/standup/turns", json=said)
             assert answer.json()["count"] == 2
             monkeypatch.setattr(
-                once.Once, "_end", lambda *_: None
+                once.Once, "_end", lambda *_, **__: None
             )  # as if it were killed before it says that it is done
     with Memories(config=config) as memories:
         assert len(memories.turns("standup")) == 2
@@ -208,10 +209,10 @@ def test_a_refused_request_may_be_mended_under_its_key(owner: TestClient) -> Non
 def test_the_file_of_keys_does_not_grow_for_ever(
     owner: TestClient, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(once, "MAX_KEPT", 5)
+    monkeypatch.setattr(claims, "MAX_KEPT", 5)
     for number in range(40):
         assert create(owner, f"Fact {number}", headers={"idempotency-key": f"k{number}"}, force=True).status_code == 201
-    assert len((config.home / "requests.jsonl").read_text().splitlines()) <= 4 * 5 + 1
+    assert len(keyfile.file_of(config).read_text().splitlines()) <= 4 * 5 + 1
     assert create(owner, "Fact 39", headers={"idempotency-key": "k39"}, force=True).status_code == 201
     assert len(contents(config)) == 40
 

@@ -1,48 +1,27 @@
 """Idempotency keys: a write that is sent again with its key is not done again, also after the server was killed.
 
-The file beside the store tells which requests were begun and done. It holds no content and no key: after a restart an
-answer is made again from the ids in it, or the write, which can tell by itself what is there already, is run again.
+Which requests were begun and done is kept where all servers of a store find it; see `stores.claims`. There is no
+content there and no key: an answer that is not in memory is made again from the ids, or the write, which can tell by
+itself what is there already, is run again.
 """
 
-import contextlib
 import hashlib
 import json
-import os
+import logging
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from memories.disk import make_folder, replacing, write_all
-from memories.errors import RequestError
+from memories.errors import RequestError, StoreError
 from memories.skins.api.problems import Refused
+from memories.stores.claims import Claim, Claims, Taken
 
-KEPT_SECONDS = 86_400
-MAX_KEPT = 10_000
 _MAX_KEY = 255
 _MAX_BYTES = 33_554_432  # of answers in memory
-_FILE = "requests.jsonl"
-
-
-class _Entry(NamedTuple):
-    """A request with a key.
-
-    Attributes:
-        digest: Of what was asked.
-        at: When it was begun.
-        told: What the file says of its answer; None while it is not done.
-        answer: The answer itself, while it is in memory.
-        size: Of the answer, in bytes.
-    """
-
-    digest: str
-    at: float
-    told: dict[str, Any] | None = None
-    answer: Any = None
-    size: int = 0
+_MAX_ANSWERS = 10_000
+_logger = logging.getLogger(__name__)
 
 
 class Work(NamedTuple):
@@ -61,38 +40,33 @@ class Work(NamedTuple):
     size: Callable[[Any], int]
 
 
-class Once:
-    """The keys that were used in the last day."""
+class _Answer(NamedTuple):
+    """An answer of this process.
 
-    def __init__(self, home: Path) -> None:
-        """Read what an earlier server did.
+    Attributes:
+        at: When its request was begun, which tells it from an earlier one with its key.
+        size: In bytes.
+    """
+
+    at: float
+    answer: Any
+    size: int
+
+
+class Once:
+    """Does each write with a key once."""
+
+    def __init__(self, opened: Callable[[], Claims]) -> None:
+        """Prepare; nothing is opened before the first key comes.
 
         Args:
-            home: Where the file is.
+            opened: Opens what keeps the requests.
         """
-        make_folder(home)
+        self._opened = opened
         self._lock = threading.Lock()
-        self._file = home / _FILE
-        self._entries = _read(self._file)
-        self._fd = self._rewritten()
-        self._running: set[str] = set()
+        self._claims: Claims | None = None
+        self._answers: OrderedDict[str, _Answer] = OrderedDict()
         self._bytes = 0
-
-    def _rewritten(self) -> int:
-        """Write the file anew, without what is old and without a line that was cut off; open it."""
-        with replacing(self._file) as stream:
-            stream.writelines(_line(name, entry) for name, entry in self._entries.items())
-        self._lines = len(self._entries)
-        return os.open(self._file, os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
-
-    def _write(self, name: str, entry: _Entry | None) -> None:
-        """Add a line to the file; one that has grown to many times what counts is written anew."""
-        self._lines += 1
-        if self._lines > 4 * MAX_KEPT:
-            old, self._fd = self._fd, self._rewritten()
-            os.close(old)
-        else:
-            write_all(self._fd, _line(name, entry))
 
     def do(self, key: str, who: str, asked: Any, work: Work, *, sync: bool) -> Any:
         """Return the answer to a write, which is done now unless it was before.
@@ -112,99 +86,67 @@ class Once:
             raise Refused(400, f"Idempotency-Key must be 1 to {_MAX_KEY} printable ASCII characters")
         name = hashlib.sha256(f"{who}\0{key}".encode()).hexdigest()
         digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode("utf-8", "backslashreplace")).hexdigest()
-        before = self._begin(name, digest, sync=sync)
+        claim = self._claim(name, digest, sync=sync)
+        told, nothing = None, False
         try:
-            if before is not None and before.told is not None:
-                answer = before.answer if before.answer is not None else work.revive(before.told)
+            if claim.told is not None:
+                answer = self._kept(claim) or work.revive(claim.told)
                 if answer is not None:
                     return answer
-            answer = work.run(None if before is None else datetime.fromtimestamp(before.at, UTC))
+            answer = work.run(None if claim.number == 1 else datetime.fromtimestamp(claim.at, UTC))
+            told = work.brief(answer)
+            nothing = told is None
+            if told is not None:
+                self._keep(claim, answer, work.size(answer))
         except (RequestError, Refused):  # it changed nothing; of other errors that is not known
-            if before is None:
-                self._drop(name)
+            nothing = claim.number == 1
             raise
         else:
-            self._end(name, _Entry(digest, before.at if before else time.time(), work.brief(answer), answer), work)
             return answer
         finally:
-            with self._lock:
-                self._running.discard(name)
+            self._end(claim, told, nothing=nothing)
 
-    def _begin(self, name: str, digest: str, *, sync: bool) -> _Entry | None:
-        """Return what is known of a request; if that is nothing, write down that it is begun."""
+    def _claim(self, name: str, digest: str, *, sync: bool) -> Claim:
         with self._lock:
-            if name in self._running:
-                raise Refused(409, "the same request is being done; ask again", headers={"retry-after": "1"})
-            before = self._entries.get(name)
-            if before is not None and before.at + KEPT_SECONDS < time.time():
-                self._bytes -= self._entries.pop(name).size
-                before = None
-            if before is not None and before.digest != digest:
-                raise Refused(422, "this Idempotency-Key was used for another request; make a new one for each")
-            if before is None:
-                self._put(name, _Entry(digest, time.time()))
-            self._running.add(name)
-            fd = os.dup(self._fd) if before is None and sync else None  # of its own, should the file be written anew
-        if fd is not None:
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-        return before
+            if self._claims is None:
+                self._claims = self._opened()
+        try:
+            return self._claims.claim(name, digest, sync=sync)
+        except Taken as exc:
+            if exc.other:
+                raise Refused(
+                    422, "this Idempotency-Key was used for another request; make a new one for each"
+                ) from None
+            raise Refused(409, "the same request is being done; ask again", headers={"retry-after": "1"}) from None
 
-    def _end(self, name: str, entry: _Entry, work: Work) -> None:
-        if entry.told is None:
-            self._drop(name)
-            return
+    def _end(self, claim: Claim, told: dict[str, Any] | None, *, nothing: bool) -> None:
+        """Write down how it ended; if that fails, a retry is as one after this server was killed."""
+        assert self._claims is not None
+        try:
+            if nothing:
+                self._claims.drop(claim)
+            else:
+                self._claims.settle(claim, told)
+        except (StoreError, OSError) as exc:  # it is done all the same, and its answer tells so
+            _logger.warning("how a request with a key ended could not be written down: %s", exc)
+
+    # --- answers in memory -----------------------------------------------------------------------------------------
+
+    def _kept(self, claim: Claim) -> Any | None:
         with self._lock:
-            self._put(name, entry._replace(size=work.size(entry.answer)))
+            found = self._answers.get(claim.name)
+        return found.answer if found is not None and found.at == claim.at else None
 
-    def _drop(self, name: str) -> None:
-        """Forget a request that changed nothing."""
+    def _keep(self, claim: Claim, answer: Any, size: int) -> None:
         with self._lock:
-            self._entries.pop(name, None)
-            self._write(name, None)
-
-    def _put(self, name: str, entry: _Entry) -> None:
-        before = self._entries.get(name)
-        self._bytes += entry.size - (before.size if before is not None else 0)
-        self._entries[name] = entry
-        self._entries.move_to_end(name)
-        self._write(name, entry)
-        while len(self._entries) > MAX_KEPT:
-            _, old = self._entries.popitem(last=False)
-            self._bytes -= old.size
-        for each, old in list(self._entries.items()) if self._bytes > _MAX_BYTES else ():
-            if self._bytes <= _MAX_BYTES // 2:
-                break
-            self._bytes -= old.size
-            self._entries[each] = old._replace(answer=None, size=0)
+            before = self._answers.pop(claim.name, None)
+            self._bytes += size - (before.size if before is not None else 0)
+            self._answers[claim.name] = _Answer(claim.at, answer, size)
+            while self._bytes > _MAX_BYTES or len(self._answers) > _MAX_ANSWERS:
+                _, old = self._answers.popitem(last=False)
+                self._bytes -= old.size
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)
-
-
-def _line(name: str, entry: _Entry | None) -> bytes:
-    shape: dict[str, Any] = {"request": name}
-    if entry is not None:
-        shape |= {"digest": entry.digest, "at": entry.at} | ({} if entry.told is None else {"done": entry.told})
-    return json.dumps(shape).encode() + b"\n"
-
-
-def _read(file: Path) -> "OrderedDict[str, _Entry]":
-    """Return what a file tells, without what is older than a day; a last line that was cut off is none."""
-    found: OrderedDict[str, _Entry] = OrderedDict()
-    with contextlib.suppress(FileNotFoundError), file.open("rb") as stream:
-        for line in stream:
-            try:
-                shape = json.loads(line)
-                if "digest" in shape:
-                    found[shape["request"]] = _Entry(shape["digest"], float(shape["at"]), shape.get("done"))
-                else:
-                    found.pop(shape["request"], None)
-            except (ValueError, KeyError, TypeError):
-                continue
-    oldest = time.time() - KEPT_SECONDS
-    kept = [(name, entry) for name, entry in found.items() if entry.at > oldest]
-    return OrderedDict(kept[-MAX_KEPT:])
+        """Close what keeps the requests."""
+        if self._claims is not None:
+            self._claims.close()

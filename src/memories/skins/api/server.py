@@ -10,6 +10,7 @@ from memories.settings import Config
 from memories.skins.api.access import Access
 from memories.skins.api.feed import Feed
 from memories.skins.api.handles import Create, Handles
+from memories.skins.api.keyfile import FileClaims, file_of
 from memories.skins.api.once import Once
 from memories.skins.api.problems import Refused
 
@@ -32,7 +33,8 @@ class Server:
 
     def __init__(self, config: Config, access: Access, handles: Handles, create: Create) -> None:
         self.config, self.access, self.handles, self.create = config, access, handles, create
-        self.once = Once(config.home)
+        shared = getattr(handles.store, "claims", None)  # a store that servers on several machines share has it
+        self.once = Once(shared or (lambda: FileClaims(file_of(config))))
         self.feed = Feed(handles.store)
         self._open: dict[str, int] = dict.fromkeys(_MAX_WAITING, 0)
         self.limits: Mapping[str, anyio.CapacityLimiter] = {}

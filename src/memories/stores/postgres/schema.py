@@ -213,10 +213,29 @@ def _second(partitions: int) -> str:
     return "\n".join((_SECOND, *(f"{_UNSAMPLED_TOO.format(part=part)};" for part in parts)))
 
 
+_THIRD = """
+-- Requests that came with a key; see `stores.claims`. No content, and of the key a hash.
+CREATE TABLE request (
+  name text COLLATE "C" PRIMARY KEY,
+  digest text COLLATE "C" NOT NULL,      -- of what is asked
+  at double precision NOT NULL,          -- when it was begun first: seconds since 1970
+  number integer NOT NULL,               -- how many have begun it
+  session integer,                       -- the process of the database for who does it; NULL while nobody does
+  until timestamptz,                     -- when that one counts as gone unless it says that it is there
+  told json                              -- of its answer; NULL while it is not known to be done
+);
+CREATE INDEX request_at ON request (at);
+"""
+
+
+def _third(_: int) -> str:
+    return _THIRD
+
+
 # What the store remembers about itself: schema, partitions, model, dimension, vectors, and so on; see Meta.
 META = "CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL)"
 
-MIGRATIONS: tuple[Callable[[int], str], ...] = (_first, _second)
+MIGRATIONS: tuple[Callable[[int], str], ...] = (_first, _second, _third)
 
 # --- a record as a row -----------------------------------------------------------------------------------------------
 

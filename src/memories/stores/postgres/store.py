@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from memories.stores.postgres.claims import PostgresClaims
     from memories.stores.postgres.listen import Listener
     from memories.stores.records import Matches, TurnQuery
 
@@ -395,6 +396,12 @@ class PostgresStore:
         from memories.stores.postgres.listen import Listener
 
         return Listener(self._server, told)
+
+    def claims(self) -> "PostgresClaims":
+        """Return what keeps the requests that come with a key, for all servers of this store."""
+        from memories.stores.postgres.claims import PostgresClaims
+
+        return PostgresClaims(self._server)
 
     def close(self) -> None:
         """See `Store.close`."""

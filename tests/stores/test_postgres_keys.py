@@ -1,0 +1,325 @@
+"""A write with an Idempotency-Key is done once, whichever of several servers over one database it is sent to."""
+
+import contextlib
+import http.client
+import json
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories import Memories
+from memories.config import load_config
+from memories.stores import claims as rules
+from memories.stores.claims import Claim, Taken
+from memories.stores.postgres import claims
+from memories.stores.postgres.claims import PostgresClaims
+from memories.stores.postgres.store import PostgresStore
+from postgres_node import Node
+from postgres_pooler import small_pooler
+
+WAIT = 120.0
+# It stands still at a place, if one is named: it says so, and never goes on.
+SERVE = """
+import sys, time
+place = sys.argv[1]
+from memories.skins.api import routes
+from memories.stores.postgres import connection
+
+def stand():
+    print("here", flush=True)
+    time.sleep(3600)
+
+def before(own):
+    return lambda *given, **named: stand()
+
+def after(own):
+    def run(*given, **named):
+        own(*given, **named)
+        stand()
+    return run
+
+def in_transaction(own):
+    def run(self, opened, *, told):
+        if told:  # the log is written, so it is no transaction of the keys
+            stand()
+        return own(self, opened, told=told)
+    return run
+
+if place == "begun":
+    routes._done = before(routes._done)
+elif place == "done":
+    routes._done = after(routes._done)
+elif place == "in the transaction":
+    connection.Server._commit = in_transaction(connection.Server._commit)
+from memories.__main__ import main
+sys.argv[1:] = ["serve", "--port", "0"]
+main()
+"""
+
+
+class Process:
+    """A server process over the database, with a folder of its own."""
+
+    def __init__(self, home: Path, environment: Mapping[str, str], place: str = "") -> None:
+        given = {**environment, "MEMORY_HOME": str(home), "XDG_RUNTIME_DIR": str(home.parent), "EMBEDDER": "none"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, place],
+            env=given, cwd=home.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stderr is not None
+        first, _ = self.process.stderr.readline(), self.process.stderr.readline()
+        self.port = int(first.rsplit(":", 1)[1])
+        self._log = threading.Thread(target=self.process.stderr.read)  # so that the pipe is never full
+        self._log.start()
+        self.token = (home / "server.token").read_text().strip()
+
+    def ask(self, path: str, body: Any, key: str, method: str = "POST") -> tuple[int, Any]:
+        """Send a write with a key once; return the status and the JSON."""
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json", "Idempotency-Key": key}
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT)) as line:
+            line.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = line.getresponse()
+            return answer.status, json.loads(answer.read())
+
+    def insist(self, path: str, body: Any, key: str) -> tuple[int, Any]:
+        """Send it until it is not being done elsewhere."""
+        until = time.monotonic() + WAIT
+        while (answer := self.ask(path, body, key))[0] == 409 and time.monotonic() < until:
+            assert "the same request is being done" in answer[1]["detail"]
+            time.sleep(0.05)
+        return answer
+
+    def stands(self) -> None:
+        """Wait until it stands at its place."""
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "here\n"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._log.join(WAIT)
+        self.process.communicate(timeout=WAIT)
+
+
+Serve = Callable[..., Process]
+
+
+@pytest.fixture
+def serve(url: str, tmp_path: Path, clean_environment: Mapping[str, str]) -> Iterator[Serve]:
+    environment = {**clean_environment, "MEMORY_STORE": url}
+    made: list[Process] = []
+
+    def start(place: str = "") -> Process:
+        made.append(Process(tmp_path / str(len(made)), environment, place))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.kill()
+
+
+@pytest.fixture
+def memories(url: str, opened: Callable[..., PostgresStore], tmp_path: Path) -> Memories:
+    config = load_config({"embedder": "none"}, environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path)
+    return Memories(opened(url, None), config=config, embedder="none")
+
+
+FORCED = "/api/memories", {"content": "Deploys happen on Tuesdays", "force": True}
+TURNS = "/api/conversations/standup/turns", {"turns": [{"content": "We ship on Friday"}, {"content": "Fine"}]}
+MANY = "/api/memories/batch", {"memories": [{"content": "Ann likes tea"}, {"content": "Bob runs"}], "force": True}
+
+
+def stored(memories: Memories) -> tuple[int, int]:
+    """Return how many memories there are, and how many turns."""
+    turns = sum(each.turn_count for each in memories.list_conversations().conversations)
+    return len(memories.list(limit=1000).memories), turns
+
+
+def test_another_server_answers_a_retry_as_the_first_one_did(serve: Serve, memories: Memories) -> None:
+    one, other = serve(), serve()
+    first = one.ask(*FORCED, "k1")
+    assert first[0] == 201
+    one.kill()
+    assert other.ask(*FORCED, "k1") == other.ask(*FORCED, "k1") == first
+    path, body = FORCED
+    assert other.ask(path, body | {"content": "Deploys happen on Mondays"}, "k1")[0] == 422
+    assert stored(memories) == (1, 0)
+    deleted = other.ask(f"{path}/{first[1]['id']}", None, "k2", "DELETE")
+    third = serve()
+    assert third.ask(f"{path}/{first[1]['id']}", None, "k2", "DELETE") == deleted
+    assert deleted[0] == 200
+
+
+@pytest.mark.parametrize("place", ["begun", "in the transaction", "done"])
+@pytest.mark.parametrize(
+    ("path", "body", "there"), [(*FORCED, (1, 0)), (*TURNS, (0, 2)), (*MANY, (2, 0))], ids=["create", "turns", "many"]
+)
+def test_what_a_killed_server_had_begun_is_done_once_by_another(
+    serve: Serve, memories: Memories, place: str, path: str, body: Any, there: tuple[int, int]
+) -> None:
+    one, other = serve(place), serve()
+    with ThreadPoolExecutor(1) as clients:
+        lost = clients.submit(one.ask, path, body, "k1")
+        one.stands()
+        assert other.ask(path, body, "k1")[0] == 409
+        assert other.ask(path, body | {"redact": False}, "k1")[0] == 422
+        one.kill()
+        with pytest.raises((http.client.HTTPException, OSError)):
+            lost.result(WAIT)
+    status, told = other.insist(path, body, "k1")
+    assert status in (200, 201), told
+    assert stored(memories) == there
+    assert other.insist(path, body, "k1")[0] in (200, 201)
+    assert stored(memories) == there
+
+
+def test_the_same_key_at_two_servers_at_once_is_done_once(serve: Serve, memories: Memories) -> None:
+    both = [serve(), serve()]
+    path, body = FORCED
+    for number in range(10):
+        asked, key = body | {"content": f"Fact number {number}"}, str(uuid.uuid4())
+        with ThreadPoolExecutor(8) as clients:
+            waiting = [clients.submit(both[each % 2].insist, path, asked, key) for each in range(8)]
+            answers = [each.result(WAIT) for each in waiting]
+        assert {status for status, _ in answers} == {201}
+        assert len({told["id"] for _, told in answers}) == 1
+    assert stored(memories) == (10, 0)
+
+
+def test_nothing_of_a_content_or_a_key_is_kept(serve: Serve, server: Node, schema: str) -> None:
+    one = serve()
+    for number, (path, body) in enumerate((FORCED, TURNS, MANY)):
+        assert one.ask(path, body, f"a private key {number}")[0] < 300
+    rows = str(server.sql(f"SELECT * FROM {schema}.request"))
+    assert rows.count("schema") == 3
+    for word in ("Tuesdays", "Friday", "Ann", "standup", "private"):
+        assert word not in rows
+
+
+# --- the table itself ------------------------------------------------------------------------------------------------
+
+Open = Callable[..., PostgresClaims]
+
+
+@pytest.fixture
+def keys(url: str, opened: Callable[..., PostgresStore]) -> Iterator[Open]:
+    made: list[PostgresClaims] = []
+
+    def open_one(at: str = url) -> PostgresClaims:
+        made.append(opened(at, None).claims())
+        return made[-1]
+
+    yield open_one
+    for each in made:
+        each.close()
+
+
+def told(keys: PostgresClaims, name: str = "n", digest: str = "d") -> Claim:
+    return keys.claim(name, digest, sync=True)
+
+
+def test_who_lost_the_connection_says_again_what_it_does(keys: Open, server: Node) -> None:
+    one, other = keys(), keys()
+    held = told(one)
+    assert one._connection is not None
+    server.sql("SELECT pg_terminate_backend(%s)", (one._connection.info.backend_pid,))
+    told(one, "another")  # on a new connection
+    with pytest.raises(Taken) as taken:
+        told(other)
+    assert not taken.value.other
+    one.settle(held, {"status": 201})
+    assert told(other).told == {"status": 201}
+
+
+def test_what_is_being_done_is_said_again_before_its_time_is_up(keys: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed = threading.Event()
+    own = PostgresClaims._run
+
+    def run(self: PostgresClaims, connection: Any, statement: str, values: Any) -> Any:
+        found = own(self, connection, statement, values)
+        if statement == claims._RENEW:
+            renewed.set()
+        return found
+
+    monkeypatch.setattr(PostgresClaims, "_run", run)
+    monkeypatch.setattr(claims, "LEASE_SECONDS", 0.0)
+    monkeypatch.setattr(claims, "RENEW_SECONDS", 0.01)
+    one, other = keys(), keys()
+    told(one)
+    monkeypatch.setattr(claims, "LEASE_SECONDS", 3600.0)
+    renewed.clear()
+    assert renewed.wait(WAIT)
+    with pytest.raises(Taken):
+        told(other)
+
+
+def test_who_is_silent_for_too_long_counts_as_gone_and_settles_nothing_any_more(
+    keys: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a machine without power, whose connection the database still takes for good."""
+    monkeypatch.setattr(claims, "LEASE_SECONDS", 0.0)
+    one, other, third = keys(), keys(), keys()
+    late = told(one)
+    monkeypatch.setattr(claims, "LEASE_SECONDS", 3600.0)
+    now = told(other)
+    assert (late.number, now.number, now.told) == (1, 2, None)
+    assert now.at <= late.at
+    one.settle(late, {"status": 201})
+    with pytest.raises(Taken):
+        told(third)
+    one.drop(late)
+    other.settle(now, {"status": 200})
+    assert told(third) == Claim("n", 3, now.at, {"status": 200})
+
+
+def test_a_key_is_free_after_a_day(keys: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = keys(), keys()
+    one.settle(told(one), {"status": 201})
+    assert told(other).told == {"status": 201}
+    monkeypatch.setattr(rules, "KEPT_SECONDS", -1)
+    other.settle(Claim("n", 2, 0.0), None)
+    new = told(other, digest="another")
+    assert (new.number, new.told) == (1, None)
+
+
+def test_the_table_does_not_grow_for_ever(
+    keys: Open, server: Node, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "MAX_KEPT", 5)
+    monkeypatch.setattr(claims, "_SWEPT", 10)
+    one = keys()
+    for number in range(41):
+        one.settle(told(one, f"n{number}"), {"status": 201})
+    [(count, newest)] = server.sql(f"SELECT count(*), bool_or(name = 'n40') FROM {schema}.request")
+    assert (count <= 5 + 10, newest) == (True, True)
+
+
+def test_keys_work_behind_a_pooler_that_shares_sessions(keys: Open, server: Node, schema: str) -> None:
+    with small_pooler(server) as pooled:
+        at = f"{pooled}?schema={schema}&partitions=2"
+        one, other = keys(at), keys(at)
+        held = told(one)
+        with pytest.raises(Taken):
+            told(other)
+        one.settle(held, {"status": 201})
+        assert told(other).told == {"status": 201}
+        assert server.sql("SHOW synchronous_commit") == [("on",)]
+        assert one._connection is not None
+        assert one._connection.execute("SHOW synchronous_commit").fetchall() == [("on",)]
+        for each in (one, other):  # the pooler waits for who is still connected
+            each.close()
+            each._server.close()
+
+
+def test_a_database_that_only_reads_by_default_keeps_them_too(keys: Open, url: str, server: Node) -> None:
+    options = "-c%20default_transaction_read_only%3Don%20-c%20default_transaction_isolation%3Dserializable"
+    one = keys(f"{url}&options={options}")
+    one.settle(told(one), {"status": 201})
+    assert told(one).told == {"status": 201}
