@@ -1,5 +1,6 @@
 """Serves the application over HTTP with uvicorn, on sockets that are bound already."""
 
+import asyncio
 import contextlib
 import socket
 import time
@@ -31,6 +32,7 @@ from memories.stores.records import Collection, Filter
 
 _MOST_CONNECTIONS = 256
 _GRACE_SECONDS = 3
+READY_SECONDS = 1.0  # for which it is known whether the store answers
 
 
 class Process(Protocol):
@@ -65,6 +67,8 @@ class Web:
         name = host if is_loopback(host) else next(iter(asked.names), "127.0.0.1")  # what the guard lets in
         self.login = f"{(asked.public_url or _url(asked, name, port)).rstrip('/')}/login"
         self._process, self._tls = process, bool(asked.tls)
+        self._looking: asyncio.Task[str] | None = None
+        self._looked_at = 0.0
         writers = process.writers
         self.metrics = Metrics(
             self._asked,
@@ -146,9 +150,22 @@ class Web:
             return "the store does not answer"
         return ""
 
+    async def _known_problem(self) -> str:
+        """Return what `_problem` says: anybody may ask, so all who do in a second share one look at the store."""
+        looking = self._looking
+        if looking is None or (looking.done() and time.monotonic() - self._looked_at >= READY_SECONDS):
+            looking = self._looking = asyncio.create_task(self._look())
+        return await asyncio.shield(looking)  # who leaves does not end it for the others
+
+    async def _look(self) -> str:
+        try:
+            return await anyio.to_thread.run_sync(self._problem)
+        finally:
+            self._looked_at = time.monotonic()
+
     async def _ready(self, request: Request) -> Response:
         request.scope[LOG]["route"] = "/ready"
-        problem = await anyio.to_thread.run_sync(self._problem)
+        problem = await self._known_problem()
         shape = {"ready": not problem, **({"problem": problem} if problem else {})}
         return Response(encoded(shape), 503 if problem else 200, media_type="application/json")
 
