@@ -92,7 +92,8 @@ def handle(given: Asked) -> Done:
         found, after, why = (None, _nothing, "") if asking is None else _given(given, asking, is_told=bool(said))
         is_captured = given.capture and state.capture and given.event not in _RECALLING
         if asking is not None:
-            said = "\n".join(filter(None, (said and _switched(said, asking, found), found and found.said)))
+            recalled = "" if found is None else found.said
+            said = "\n".join(filter(None, (said and _switched(said, asking, found), recalled)))
         stamps.ran(home, given.host, given.event, why)
         answer = rendered(told, given.event, said)
     except BaseException as exc:  # noqa: BLE001 - whatever it was, it is told to doctor, and not to the agent
