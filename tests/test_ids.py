@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from memories.errors import InvalidInput
-from memories.ids import ID_LENGTH, new_id, parse_id
+from memories.ids import ID_LENGTH, id_prefix, new_id, parse_id, same_id, whole_id
 
 NOW = datetime(2026, 2, 21, 10, 0, 0, 123_000, tzinfo=UTC)
 
@@ -111,3 +111,13 @@ def test_ids_and_prefixes_are_read_in_any_spelling(written: str, read: str) -> N
 def test_what_is_no_id_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="is not a memory id"):
         parse_id(text)
+
+
+def test_an_id_that_may_be_made_again_is_the_same_and_of_its_time() -> None:
+    at = datetime(2026, 5, 1, 12, 0, 0, 123_456, tzinfo=UTC)
+    made = [same_id(at, "ann/k1", number) for number in range(1_000)]
+    assert made == [same_id(at, "ann/k1", number) for number in range(1_000)]
+    assert len({each[:18] for each in made}) == 1_000
+    assert [whole_id(each) for each in made] == made == sorted(made)
+    assert all(each.startswith(id_prefix(at)) for each in made)
+    assert same_id(at, "ann/k2", 0) not in made

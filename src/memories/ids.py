@@ -62,7 +62,23 @@ def new_id(created_at: datetime) -> str:
         created_at: The time that it carries; times before 1970 count as 1970.
     """
     millis = min(max(to_millis(created_at), 0), _MAX_MILLIS)
-    bits = _counter.next(millis)
+    return _uuid(millis, _counter.next(millis))
+
+
+def same_id(created_at: datetime, seed: str, number: int) -> str:
+    """Return a UUIDv7 that is the same whenever it is made, for a memory that may have to be written again.
+
+    Args:
+        created_at: The time that it carries.
+        seed: Nobody else has it.
+        number: Which one of those with this time and seed: their order, and what lets their first 12 bits differ.
+    """
+    bits = int(digest(seed, str(number)), 16) % (1 << 62)
+    first = int(digest(seed), 16) % _FIRST_BELOW >> 62
+    return _uuid(min(max(to_millis(created_at), 0), _MAX_MILLIS), (first + number) % 4096 << 62 | bits)
+
+
+def _uuid(millis: int, bits: int) -> str:
     value = millis << 80 | 0x7 << 76 | (bits >> 62 & 0xFFF) << 64 | 0b10 << 62 | bits & ((1 << 62) - 1)
     return hyphenated(f"{value:032x}")
 

@@ -147,6 +147,7 @@ class Draft:
         data: A JSON object that a program keeps with it, as text; "" removes the one that is there.
         id: The id that a new memory gets, a UUIDv7 that nobody else has: writing the same draft again, since nobody
             knows whether it was written, stores nothing twice.
+        fresh: Its id was never written, which saves looking for it.
     """
 
     content: str
@@ -160,6 +161,7 @@ class Draft:
     source: str | None = None
     data: str | None = None
     id: str | None = None
+    fresh: bool = False
 
 
 class Page(NamedTuple):

@@ -169,7 +169,7 @@ class Writer(NamedTuple):
     def add(self, ready: _Ready, vectors: Any) -> Created:
         """Write a draft that was checked, within a transaction."""
         draft = ready.draft
-        if draft.id is not None and (known := self._written_before(draft.id)) is not None:
+        if draft.id is not None and not draft.fresh and (known := self._written_before(draft.id)) is not None:
             return self.created(known)
         superseded = None if draft.supersedes is None else self._find_replaced(draft.supersedes)
         if superseded is not None:

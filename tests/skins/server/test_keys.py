@@ -1,6 +1,7 @@
 """Idempotency keys in a file: servers of one store share it, with each other and with those that were killed."""
 
 import contextlib
+import json
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from memories.config import load_config
 from memories.settings import Config
 from memories.skins import tokens
 from memories.skins.api.keyfile import FileClaims, file_of
+from memories.skins.api.once import Once
 from memories.skins.server.app import Options, build
 from memories.stores import claims
 from memories.stores.claims import Claim, Taken
@@ -82,6 +84,94 @@ def test_the_same_key_at_two_servers_of_one_file_at_once_is_done_once(tmp_path: 
             assert len({each.result().json()["id"] for each in sent}) == 1
     with Memories(config=config) as memories:
         assert len(memories.list(limit=100).memories) == 10
+
+
+# --- every write -----------------------------------------------------------------------------------------------------
+
+Sent = tuple[str, str, Any, dict[str, str]]
+SENT: dict[str, Sent] = {
+    "create": ("POST", "/api/memories", {"content": "Ann likes tea"}, {}),
+    "create with force": ("POST", "/api/memories", {"content": "Fact about alpha", "force": True}, {}),
+    "many": ("POST", "/api/memories/batch", {"memories": [{"content": "It rains"}, {"content": "It snows"}]}, {}),
+    "update": ("PATCH", "/api/memories/ALPHA", {"content": "Another text"}, {}),
+    "update of a version": ("PATCH", "/api/memories/ALPHA", {"content": "Another text"}, {"if-match": '"1"'}),
+    "tags": ("PATCH", "/api/memories/ALPHA", {"tags": {"a": "b"}, "remove_tags": ["n"]}, {"if-match": '"1"'}),
+    "delete": ("DELETE", "/api/memories/ALPHA", None, {}),
+    "delete of a version": ("DELETE", "/api/memories/ALPHA", None, {"if-match": '"1"'}),
+    "restore": ("POST", "/api/memories/GONE/restore", {}, {}),
+    "reinforce": ("POST", "/api/memories/ALPHA/reinforce", {}, {}),
+    "pin": ("POST", "/api/memories/ALPHA/pin", {}, {}),
+    "forget": ("POST", "/api/memories/ALPHA/forget", {}, {}),
+    "tags of many": ("POST", "/api/tags", {"where": "n = alpha", "tags": {"z": "1"}, "show": 0}, {}),
+    "delete of many": ("POST", "/api/delete", {"where": "n = alpha", "show": 0}, {}),
+    "forget of many": ("POST", "/api/forget", {"where": "n = alpha", "show": 0}, {}),
+    "accept": ("POST", "/api/review/accept", {"ids": ["WAITING"]}, {}),
+    "reject": ("POST", "/api/review/reject", {"ids": ["WAITING"]}, {}),
+    "turns": ("POST", "/api/conversations/talk/turns", {"turns": [{"content": "Yes"}, {"content": "Yes"}]}, {}),
+    "conversation": ("PATCH", "/api/conversations/talk", {"title": "A talk"}, {}),
+    "forget of turns": ("POST", "/api/conversations/talk/forget", {"index": 0}, {}),
+}
+# What a retry gets if the server was killed before it wrote down that it had done it: what there is to say by then.
+AFTER_A_KILL = {"accept": 409, "reject": 409, "turns": 200, "forget of turns": 404}
+
+
+def prepared(client: TestClient, sent: Sent) -> Sent:
+    """Make what a write is about, and put ids in the places of names."""
+    made = {}
+    for name in ("ALPHA", "GONE", "WAITING"):
+        body = {"content": f"Fact about {name.lower()}", "tags": {"n": name.lower()}, "decay": "reinforceable"}
+        made[name] = client.post("/api/memories", json=body | {"force": True, "pending": name == "WAITING"}).json()[
+            "id"
+        ]
+    client.delete(f"/api/memories/{made['GONE']}")
+    client.post("/api/conversations/talk/turns", json={"turns": [{"content": "Hello"}]})
+    method, path, body, headers = sent
+    for name, memory_id in made.items():
+        path = path.replace(name, memory_id)
+        body = json.loads(json.dumps(body).replace(name, memory_id))
+    return method, path, body, headers
+
+
+def send(client: TestClient, sent: Sent) -> Any:
+    method, path, body, headers = sent
+    return client.request(method, path, json=body, headers={**headers, "idempotency-key": "k1"})
+
+
+def state(config: Config) -> list[Any]:
+    """Return all that the store says, and all that was done to it."""
+    with Memories(config=config) as memories:
+        shown = [(each.id, each.content, each.version, each.last_reinforced_at) for each in memories.list().memories]
+        said = [(each.id, each.turn_count) for each in memories.list_conversations().conversations]
+        return [shown, said, len(memories.log(limit=1000)), memories.review.count()]
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["answered", "killed"])
+@pytest.mark.parametrize("what", SENT)
+def test_each_write_is_done_once(
+    tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch, what: str, killed: bool
+) -> None:
+    with app(config.store, tmp_path / "one") as one:
+        sent = prepared(one, SENT[what])
+        with monkeypatch.context() as patched:
+            if killed:
+                patched.setattr(Once, "_end", lambda *_, **__: None)
+            first = send(one, sent)
+    assert first.status_code in (200, 201), first.text
+    before = state(config)
+    with app(config.store, tmp_path / "other") as other:
+        again = send(other, sent)
+        if killed and what in AFTER_A_KILL:
+            assert again.status_code == AFTER_A_KILL[what], again.text
+        elif killed and what.endswith("of many"):
+            assert again.status_code == 200
+        else:
+            assert (again.status_code, again.json()) == (first.status_code, first.json())
+        assert state(config) == before
+    kept = file_of(config).read_text()
+    assert not [word for word in ("tea", "rains", "alpha", "text", "talk", "Yes") if word in kept]
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -28,13 +28,14 @@ class Work(NamedTuple):
     """A write that is done once.
 
     Attributes:
-        run: Does it. It is told when it may have been done before, if that is not known, else None.
+        run: Does it. It is told when it was begun first, and whether it may have been done before: the server that did
+            it was stopped, or its answer can't be made again.
         brief: Returns what is written down of its answer; None if a retry is to be run again, as it failed.
         revive: Makes the answer again from that; None if it has to be run again, which does no harm.
         size: Returns the size of an answer.
     """
 
-    run: Callable[[datetime | None], Any]
+    run: Callable[[datetime, bool], Any]
     brief: Callable[[Any], dict[str, Any] | None]
     revive: Callable[[dict[str, Any]], Any | None]
     size: Callable[[Any], int]
@@ -93,7 +94,8 @@ class Once:
                 answer = self._kept(claim) or work.revive(claim.told)
                 if answer is not None:
                     return answer
-            answer = work.run(None if claim.number == 1 else datetime.fromtimestamp(claim.at, UTC))
+            begun_at = datetime.fromtimestamp(int(claim.at * 1_000) / 1_000, UTC)  # as exact as times in a store
+            answer = work.run(begun_at, claim.number > 1)
             told = work.brief(answer)
             nothing = told is None
             if told is not None:

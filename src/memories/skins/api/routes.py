@@ -1,6 +1,6 @@
 """The table of routes: each is one verb of `Memories`; Starlette's routes, OpenAPI and the tests are made from it."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
-from memories.errors import InvalidInput
+from memories.errors import InvalidInput, NotFound
 from memories.models import SHARED
 from memories.service import Memories
 from memories.skins import shapes
@@ -22,6 +22,7 @@ from memories.skins.api.problems import encoded, failed
 from memories.skins.api.server import Server
 from memories.validate import namespace as checked_namespace
 from memories.write.create import Created
+from memories.write.review import Reviewed
 
 _MAX_FIELDS = 200
 SPACE: Fields = {
@@ -32,6 +33,7 @@ SPACE: Fields = {
 
 _NONE: Fields = {}
 _WITHOUT_CONTENT = ("Deleted", "Reinforced", "Forgotten", "ForgottenTurns", "Rejected", "Affected")
+_SAID = ("steps", "conversation_id")  # but for these
 
 
 class Call(NamedTuple):
@@ -40,8 +42,9 @@ class Call(NamedTuple):
     Attributes:
         given: The values of path, query and body, checked.
         shared: Whether the namespace shared is read too.
-        begun_at: When the same request may have been done before, if a server was stopped in the middle of it.
         key: Its idempotency key.
+        begun_at: When the request with this key was begun first.
+        again: Whether it may have been done before, as a server was stopped in the middle of it.
     """
 
     server: Server
@@ -50,8 +53,9 @@ class Call(NamedTuple):
     given: dict[str, Any]
     request: Request
     shared: bool
-    begun_at: datetime | None = None
     key: str | None = None
+    begun_at: datetime | None = None
+    again: bool = False
 
     @property
     def readable(self) -> tuple[str, ...]:
@@ -179,9 +183,9 @@ def _run(route: Route, call: Call) -> Response:
         return json_answer(_done(route, call))
     asked = [route.method, route.path, call.memories.namespace, call.given]
     work = Work(
-        lambda since: _done(route, call._replace(begun_at=since)),
+        lambda begun_at, again: _done(route, call._replace(begun_at=begun_at, again=again)),
         lambda answer: _brief(route, answer),
-        lambda told: _revived(call, told),
+        lambda told: _revived(route, call, told),
         lambda answer: len(encoded(answer.shape)),
     )
     call = call._replace(given=dict(call.given), key=key)
@@ -200,28 +204,69 @@ def _done(route: Route, call: Call) -> Answer:
 
 
 def _brief(route: Route, answer: Answer) -> dict[str, Any] | None:
-    """Return what is written down of an answer: nothing of what a memory says."""
+    """Return what is written down of an answer; nothing of one that failed."""
     if answer.status >= 300:
         return None
     schema = route.answers[answer.status]
-    told: dict[str, Any] = {"schema": schema, "status": answer.status}
+    return {"schema": schema, "status": answer.status, **_kept(schema, answer.shape)}
+
+
+def _kept(schema: str, shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is kept of the JSON of an answer: nothing of what somebody said or named."""
     if schema in _WITHOUT_CONTENT:
-        return told | {"shape": {name: value for name, value in answer.shape.items() if name != "steps"}}
+        return {"shape": {name: value for name, value in shape.items() if name not in _SAID}}
     if schema in ("Memory", "Created"):
-        return told | {"id": answer.shape["id"], "stored": answer.shape.get("stored")}
-    return told
+        return {"id": shape["id"], "stored": shape.get("stored")}
+    results = shape.get("results", ())
+    if schema == "Added":
+        return {"results": [each["status"] for each in results]}
+    if schema == "CreatedMany" and all(each["id"] for each in results):
+        return {"results": [[each["id"], each["stored"]] for each in results]}
+    if schema == "Accepted" and not shape["dry_run"] and all(each["accepted"] for each in results):
+        return {"results": [[each["id"], each["memory"]["id"]] for each in results]}
+    return {}
 
 
-def _revived(call: Call, told: Mapping[str, Any]) -> Answer | None:
-    """Return an answer that an earlier server gave, with what the memory says now; None if it has to be run again."""
+def _revived(route: Route, call: Call, told: Mapping[str, Any]) -> Answer | None:
+    """Return an answer that a server gave, with what the memory says now; None if it has to be run again."""
     if "shape" in told:
         shape = told["shape"] | ({"steps": []} if told["schema"] == "Affected" else {})
+        if told["schema"] == "ForgottenTurns":
+            shape = {"conversation_id": call.given["conversation"].strip(), **shape}
         return Answer(shape, told["status"])
+    if "results" in told:
+        return Answer(_REVIVED[told["schema"]](route, call, told["results"]), told["status"])
     if "id" not in told:
         return None
     found = call.memories.get(told["id"])
     shape = shapes.memory(found) if told["schema"] == "Memory" else shapes.created(Created(bool(told["stored"]), found))
     return Answer(shape, told["status"], {"etag": f'"{found.version}"'})
+
+
+def _created_many(_: Route, call: Call, results: Sequence[Any]) -> Any:
+    shown = []
+    for memory_id, stored in results:
+        try:
+            shown.append(shapes.created(Created(stored, call.memories.get(memory_id))))
+        except NotFound as exc:  # it was deleted since
+            shown.append({"id": memory_id, "stored": stored, "error": str(exc)})
+    return {"results": shown, "count": len(shown)}
+
+
+def _accepted(_: Route, call: Call, results: Sequence[Any]) -> Any:
+    done = [Reviewed(each, True, call.memories.get(now)) for each, now in results]
+    return shapes.accepted(done, dry_run=False)
+
+
+def _added(route: Route, call: Call, results: Sequence[Any]) -> Any:
+    """Add the turns once more, which are known by now, and say what became of them the first time."""
+    shape = _done(route, call).shape
+    for each, status in zip(shape["results"], results, strict=True):
+        each["status"] = status
+    return shape | {status: results.count(status) for status in ("stored", "known", "refused")}
+
+
+_REVIVED = {"CreatedMany": _created_many, "Accepted": _accepted, "Added": _added}
 
 
 def json_answer(answer: Answer) -> Response:

@@ -3,10 +3,12 @@
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from memories.errors import Conflict, InvalidInput, RequestError
-from memories.models import Draft, Memory
+from memories.errors import Conflict, InvalidInput, NotFound, RequestError
+from memories.ids import same_id
+from memories.models import Change, Draft, Forgotten, Memory
 from memories.skins import shapes
 from memories.skins.api.params import Field, Fields
 from memories.skins.api.problems import Refused
@@ -101,17 +103,13 @@ def create(call: Call) -> Answer:
     return Answer(shapes.created(done), status)
 
 
-def _stored(call: Call, drafts: Sequence[Draft], force: bool, redact: bool) -> Sequence[Created]:
-    """Store drafts; of a request that may have been done before, only those that are not there since then."""
-    if call.begun_at is None or not force:
-        return call.server.create(call.memories, drafts, force, redact)
-    found: list[Created] = []
-    for draft in drafts:
-        [known] = call.server.create(call.memories, [draft], False, redact)
-        if known.memory is None or (not known.stored and known.memory.updated_at < call.begun_at):
-            [known] = call.server.create(call.memories, [draft], True, redact)
-        found.append(known)
-    return found
+def _stored(call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first: int = 0) -> Sequence[Created]:
+    """Store drafts; those of a request with a key have ids that are the same when it is sent again."""
+    if call.key is not None and call.begun_at is not None:
+        seed = f"{call.who.id}/{call.key}"
+        ids = (same_id(call.begun_at, seed, number) for number in range(first, first + len(drafts)))
+        drafts = [replace(draft, id=each, fresh=not call.again) for draft, each in zip(drafts, ids, strict=True)]
+    return call.server.create(call.memories, drafts, force, redact)
 
 
 def get(call: Call) -> Answer:
@@ -130,9 +128,9 @@ def create_many(call: Call) -> Answer:
     try:
         results = [shapes.created(done) for done in _stored(call, drafts, force, redact)]
     except RequestError:  # each alone, to tell which one it is
-        for draft in drafts:
+        for number, draft in enumerate(drafts):
             try:
-                results += map(shapes.created, _stored(call, [draft], force, redact))
+                results += map(shapes.created, _stored(call, [draft], force, redact, number))
             except RequestError as exc:
                 results.append({"id": None, "stored": False, "error": str(exc)})
     return Answer({"results": results, "count": len(results)})
@@ -176,12 +174,38 @@ def _if_match(call: Call) -> Iterator[None]:
         yield
 
 
+def _logged(call: Call, action: str) -> Change | None:
+    """Return what the log has of a change since the same request was begun by a server that was stopped then."""
+    if not call.again:
+        return None
+    found = call.memories.log(call.given["id"], since=call.begun_at)
+    changes = (change for entry in found for change in entry.changes if change.action == action)
+    return next((each for each in changes if (each.id or "").startswith(call.given["id"])), None)
+
+
+def _is_updated(call: Call) -> bool:
+    """Return whether a version since then says what is asked; others may have added more since."""
+    given = call.given
+    if not call.again or call.begun_at is None or not given.keys() & {"content", "tags", "remove_tags"}:
+        return False
+    return any(
+        version.operation == "update"
+        and version.created_at >= call.begun_at
+        and given.get("content", version.content) == version.content
+        and given.get("tags", {}).items() <= version.tags.items()
+        and not version.tags.keys() & {*given.get("remove_tags", ())}
+        for version in call.memories.history(given["id"]).versions
+    )
+
+
 def _other(what: str) -> Refused:
     return Refused(412, f"the memory was changed meanwhile: {what}; read it again")
 
 
 def update(call: Call) -> Answer:
     """Add a version to a memory."""
+    if _is_updated(call):
+        return get(call)
     given = dict(call.given)
     wanted = _wanted(call)
     several = wanted is not None and len(wanted) > 1
@@ -198,18 +222,24 @@ def update(call: Call) -> Answer:
 
 def delete(call: Call) -> Any:
     """Delete a memory."""
+    if done := _logged(call, "delete"):
+        return {"id": done.id, "deleted": True}
     with _if_match(call):
         return shapes.deleted(call.memories.delete(call.given["id"]))
 
 
 def restore(call: Call) -> Answer:
     """Bring a memory back."""
+    if _logged(call, "restore"):
+        return get(call)
     with _if_match(call):
         return _changed(call.memories.restore(call.given["id"], version=call.given.get("version")))
 
 
 def reinforce(call: Call) -> Any:
     """Restart the decay of a memory."""
+    if _logged(call, "reinforce"):
+        return shapes.reinforced(call.memories.get(call.given["id"]))
     with _if_match(call):
         return shapes.reinforced(call.memories.reinforce(call.given["id"]))
 
@@ -226,7 +256,14 @@ def unpin(call: Call) -> Answer:
 
 def forget(call: Call) -> Any:
     """Erase a memory."""
-    return shapes.forgotten(call.memories.forget(call.given["id"]))
+    try:
+        done = call.memories.forget(call.given["id"])
+    except NotFound:  # the log has it before it is done, so that alone does not prove it
+        logged = _logged(call, "forget")
+        if logged is None or logged.id is None:
+            raise
+        done = Forgotten(logged.id, logged.last - logged.first + 1, ())
+    return shapes.forgotten(done)
 
 
 def history(call: Call) -> Any:

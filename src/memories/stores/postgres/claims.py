@@ -35,7 +35,7 @@ VALUES (%(name)s, %(digest)s, %(at)s, 1, pg_backend_pid(), clock_timestamp() + %
 ON CONFLICT (name) DO UPDATE SET
   digest = excluded.digest, session = excluded.session, until = excluded.until,
   number = CASE WHEN r.at < %(oldest)s THEN 1 ELSE r.number + 1 END,
-  at = CASE WHEN r.at < %(oldest)s THEN excluded.at ELSE least(r.at, excluded.at) END,
+  at = CASE WHEN r.at < %(oldest)s THEN excluded.at ELSE r.at END,
   told = CASE WHEN r.at < %(oldest)s THEN NULL ELSE r.told END
 WHERE (r.digest = excluded.digest OR r.at < %(oldest)s) AND (
   r.session IS NULL OR r.until < clock_timestamp()
