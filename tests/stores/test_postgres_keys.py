@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from memories.stores.postgres import claims
 from memories.stores.postgres.claims import PostgresClaims
 from memories.stores.postgres.store import PostgresStore
 from postgres_node import Node
-from postgres_pooler import small_pooler
+from postgres_pooler import pgbouncer, small_pooler
 
 WAIT = 120.0
 # It stands still at a place, if one is named: it says so, and never goes on.
@@ -302,8 +303,11 @@ def test_the_table_does_not_grow_for_ever(
     assert (count <= 5 + 10, newest) == (True, True)
 
 
-def test_keys_work_behind_a_pooler_that_shares_sessions(keys: Open, server: Node, schema: str) -> None:
-    with small_pooler(server) as pooled:
+@pytest.mark.parametrize("pooler", [small_pooler, pgbouncer])
+def test_keys_work_behind_a_pooler_that_shares_sessions(
+    keys: Open, server: Node, schema: str, pooler: Callable[..., AbstractContextManager[str]]
+) -> None:
+    with pooler(server) as pooled:
         at = f"{pooled}?schema={schema}&partitions=2"
         one, other = keys(at), keys(at)
         held = told(one)
