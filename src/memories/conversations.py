@@ -16,7 +16,7 @@ from memories.lookup import narrowed
 from memories.models import Moment
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
-from memories.times import to_millis
+from memories.times import to_iso, to_millis
 from memories.turns import count, said_at
 
 MAX_CONVERSATIONS = 100_000  # that are looked at for a listing
@@ -70,6 +70,7 @@ class ConversationFilters(TypedDict, total=False):
         role: Only conversations with a turn of this role.
         since: Only conversations with a turn said at this time or later: an aware datetime, or text such as "7d".
         until: Only conversations with a turn said at this time or earlier.
+        as_of: What had been said by this time: each conversation is as long as it was then.
     """
 
     title: str | None
@@ -79,6 +80,7 @@ class ConversationFilters(TypedDict, total=False):
     role: str | None
     since: Moment | None
     until: Moment | None
+    as_of: Moment | None
 
 
 class TurnFilters(TypedDict, total=False):
@@ -89,12 +91,14 @@ class TurnFilters(TypedDict, total=False):
         speaker: Only turns of this speaker.
         since: Only turns said at this time or later: an aware datetime, or text such as "7d".
         until: Only turns said at this time or earlier.
+        as_of: What had been said by this time.
     """
 
     role: str | None
     speaker: str | None
     since: Moment | None
     until: Moment | None
+    as_of: Moment | None
 
 
 class About(NamedTuple):
@@ -141,14 +145,14 @@ def page(
     _refuse_unknown(wanted, ConversationFilters.__annotations__, "conversations")
     wanted = {**wanted, "tags": validate.tags(wanted.get("tags") or {})}
     turns = {name: value for name, value in wanted.items() if name != "tags"}  # its tags are not those of its turns
-    where = narrowed(Filter(Collection.HISTORY, tuple(namespaces)), turns, now)
+    where, end = _by(narrowed(Filter(Collection.HISTORY, tuple(namespaces)), turns, now))
     behind = None if cursor is None else _place_of(cursor)
     lasts: list[Record] = []
     for place in store.groups(where, limit=MAX_CONVERSATIONS):
-        lasts += store.scan(_all_of(*place), limit=1, newest_first=True)
+        lasts += store.scan(_all_of(*place, end), limit=1, newest_first=True)
     found: list[Conversation] = []
     following = [last for last in sorted(lasts, key=_place) if behind is None or _place(last) > behind]
-    for each in _told(store, following, wanted):
+    for each in _told(store, following, wanted, end):
         if len(found) == limit:
             return ConversationPage(tuple(found), _cursor(found[-1]))
         found.append(each)
@@ -162,7 +166,15 @@ def wanted_turns(where: Filter, given: TurnFilters, now: datetime) -> Filter:
         InvalidInput: A condition is not acceptable, or they contradict each other.
     """
     _refuse_unknown(given, TurnFilters.__annotations__, "turns")
-    return narrowed(where, given, now)
+    return _by(narrowed(where, given, now))[0]
+
+
+def _by(where: Filter) -> tuple[Filter, datetime | None]:
+    """Return a filter of what had been said by its time, and that time; turns never change, so that is all of it."""
+    end = where.as_of
+    if end is None:
+        return where, None
+    return where._replace(as_of=None, until=end if where.until is None else min(where.until, end)), end
 
 
 def _refuse_unknown(given: Iterable[str], known: Mapping[str, object], what: str) -> None:
@@ -171,13 +183,21 @@ def _refuse_unknown(given: Iterable[str], known: Mapping[str, object], what: str
             raise InvalidInput(f'there is no filter "{name}" of {what}; use {", ".join(known)}')
 
 
-def find(store: Store, namespaces: Sequence[str], name: str) -> Conversation:
-    """Return a conversation; see `Memories.conversation`."""
+def find(store: Store, namespaces: Sequence[str], name: str, end: datetime | None = None) -> Conversation:
+    """Return a conversation, or as long as it was at a time; see `Memories.conversation`."""
     for namespace in namespaces:
-        last = store.scan(_all_of(namespace, name), limit=1, newest_first=True)
-        for found in _told(store, last, {}):
+        last = store.scan(_all_of(namespace, name, end), limit=1, newest_first=True)
+        for found in _told(store, last, {}, end):
             return found
-    raise NotFound("Conversation not found")
+    later = None if end is None else next(_firsts(store, namespaces, name), None)
+    if end is None or later is None:
+        raise NotFound("Conversation not found")
+    raise NotFound(f"Conversation not found at {to_iso(end)}: it is there since {to_iso(later.created_at)}")
+
+
+def _firsts(store: Store, namespaces: Sequence[str], name: str) -> Iterator[Record]:
+    for namespace in namespaces:
+        yield from store.scan(_all_of(namespace, name), limit=1)
 
 
 def describe(store: Store, namespaces: Sequence[str], name: str, change: Callable[[About], About]) -> None:
@@ -229,13 +249,15 @@ def not_own(name: str, namespace: str, own: str) -> RequestError:
     )
 
 
-def _all_of(namespace: str, name: str) -> Filter:
-    return Filter(Collection.HISTORY, (namespace,), group=name)
+def _all_of(namespace: str, name: str, end: datetime | None = None) -> Filter:
+    return Filter(Collection.HISTORY, (namespace,), group=name, until=end)
 
 
-def _told(store: Store, lasts: Iterable[Record], wanted: ConversationFilters) -> Iterator[Conversation]:
+def _told(
+    store: Store, lasts: Iterable[Record], wanted: ConversationFilters, end: datetime | None
+) -> Iterator[Conversation]:
     for last in lasts:
-        where = _all_of(last.ref.namespace, last.ref.group)
+        where = _all_of(last.ref.namespace, last.ref.group, end)
         for first in store.scan(where, limit=1):  # none if it was removed meanwhile
             about = About.of(first)
             if about.fits(wanted):

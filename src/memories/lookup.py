@@ -1,7 +1,7 @@
 """Memories that are looked up rather than searched: one by its id, a prefix of it or its key, and pages of many."""
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ from memories.origin import HELD, TRUSTS, Place, labels_for
 from memories.stores.damage import refusal
 from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
-from memories.times import mixes_zones, to_millis, to_moment
-from memories.versions import plain_key, scoped_key
+from memories.times import from_millis, mixes_zones, to_iso, to_millis, to_moment
+from memories.versions import accepted_at, is_unaccepted, known_by, plain_key, scoped_key
 
 _PAGE = 500  # that are read at once for an expression that few may meet
 _USUAL_PREFIX = 18  # of an id: the time and 12 random bits
@@ -187,6 +187,32 @@ class Lookup(NamedTuple):
         group = self.find(memory_id, deleted=True).ref.group
         return self.store.scan(self.where(state="any", group=group), limit=_MOST_VERSIONS)
 
+    def versions_at(self, memory_id: str, moment: datetime) -> list[Record]:
+        """Return the versions that a memory had by a time, oldest first, each as it was known then; see `versions`.
+
+        Raises:
+            NotFound: It was not there yet, or waited to be accepted.
+        """
+        records = self.versions(memory_id)
+        then = known_by(records, moment)
+        if not then:
+            first = next((record for record in records if not is_unaccepted(record)), None)
+            since = None if first is None else max(first.created_at, from_millis(accepted_at(first)))
+            why = "it waits for review" if since is None else f"it is there since {to_iso(since)}"
+            raise NotFound(f"Memory not found at {to_iso(moment)}: {why}")
+        return [*then[:-1], *known_at(self.store, then[-1:], moment)]
+
+    def find_at(self, memory_id: str, moment: datetime) -> Record:
+        """Return the version of a memory that was current at a time; how often it had been read is not known.
+
+        Raises:
+            NotFound: It was not there yet, waited to be accepted, or was deleted.
+        """
+        latest = self.versions_at(memory_id, moment)[-1]
+        if latest.ended_by == "delete":
+            raise NotFound(f"Memory not found at {to_iso(moment)}: it was deleted")
+        return latest._replace(accesses=0)
+
     def page(
         self,
         where: Filter | Sequence[Filter],
@@ -297,16 +323,22 @@ class Lookup(NamedTuple):
             for name in ids
         }
 
-    def counts(self, namespace: str) -> NamespaceCounts:
-        """Return how much is in a namespace, whoever reads it."""
+    def counts(self, namespace: str, moment: datetime | None = None) -> NamespaceCounts:
+        """Return how much is in a namespace, whoever reads it; or was at a time, as far as that is kept."""
         where = Filter(Collection.MEMORY, (namespace,))
+        read = namespace in self.readable
+        if moment is not None:
+            then = where._replace(as_of=moment)
+            known = self.store.count(then) - sum(1 for _ in still_waiting(self.store, then))
+            said = self.store.count(where._replace(collection=Collection.HISTORY, until=moment))
+            return NamespaceCounts(namespace, known, None, None, said, read)
         return NamespaceCounts(
             namespace,
             memory_count=self.store.count(where),
             pending_count=self.store.count(waiting(where)),
             deleted_count=self.store.count(where._replace(state="ended", ended_by="delete")),
             turn_count=self.store.count(where._replace(collection=Collection.HISTORY)),
-            read=namespace in self.readable,
+            read=read,
         )
 
     def _own(self, record: Record) -> Record:
@@ -452,7 +484,16 @@ def accepted_by_then(records: Sequence[Record], moment: datetime | None) -> list
     """Return those records that were not still waiting to be accepted at a time, if one is given."""
     if moment is None:
         return list(records)
-    return [record for record in records if record.fields.get("accepted_at", 0) <= to_millis(moment)]
+    return [record for record in records if accepted_at(record) <= to_millis(moment)]
+
+
+def still_waiting(store: Store, where: Filter) -> Iterator[Record]:
+    """Yield those records that a filter with a time counts although they waited to be accepted at that time."""
+    assert where.as_of is not None
+    held, after = where._replace(labels={**where.labels, HELD: "1"}), None
+    while page := store.scan(held, limit=_PAGE, after=after):
+        yield from (record for record in page if accepted_at(record) > to_millis(where.as_of))
+        after = _place(page[-1])
 
 
 def known_at(store: Store, records: Sequence[Record], moment: datetime) -> list[Record]:

@@ -172,7 +172,7 @@ class Page(NamedTuple):
 
 
 class NamespaceCounts(NamedTuple):
-    """How much is in a namespace.
+    """How much is in a namespace, or was at a time; None is not kept of the past.
 
     Attributes:
         name: The namespace.
@@ -185,8 +185,8 @@ class NamespaceCounts(NamedTuple):
 
     name: str
     memory_count: int
-    pending_count: int
-    deleted_count: int
+    pending_count: int | None
+    deleted_count: int | None
     turn_count: int
     read: bool
 

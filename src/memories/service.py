@@ -34,6 +34,7 @@ from memories.stores import Store, local_path, open_store
 from memories.stores.damage import Damaged
 from memories.stores.logged import logged
 from memories.stores.records import Collection, Record
+from memories.times import to_moment
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -476,16 +477,19 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def get(self, memory_id: str) -> Memory:
+    def get(self, memory_id: str, *, as_of: Moment | None = None) -> Memory:
         """Return a memory.
 
         Args:
             memory_id: Its id, or an unambiguous prefix of 8 or more characters.
+            as_of: As it was at this time: an aware datetime, or text such as "2026-05-01", which means its end.
 
         Raises:
-            NotFound: There is no such memory, or it was deleted.
+            NotFound: There is no such memory, or it was deleted; with `as_of`, then or not written yet.
             AmbiguousId: The prefix fits several.
         """
+        if moment := to_moment(as_of, self._now(), end_of_day=True):
+            return self._memory(self._lookup.find_at(memory_id, moment), moment)
         latest = self._lookup.find(memory_id)
         self._count_access([latest])
         return self._memory(latest)
@@ -524,19 +528,30 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         where = self._lookup.where(state="any", group=parse_id(prefix), prefix=True)
         return sorted({group for _, group in self._store.groups(where, limit=self._limit(limit))})
 
-    def namespaces(self) -> "tuple[NamespaceCounts, ...]":
-        """Return the namespaces of the whole store, in order, with how much is in each; never what it says."""
-        names = {*self._store.namespaces(Collection.MEMORY), *self._store.namespaces(Collection.HISTORY)}
-        return tuple(map(self._lookup.counts, sorted(names)))
+    def namespaces(self, *, as_of: Moment | None = None) -> "tuple[NamespaceCounts, ...]":
+        """Return the namespaces of the whole store, in order, with how much is in each; never what it says.
 
-    def history(self, memory_id: str) -> History:
+        Args:
+            as_of: Those that held something at this time, with how much that was.
+        """
+        names = {*self._store.namespaces(Collection.MEMORY), *self._store.namespaces(Collection.HISTORY)}
+        moment = to_moment(as_of, self._now(), end_of_day=True)
+        found = (self._lookup.counts(name, moment) for name in sorted(names))
+        return tuple(each for each in found if moment is None or each.memory_count or each.turn_count)
+
+    def history(self, memory_id: str, *, as_of: Moment | None = None) -> History:
         """Return every version of a memory, oldest first; also of a deleted one.
 
+        Args:
+            memory_id: Its id, or an unambiguous prefix of 8 or more characters.
+            as_of: As it was at this time: what came later is left out.
+
         Raises:
-            NotFound: There is no such memory.
+            NotFound: There is no such memory, or with `as_of` there was none.
         """
-        records = self._lookup.versions(memory_id)
-        memory = self._memory(records[-1])
+        moment = to_moment(as_of, self._now(), end_of_day=True)
+        records = self._lookup.versions_at(memory_id, moment) if moment else self._lookup.versions(memory_id)
+        memory = self._memory(records[-1], moment)
         told = tuple(map(versions.to_version, records))
         chain = memory.supersedes, memory.superseded_by
         links = memory.corrects, memory.corrected_by

@@ -1,11 +1,12 @@
 """What `Memories` tells of itself as a whole: tags, days, figures, the log, its state."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Unpack
 
 from memories import validate
-from memories.lookup import Lookup, waiting, written
+from memories.lookup import Lookup, narrowed, still_waiting, waiting
 from memories.models import PENDING, LogCheck, LogEntry, Moment, Status
 from memories.origin import is_reserved
 from memories.settings import Config
@@ -62,7 +63,12 @@ class OverviewVerbs:
         return tuple(verify(self._store, self._lookup.readable, against))
 
     def tags(
-        self, key: str | None = None, *, written_by: str | None = None, trust: str | None = None
+        self,
+        key: str | None = None,
+        *,
+        written_by: str | None = None,
+        trust: str | None = None,
+        as_of: Moment | None = None,
     ) -> dict[str, int]:
         """Return the tag keys in use, or the values of one key, with the number of memories that have each.
 
@@ -70,11 +76,16 @@ class OverviewVerbs:
             key: The key whose values are returned.
             written_by: Count only memories that it wrote; see `list`.
             trust: Count only memories of this trust.
+            as_of: Count what was current at this time.
         """
         key = None if key is None else validate.tag_key(key)
-        where = written(self._lookup.where(), {"written_by": written_by, "trust": trust})
-        counts = dict(self._store.labels(where, key))
-        return counts if key else {name: count for name, count in counts.items() if not is_reserved(name)}
+        given = {"written_by": written_by, "trust": trust, "as_of": as_of}
+        where = narrowed(self._lookup.where(), given, self._now())
+        counts = Counter(self._store.labels(where, key))
+        for record in still_waiting(self._store, where) if where.as_of else ():
+            counts.subtract(value if key else name for name, value in record.labels.items() if key in (None, name))
+        counts = +counts
+        return dict(counts) if key else {name: count for name, count in counts.items() if not is_reserved(name)}
 
     def stats(self, *, since: Moment | None = None) -> "Stats":
         """Return what was done with the memory, how long it took, and what of it is used; see `Stats`.

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Unpack
 from memories import validate
 from memories.errors import InvalidInput
 from memories.lookup import Lookup
-from memories.models import Forgotten
+from memories.models import Forgotten, Moment
 from memories.origin import Place
 from memories.settings import Config
 from memories.stores import Store
 from memories.stores.records import Collection, Filter
-from memories.times import from_millis, to_millis
+from memories.times import from_millis, to_millis, to_moment
 
 if TYPE_CHECKING:
     from memories.conversations import Conversation, ConversationFilters, ConversationPage, TurnFilters
@@ -207,26 +207,28 @@ class ConversationVerbs:
         from memories.conversations import page
 
         found = page(self._store, self._lookup.readable, filters, self._now(), self._limit(limit), cursor)
-        waiting = self.waiting_turns()
+        waiting = [] if filters.get("as_of") else self.waiting_turns()
         if not waiting:
             return found
         from memories.write.waiting import not_stored, with_waiting
 
         return with_waiting(found, not_stored(self._store, waiting), first=cursor is None and not filters)
 
-    def conversation(self, conversation_id: str) -> "Conversation":
+    def conversation(self, conversation_id: str, *, as_of: Moment | None = None) -> "Conversation":
         """Return a conversation as a listing shows it.
 
         Args:
             conversation_id: The conversation; see `tail_turns`.
+            as_of: As long as it was at this time.
 
         Raises:
-            NotFound: There is no such conversation.
+            NotFound: There is no such conversation, or with `as_of` there was none.
         """
         from memories.conversations import find
         from memories.turns import conversation_id as checked
 
-        return find(self._store, self._lookup.readable, checked(conversation_id))
+        end = to_moment(as_of, self._now(), end_of_day=True)
+        return find(self._store, self._lookup.readable, checked(conversation_id), end)
 
     # --- inside ----------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from memories.stores.records import Collection, Patch, Record, Ref
 from memories.times import from_millis, to_millis
 
 LINK = ("corrects", "corrected_by", "corrected_at")  # fields that tell of a correction; see `write.links`
+_UNDONE = " (restored)"  # behind what ended a version that was brought back
 _SCOPE = "\x1f"  # between project and key; neither can hold a control character
 
 
@@ -110,7 +111,37 @@ def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
 def undone(record: Record) -> Patch:
     """Return the change that marks the end of a version as undone, for it no longer counts as deleted."""
     successor = {"superseded_by": None, "replaced_by": record.fields.get("superseded_by")}
-    return Patch(record.ref, record.ended_at, f"{record.ended_by} (restored)", successor)
+    return Patch(record.ref, record.ended_at, f"{record.ended_by}{_UNDONE}", successor)
+
+
+def known_by(records: Sequence[Record], moment: datetime) -> list[Record]:
+    """Return those versions of a memory that were current by a time, each as it was known then, in their order.
+
+    Args:
+        records: Its versions, oldest first.
+        moment: The time.
+    """
+    then = [
+        record
+        for record in records
+        if record.created_at <= moment and not is_unaccepted(record) and accepted_at(record) <= to_millis(moment)
+    ]
+    return [_known_by(record, moment, last=record is then[-1]) for record in then]
+
+
+def _known_by(record: Record, moment: datetime, *, last: bool) -> Record:
+    """Return a version without what became of it later: its end, or that its end was undone."""
+    if record.ended_at is None or record.ended_at > moment:
+        return record._replace(ended_at=None, ended_by=None)
+    if last and record.ended_by is not None and record.ended_by.endswith(_UNDONE):
+        fields = {**record.fields, "superseded_by": record.fields.get("replaced_by")}
+        return record._replace(ended_by=record.ended_by.removesuffix(_UNDONE), fields=_present(fields))
+    return record
+
+
+def accepted_at(record: Record) -> int:
+    """Return when a record was accepted, in milliseconds since 1970; 0 if it did not have to wait, or waits."""
+    return int(record.fields.get("accepted_at", 0))
 
 
 def ended(record: Record, at: datetime, by: str, **fields: Any) -> Patch:

@@ -324,3 +324,45 @@ def test_tags_counts_keys_and_values(memory: Command, stored: Callable[..., str]
     assert memory("tags").json == {"keys": [{"key": "project", "count": 3}, {"key": "team", "count": 1}]}
     assert memory("tags", "project").json == {"key": "project", "values": [{"value": "shop", "count": 3}]}
     assert memory("tags", "nothing").json == {"key": "nothing", "values": []}
+
+
+# --- the past --------------------------------------------------------------------------------------------------------
+
+
+def test_a_memory_its_history_and_tags_are_shown_as_they_were(memory: Command, aged: Callable[..., str]) -> None:
+    one = aged("Deploys happen on Tuesdays", 9, type="fact")
+    memory("update", one, "Deploys happen on Fridays", "--tag", "type=decision")
+    then = memory("get", one, "--as-of", "3d").json
+    assert (then["content"], then["tags"], then["version"]) == ("Deploys happen on Tuesdays", {"type": "fact"}, 1)
+    assert memory("get", one, one, "--as-of", "3d").json["results"] == [then]
+    assert memory("history", one, "--as-of", "3d", "--diff").json["count"] == 1
+    assert memory("tags", "type", "--as-of", "3d").json["values"] == [{"value": "fact", "count": 1}]
+    assert memory("namespaces", "--as-of", "3d").json["namespaces"] == [
+        {"name": "shared", "memory_count": 1, "turn_count": 0, "read": True}
+    ]
+    assert "1 memories" in memory("namespaces", "--as-of", "3d", "--format", "text").out
+    for verb in ("get", "history"):
+        refused = memory(verb, one, "--as-of", "20d")
+        assert (refused.code, "it is there since" in refused.err) == (1, True)
+
+
+def test_conversations_are_shown_as_they_were(memory: Command) -> None:
+    memory("turns", "add", "talk", "hello", "--at", "9d")
+    memory("turns", "add", "talk", "again")
+    (then,) = memory("turns", "list", "--as-of", "3d").json["results"]
+    assert then["turn_count"] == 1
+    for verb in ("show", "tail"):
+        assert [turn["content"] for turn in memory("turns", verb, "talk", "--as-of", "3d").json["results"]] == ["hello"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("tags", "set", "a=b", "--as-of", "3d"), "the past can't be changed"),
+        (("namespaces", "show", "shared", "--as-of", "3d"), "leave out --as-of"),
+        (("get", "01a1fdf1-92cd-72f2", "--as-of", "someday"), "not a date or time"),
+    ],
+)
+def test_what_has_no_past_says_so(memory: Command, arguments: tuple[str, ...], said: str) -> None:
+    answer = memory(*arguments)
+    assert (answer.code, said in answer.err) == (2, True)

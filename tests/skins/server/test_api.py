@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from memories import Memories, events
+from memories import Memories, TurnDraft, events
 from memories.errors import StoreBusy
 from memories.settings import Config
 from memories.skins import shapes, tokens
@@ -476,3 +476,33 @@ def test_an_import_may_be_larger_than_other_bodies(owner: TestClient) -> None:
         owner.post("/api/memories", content=b" " * 1_100_000, headers={"content-type": "application/json"}).status_code
         == 413
     )
+
+
+def test_what_is_read_of_a_time_is_what_the_library_tells_of_it(owner: TestClient, config: Config) -> None:
+    first = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    with Memories(config=config, clock=lambda: first) as memories:
+        one = memories.create("Deploys happen on Tuesdays", tags={"type": "fact"}, key="deploys").memory
+        memories.add_turns("talk", [TurnDraft("hello", created_at=first)])
+    assert one
+    with Memories(config=config) as memories:
+        memories.update(one.id, "Deploys happen on Fridays", tags={"type": "decision"})
+        memories.add_turns("talk", [TurnDraft("again")])
+        then = "2026-05-02"
+        asked = {
+            f"/api/memories/{one.id}": shapes.memory(memories.get(one.id, as_of=then)),
+            "/api/keys/deploys": shapes.memory(memories.get(one.id, as_of=then)),
+            f"/api/memories/{one.id}/history": shapes.history(memories.history(one.id, as_of=then)),
+            "/api/tags/type": {"key": "type", "values": [{"value": "fact", "count": 1}]},
+            "/api/tags": {"keys": [{"key": "type", "count": 1}]},
+            "/api/conversations": shapes.conversations(memories.list_conversations(as_of=then)),
+            "/api/conversations/talk": shapes.conversation(memories.conversation("talk", as_of=then)),
+            "/api/conversations/talk/turns": shapes.turns(memories.turns("talk", as_of=then)),
+            "/api/namespaces": {
+                "namespaces": [{"name": "shared", "memory_count": 1, "turn_count": 1, "read": True}],
+                "count": 1,
+            },
+        }
+    for path, shape in asked.items():
+        assert owner.get(f"{path}?as_of={then}").json() == shape, path
+    told = owner.get(f"/api/memories/{one.id}?as_of=2026-04-01")
+    assert (told.status_code, "it is there since 2026-05-01T12:00:00.000Z" in told.json()["detail"]) == (404, True)

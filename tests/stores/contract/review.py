@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from contract.samples import T0, OpenStore
-from memories import Draft, Memories, Memory, RequestError
+from memories import Draft, Memories, Memory, NotFound, RequestError
 from memories.agent.context import ContextBuilder
 from memories.agent.engine import EngineBackend
 from memories.agent.gateway import ENGINE, MemoryGateway
@@ -140,6 +140,13 @@ class Review:
         # Before it was accepted it was not current.
         assert ids(person, as_of=T0 + HOUR / 2) == [old.id]
         assert waits.id not in [hit.id for hit in person.search(QUERY, as_of=T0 + HOUR / 2)]
+        assert person.tags(as_of=T0 + HOUR / 2) == {}
+        assert person.tags("kind", as_of=T0 + HOUR) == {"fact": 1}
+        for verb in (person.get, person.history):
+            with pytest.raises(NotFound, match="it is there since"):
+                verb(waits.id, as_of=T0 + HOUR / 2)
+        assert person.get(waits.id, as_of=T0 + HOUR).content == person.history(waits.id).versions[0].content
+        assert person.get(old.id, as_of=T0 + HOUR / 2).superseded_by is None
         clock.now += HOUR
         assert ids(person, as_of=T0 + 1.5 * HOUR) == [waits.id]
         person.update(waits.id, TEXT + " and Fridays")

@@ -7,7 +7,7 @@ from memories.errors import InvalidInput
 from memories.skins import shapes
 from memories.skins.api.params import Field, Fields
 from memories.skins.api.routes import Call, Route
-from memories.skins.api.verbs import CURSOR, FILTERS, LIMIT
+from memories.skins.api.verbs import AS_OF, CURSOR, FILTERS, LIMIT
 from memories.times import to_iso
 from memories.validate import MAX_LIMIT
 from memories.write.many import Affected
@@ -118,7 +118,7 @@ def reject(call: Call) -> Any:
     return shapes.rejected(call.memories.review.reject([*named, *batch], dry_run=dry_run), dry_run=dry_run)
 
 
-_COUNTED: Fields = {"written_by": FILTERS["written_by"], "trust": FILTERS["trust"]}
+_COUNTED: Fields = {"written_by": FILTERS["written_by"], "trust": FILTERS["trust"], **AS_OF}
 ROUTES = (
     Route("GET", "/api/tags", tags, "read", "List tags and how many memories have each.", {200: "Tags"}, _COUNTED),
     Route("GET", "/api/tags/{key}", tag_values, "read", "List the values of a tag.", {200: "Tags"}, _COUNTED),

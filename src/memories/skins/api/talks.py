@@ -19,11 +19,13 @@ from memories.turns import TurnDraft
 
 MAX_TURNS = 1_000
 _ROLE = Field("text", "Only turns of this role.", choices=("user", "assistant", "system", "tool"))
+_AS_OF: Fields = {"as_of": Field("text", "What had been said by this time, such as 2026-05-01, which means its end.")}
 _SAID: Fields = {
     "role": _ROLE,
     "speaker": Field("text", "Only turns of this speaker."),
     "since": Field("text", "Only what was said at this time or later."),
     "until": Field("text", "Only what was said at this time or earlier."),
+    **_AS_OF,
 }
 _TURN: Fields = {
     "content": Field("text", "What was said.", required=True),
@@ -47,7 +49,8 @@ def conversations(call: Call) -> Any:
 
 def conversation(call: Call) -> Any:
     """Return one conversation."""
-    return shapes.conversation(call.memories.conversation(call.given["conversation"]))
+    found = call.memories.conversation(call.given["conversation"], as_of=call.given.get("as_of"))
+    return shapes.conversation(found)
 
 
 def name(call: Call) -> Any:
@@ -126,7 +129,7 @@ ROUTES = (
           {"title": Field("text", "Only those whose title has this text."),
            "user": Field("text", "Only those held with this user."),
            "tag": FILTERS["tag"]} | _SAID | LIMIT | CURSOR),
-    Route("GET", _ONE, conversation, "read", "Return one conversation.", {200: "Conversation"}),
+    Route("GET", _ONE, conversation, "read", "Return one conversation.", {200: "Conversation"}, _AS_OF),
     Route("PATCH", _ONE, name, "write", "Give a conversation a title, a user and tags.", {200: "Conversation"},
           body={"title": Field("text", "Its title; empty to remove it."),
                 "user": Field("text", "Whom it is held with; empty to remove it."),

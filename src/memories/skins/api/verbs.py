@@ -18,13 +18,14 @@ from memories.write.create import Created
 
 LIMIT: Fields = {"limit": Field("whole", "How many at most, up to 1,000.")}
 CURSOR: Fields = {"cursor": Field("text", "Continue after a page: its next_cursor.")}
+AS_OF: Fields = {"as_of": Field("text", "What was current at this time, such as 2026-05-01, which means its end.")}
 FILTERS: Fields = {
     "tag": Field("tags", "KEY=VALUE; may be given several times, and all must match."),
     "written_by": Field("text", "Only what this client or user wrote."),
     "trust": Field("text", "Only what has this trust.", choices=("user", "agent", "captured", "imported")),
     "since": Field("text", "Only what was last written at this time or later, such as 2026-05-01 or 7d."),
     "until": Field("text", "Only what was last written at this time or earlier."),
-    "as_of": Field("text", "What was current at this time."),
+    **AS_OF,
     "pending": Field("flag", "What waits for review instead."),
     "where": Field("text", "An expression of the filter language, such as: type = fact and not by = ann."),
     "project": Field("text", "Only this project, and what is valid in every one."),
@@ -114,7 +115,7 @@ def _stored(call: Call, drafts: Sequence[Draft], force: bool, redact: bool, firs
 
 def get(call: Call) -> Answer:
     """Return a memory, with its version as the ETag."""
-    found = call.memories.get(call.given["id"])
+    found = call.memories.get(call.given["id"], as_of=call.given.get("as_of"))
     return Answer(shapes.memory(found), headers={"etag": f'"{found.version}"'})
 
 
@@ -138,7 +139,9 @@ def create_many(call: Call) -> Answer:
 
 def by_key(call: Call) -> Answer:
     """Return the memory that has a key."""
-    return get(call._replace(given={"id": call.memories.id_of_key(**call.given)}))
+    given = dict(call.given)
+    as_of = given.pop("as_of", None)
+    return get(call._replace(given={"id": call.memories.id_of_key(**given), "as_of": as_of}))
 
 
 def _changed(found: Memory) -> Answer:
@@ -268,7 +271,7 @@ def forget(call: Call) -> Any:
 
 def history(call: Call) -> Any:
     """Return every version of a memory."""
-    found = call.memories.history(call.given["id"])
+    found = call.memories.history(call.given["id"], as_of=call.given.get("as_of"))
     answer = shapes.history(found)
     if call.given.get("diff"):
         pieces = steps([version.content for version in found.versions])
@@ -305,8 +308,8 @@ ROUTES = (
           {200: "CreatedMany"},
           body={"memories": Field("objects", "What to store.", required=True, of=DRAFT)} | WRITING, kind="write"),
     Route("GET", "/api/keys/{key}", by_key, "read", "Return the memory that has a key.", {200: "Memory"},
-          {"project": Field("text", "Project of the key; each has keys of its own.")}),
-    Route("GET", _ID, get, "read", "Return one memory; its ETag is its version.", {200: "Memory"}),
+          {"project": Field("text", "Project of the key; each has keys of its own."), **AS_OF}),
+    Route("GET", _ID, get, "read", "Return one memory; its ETag is its version.", {200: "Memory"}, AS_OF),
     Route("PATCH", _ID, update, "write", "Add a version: new text, new tags. If-Match: only if it is still that one.",
           {200: "Memory"}, body=CHANGE, kind="write"),
     Route("DELETE", _ID, delete, "write", "Delete a memory; restore brings it back.", {200: "Deleted"}, kind="write"),
@@ -321,7 +324,7 @@ ROUTES = (
     Route("POST", f"{_ID}/forget", forget, "admin", "Erase a memory for good, every version of it.",
           {200: "Forgotten"}, body={}, kind="write"),
     Route("GET", f"{_ID}/history", history, "read", "Return every version of a memory, oldest first.",
-          {200: "History"}, {"diff": Field("flag", "What each version changed, word by word.")}),
+          {200: "History"}, {"diff": Field("flag", "What each version changed, word by word."), **AS_OF}),
     Route("GET", "/api/duplicates", duplicates, "read", "Find memories that say the same as older ones.",
           {200: "Duplicates"}, {"where": FILTERS["where"], **LIMIT}, kind="search"),
     Route("GET", "/api/ids", ids, "read", "Return ids of memories that begin so.", {200: "Ids"},

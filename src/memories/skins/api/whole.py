@@ -17,7 +17,7 @@ from memories.search.search import collections_of
 from memories.skins import shapes, transfers
 from memories.skins.api.params import Field, Fields
 from memories.skins.api.routes import Answer, Call, Route, json_answer
-from memories.skins.api.verbs import LIMIT
+from memories.skins.api.verbs import AS_OF, LIMIT
 from memories.stores.logged import logged
 from memories.stores.records import Collection
 from memories.transfer.backup import back_up
@@ -40,7 +40,8 @@ def me(call: Call) -> Any:
 
 def namespaces(call: Call) -> Any:
     """List the namespaces that the token reads, with how much is in each."""
-    rows = [each._asdict() for each in call.memories.namespaces() if call.who.level(each.name)]
+    found = call.memories.namespaces(as_of=call.given.get("as_of"))
+    rows = [shapes.present(each._asdict()) for each in found if call.who.level(each.name)]
     return {"namespaces": rows, "count": len(rows)}
 
 
@@ -173,7 +174,7 @@ _LOG: Fields = {
 ROUTES = (
     Route("GET", "/api/me", me, "signed", "Who asks, and what they may do.", {200: "Me"}),
     Route("GET", "/api/namespaces", namespaces, "signed", "List the namespaces that the token reads.",
-          {200: "Namespaces"}),
+          {200: "Namespaces"}, AS_OF),
     Route("GET", "/api/status", status, "read", "How the memory is, and what it holds.", {200: "Status"}),
     Route("GET", "/api/stats", stats, "read", "What was done, how fast, and what is used.", {200: "Stats"},
           {"since": Field("text", "Only at this time or later.")}),

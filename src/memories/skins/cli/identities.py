@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from memories.errors import InvalidInput, NotFound
-from memories.skins.cli.options import command, dry_run_option, in_session, option, show_option
+from memories.skins import shapes
+from memories.skins.cli.options import as_of_option, command, dry_run_option, in_session, option, show_option
 from memories.skins.cli.output import amount, changing, emit, note, safe
 from memories.times import to_iso
 
@@ -26,10 +27,11 @@ _yes_option = option("--yes", "-y", is_flag=True, help="Do not ask for confirmat
     "memory namespaces merge bob robert --dry-run\nmemory namespaces delete bob --yes"
 )
 @click.argument("words", nargs=-1, metavar="[ACTION NAME...]")
+@as_of_option
 @dry_run_option
 @_yes_option
 @in_session(reads=True)
-def namespaces(memories: "Memories", words: Sequence[str], dry_run: bool, yes: bool) -> int:
+def namespaces(memories: "Memories", words: Sequence[str], as_of: str | None, dry_run: bool, yes: bool) -> int:
     """List the namespaces and how much is in each.
 
     Those of the whole store, also of others: their names and numbers, never what they hold.
@@ -41,7 +43,9 @@ def namespaces(memories: "Memories", words: Sequence[str], dry_run: bool, yes: b
     if (dry_run or yes) and action in ("list", "show"):
         raise InvalidInput(f"namespaces {action} changes nothing; leave out {'--dry-run' if dry_run else '--yes'}")
     if action == "list":
-        return _list(memories)
+        return _list(memories, as_of)
+    if as_of is not None:
+        raise InvalidInput(f"namespaces {action} knows no past; leave out --as-of")
     if action == "show":
         return _show(memories, names[0])
     if action == "delete":
@@ -69,9 +73,9 @@ def _asked(name: str, words: Sequence[str], takes: Mapping[str, int], optional: 
     return action, names
 
 
-def _list(memories: "Memories") -> int:
-    found = memories.namespaces()
-    rows = [each._asdict() for each in found]
+def _list(memories: "Memories", as_of: str | None) -> int:
+    found = memories.namespaces(as_of=as_of)
+    rows = [shapes.present(each._asdict()) for each in found]
 
     def text() -> str:
         width = max((len(each.name) for each in found), default=0)

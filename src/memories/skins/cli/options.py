@@ -214,11 +214,8 @@ since_option = option("--since", metavar="TIME", section="Time", help="Only what
 until_option = option(
     "--until", metavar="TIME", section="Time", help="Only what was written by TIME; a date includes that whole day."
 )
-_TIMES = (
-    since_option,
-    until_option,
-    option("--as-of", metavar="TIME", section="Time", help="What was current at TIME; a date means its end."),
-)
+as_of_option = option("--as-of", metavar="TIME", section="Time", help="What was current at TIME; a date means its end.")
+_TIMES = (since_option, until_option, as_of_option)
 _SAID_BY = (
     option(
         "--role", metavar="ROLE", values=ROLES, section="Filters",
@@ -312,10 +309,10 @@ def said_options(command: Decorated) -> Decorated:
     """Give a command the options that filter turns by who said them and when, and pass it `said`, a dict of them."""
 
     @functools.wraps(command)
-    def wrapped(*arguments: Any, said_by: Mapping[str, Any], since: str | None, until: str | None, **given: Any) -> Any:
-        return command(*arguments, said={**said_by, "since": since, "until": until}, **given)
+    def wrapped(*arguments: Any, said_by: Mapping[str, Any], times: Mapping[str, Any], **given: Any) -> Any:
+        return command(*arguments, said={**said_by, **times}, **given)
 
-    return said_by_options(_with((since_option, until_option), wrapped))  # type: ignore[return-value]
+    return said_by_options(time_options(wrapped))  # type: ignore[return-value]
 
 
 def rule_options(command: Decorated) -> Decorated:

@@ -1,6 +1,7 @@
 """Commands that only read memories: search, get, history, list, tags."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -9,6 +10,7 @@ from memories.errors import InvalidInput
 from memories.skins import shapes
 from memories.skins.cli.options import (
     SCOPES,
+    as_of_option,
     command,
     completing,
     dry_run_option,
@@ -136,13 +138,22 @@ def search(
 
 @command(epilog="memory get 01a1fdf1-92cd-72f2\nmemory get --key user/editor\nmemory get --key port --project shop")
 @named_options
+@as_of_option
 @fields_option
 @in_session(reads=True)
-def get(memories: "Memories", ids: Sequence[str], key: str | None, project: str | None, fields: str | None) -> int:
+def get(
+    memories: "Memories",
+    ids: Sequence[str],
+    key: str | None,
+    project: str | None,
+    as_of: str | None,
+    fields: str | None,
+) -> int:
     """Show one memory, or several.
 
     ID is the memory's id, or its first 8 or more characters if no other id begins with them. Several may be given, or -
-    to read ids from standard input. Exits 1 if one of them is not there; the others are shown all the same.
+    to read ids from standard input. Exits 1 if one of them is not there; the others are shown all the same. A --key is
+    looked up as it is now.
     """
     from memories.skins.cli.many import each_of, named
 
@@ -157,13 +168,15 @@ def get(memories: "Memories", ids: Sequence[str], key: str | None, project: str 
 
     as_text = row if names else lambda found: str(texts().memory(found))
     as_compact = row if names else lambda found: str(compacts().one(memories, found))
-    return each_of(named(memories, ids, key, project), memories.get, shape, as_text, compact=as_compact)
+    read = partial(memories.get, as_of=as_of)
+    return each_of(named(memories, ids, key, project), read, shape, as_text, compact=as_compact)
 
 
 @command(
     epilog="memory history 01a1fdf1-92cd-72f2\nmemory history --key user/editor --diff --format text",
 )
 @named_options
+@as_of_option
 @option("--diff", is_flag=True, section="Output", help="Show what each version changed, word by word.")
 @fields_option
 @in_session(reads=True)
@@ -172,12 +185,14 @@ def history(
     ids: Sequence[str],
     key: str | None,
     project: str | None,
+    as_of: str | None,
     diff: bool,
     fields: str | None,
 ) -> None:
     """Show every version of a memory, oldest first.
 
-    Deleted memories have a history too. With --diff, each version has what it took over, removed and added.
+    Deleted memories have a history too. With --as-of it ends then. With --diff, each version has what it took over,
+    removed and added.
     """
     from memories.skins.cli.many import named
 
@@ -186,7 +201,7 @@ def history(
     names, chosen = _names(fields), named(memories, ids, key, project)
     if chosen.several:
         raise InvalidInput("the history of one memory is shown at a time; give one ID")
-    found = memories.history(chosen.ids[0])
+    found = memories.history(chosen.ids[0], as_of=as_of)
     answer = shapes.history(found)
     if diff:
         from memories.skins import compare
@@ -297,6 +312,7 @@ def list_(
 )
 @click.argument("words", nargs=-1, metavar="[KEY]", shell_complete=completing("tag keys"))
 @origin_options
+@as_of_option
 @where_option
 @dry_run_option
 @show_option
@@ -305,6 +321,7 @@ def tags(
     memories: "Memories",
     words: Sequence[str],
     written: Mapping[str, Any],
+    as_of: str | None,
     where: str | None,
     dry_run: bool,
     show: str | None,
@@ -322,11 +339,13 @@ def tags(
             raise InvalidInput(f'"{shown(words[0])}" is no change of tags; use {", ".join(_CHANGES)}')
         if any(written.values()):
             raise InvalidInput("a change of tags takes the writer in its expression: --where 'by = NAME'")
+        if as_of is not None:
+            raise InvalidInput("the past can't be changed; leave out --as-of")
         return change_tags(memories, words, where, show, dry_run=dry_run)
     if where is not None or dry_run or show is not None:
         raise InvalidInput("--where, --dry-run and --show go with a change, such as: memory tags rename OLD NEW")
     key = words[0] if words else None
-    counts = memories.tags(key, **written)
+    counts = memories.tags(key, **written, as_of=as_of)
     emit(shapes.tags(key, counts), lambda: texts().tags(key, counts))
     return 0
 
