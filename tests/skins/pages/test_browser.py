@@ -434,3 +434,57 @@ def test_tags_are_renamed_and_stores_come_and_go(site: Site, opened: Open) -> No
     page.click("button:text-is('Import')")
     page.locator("#told", has_text="Imported").wait_for()
     assert [each.content for each in site.memories.list().memories] == ["A fact"]
+
+
+def test_the_past_stays_as_it_was_while_others_write(site: Site, opened: Open) -> None:
+    now = datetime.now(UTC)
+    made = site.memories.create("Deploys happen on Tuesdays", created_at=now - timedelta(days=5)).memory
+    assert made
+    site.memories.create("Bread is baked at four", created_at=now - timedelta(days=1))
+    day = f"{now - timedelta(days=3):%Y-%m-%d}"
+    pages = []
+    for path in ("/", f"/memories/{made.id}"):
+        page = opened(f"{path}?as_of={day}")
+        page.evaluate(
+            "(() => { window.asks = 0; const old = fetch; fetch = (...all) => (window.asks++, old(...all)); })()"
+        )
+        pages.append(page)
+    watching = opened("/")
+    site.memories.update(made.id, "Deploys happen on Fridays")
+    watching.locator("article", has_text="Fridays").wait_for()
+    site.memories.create("The kettle is old")
+    watching.locator("article", has_text="kettle").wait_for()
+    for page in pages:
+        page.wait_for_timeout(1500)
+        assert page.evaluate("window.asks") == 0
+        assert "Tuesdays" in page.locator("#main article .text").first.inner_text()
+    page.keyboard.press("e")
+    assert page.locator("textarea").count() == 0
+
+
+def test_links_keep_the_day_that_the_slider_chose(site: Site, opened: Open) -> None:
+    now = datetime.now(UTC)
+    made = site.memories.create("Deploys happen on Tuesdays", created_at=now - timedelta(days=5)).memory
+    assert made
+    site.memories.update(made.id, "Deploys happen on Fridays", tags={"type": "fact"})
+    page = opened()
+    page.focus("input[type=range]")
+    page.keyboard.press("Home")
+    page.locator(".notice", has_text="As it was on").wait_for()
+    page.keyboard.press("Escape")
+    page.locator("#main").focus()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/memories/**as_of=**")
+    assert page.locator("article .text").first.inner_text() == "Deploys happen on Tuesdays"
+    page.locator(".notice", has_text="Today it says").wait_for()
+    page.click("nav a:text-is('Tags')")
+    page.get_by_text("None.").wait_for()
+    page.get_by_text("Back to now").click()
+    page.locator("th a", has_text="type").wait_for()
+    page.go_back()
+    page.go_back()
+    page.go_back()
+    page.get_by_text("Back to now").click()
+    page.locator("article", has_text="Fridays").wait_for()
+    assert "as_of" not in page.locator("nav a").nth(3).get_attribute("href")

@@ -1,12 +1,75 @@
 """What a request asks a view for, and what the view answers."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from memories.errors import InvalidInput
+from memories.errors import InvalidInput, NotFound
+from memories.times import to_iso, to_moment
 
 MOST = 200  # items on a page
+_KEPT = ("as_of", "namespace")  # what every link keeps
+
+
+class Past(NamedTuple):
+    """A time that is looked at in place of now.
+
+    Attributes:
+        moment: The time; of a day its last millisecond.
+        name: What a reader calls it: the day, or a time to the second.
+        is_over: Whether it is past; the day may be today, or still to come.
+    """
+
+    moment: datetime
+    name: str
+    is_over: bool
+
+    @classmethod
+    def of(cls, text: str) -> "Past":
+        """Return the time that an address names.
+
+        Raises:
+            InvalidInput: It names none.
+        """
+        now = datetime.now(UTC)
+        moment = to_moment(text, now, end_of_day=True)
+        assert moment is not None
+        moment = moment.astimezone(UTC)
+        if to_iso(moment).endswith("T23:59:59.999Z"):
+            name = f"{moment:%Y-%m-%d}"
+        else:
+            name = text if _is_day(text) else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+        return cls(moment, name, moment < now)
+
+
+class NotThen(NotFound):
+    """What is asked for was not there at the time that is looked at.
+
+    Attributes:
+        error: As the API tells it.
+        title: As a page tells it.
+        sentence: What is known of it.
+        links: Where it can be seen: addresses, and what they lead to.
+    """
+
+    def __init__(self, error: NotFound, title: str, sentence: str, links: Sequence[tuple[str, str]]) -> None:
+        super().__init__(str(error))
+        self.error, self.title, self.sentence, self.links = error, title, sentence, links
+
+
+def end_of(day: str) -> str:
+    """Return how an address names the end of a day of UTC: by the day, where that is the same in local time."""
+    end = f"{day}T23:59:59.999Z"
+    moment = to_moment(day, datetime.now(UTC), end_of_day=True)
+    return day if moment is not None and to_iso(moment) == end else end
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return bool(date.fromisoformat(text))
+    except ValueError:
+        return False
 
 
 class Asked(NamedTuple):
@@ -62,11 +125,36 @@ class Asked(NamedTuple):
         given: dict[str, Any] = {name: self.text(name) for name in names if self.text(name)}
         return given | ({"tags": self.tags()} if self.tags() else {})
 
-    def address(self, path: str, name: str = "", **query: str | int) -> str:
-        """Return the address of another page in the same namespace: its path, the name at its end, its parameters."""
-        space = {"namespace": self.text("namespace")} if self.text("namespace") else {}
-        text = urlencode({**query, **space})
+    @property
+    def past(self) -> Past | None:
+        """The time that is looked at; None for now.
+
+        Raises:
+            InvalidInput: What the address says is no time.
+        """
+        text = self.text("as_of")
+        return Past.of(text) if text else None
+
+    @property
+    def as_of(self) -> str | None:
+        """The time that is looked at, as a verb takes it."""
+        return self.text("as_of") or None
+
+    def address(self, path: str, name: str = "", **query: str | int | None) -> str:
+        """Return the address of another page of the same time and namespace.
+
+        Args:
+            path: Its path.
+            name: The name at the end of the path.
+            **query: Its parameters; None leaves one out.
+        """
+        kept = {key: self.text(key) for key in _KEPT if self.text(key) and key not in query}
+        text = urlencode({key: value for key, value in {**query, **kept}.items() if value is not None})
         return path + quote(name, safe="") + (f"?{text}" if text else "")
+
+    def call(self, path: str) -> str:
+        """Return the address of a route of the API in the same namespace; what it does is always done now."""
+        return self.address(path, as_of=None)
 
     def link(self, **changes: str | None) -> str:
         """Return the address of the same page with some parameters changed; None leaves one out, as does a new page."""
@@ -76,7 +164,7 @@ class Asked(NamedTuple):
 
     def link_tag(self, key: str, value: str, *, wanted: bool) -> str:
         """Return the address of the same search with a tag wanted, or no longer wanted."""
-        others = [(name, given) for name, given in self.params if given and name not in ("format", "cursor")]
+        others = [(name, given) for name, given in self.params if given and name not in ("format", "cursor", "before")]
         others = [pair for pair in others if pair[0] != "tag" or pair[1].partition("=")[0] != key]
         query = urlencode([*others, *([("tag", f"{key}={value}")] if wanted else [])])
         return f"?{query}"

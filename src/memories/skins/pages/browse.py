@@ -3,12 +3,11 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.skins import shapes
-from memories.skins.pages.asked import Asked, View
+from memories.skins.pages.asked import Asked, View, end_of
 from memories.skins.pages.plots import plot, spans
 from memories.text import normal_form
 from memories.times import to_iso, to_moment
@@ -45,7 +44,18 @@ class Facet(NamedTuple):
 
 def home(memories: "Memories", asked: Asked) -> View:
     """Show what answers the question, or without one everything by day, newest first."""
-    return _results(memories, asked) if asked.text("q") else _timeline(memories, asked)
+    view = _results(memories, asked) if asked.text("q") else _timeline(memories, asked)
+    return view._replace(more={**view.more, "narrowed": list(_narrowing(asked)), **_shown_day(memories, asked)})
+
+
+def _narrowing(asked: Asked) -> Iterator[tuple[str, str]]:
+    """Yield each filter that is given, with the address of the same page without it."""
+    for key, value in asked.tags().items():
+        yield f"{key}={value}", asked.link_tag(key, value, wanted=False)
+    for name in ("project", "kind", "trust", "written_by", "since", "until", "where"):
+        if asked.text(name):
+            without: dict[str, str | None] = {name: None, "cursor": None, "before": None}
+            yield f"{name.replace('_', ' ')} {asked.text(name)}", asked.link(**without)
 
 
 def _results(memories: "Memories", asked: Asked) -> View:
@@ -60,7 +70,6 @@ def _results(memories: "Memories", asked: Asked) -> View:
         ],
         "facets": _facets(data["results"], asked),
         "more_link": asked.link(limit=str(limit * 2)) if data["count"] == limit else None,
-        **_shown_day(memories, asked),
     }
     return View("home.html", data, more)
 
@@ -137,7 +146,6 @@ def _timeline(memories: "Memories", asked: Asked) -> View:
         "days": _by_day(items),
         "rest": rest,
         "next": asked.link(cursor=page.next_cursor, before=to_iso(since)) if page.next_cursor and since else None,
-        **_shown_day(memories, asked),
     }
     return View("home.html", data, more)
 
@@ -146,23 +154,14 @@ def _conversations(
     memories: "Memories", asked: Asked, since: datetime | None, limit: int
 ) -> "tuple[list[Conversation], str | None]":
     """Return the conversations of the time of the memories that are shown, and where the rest of many is listed."""
-    shown = asked.text("as_of")
     begins = to_iso(since) if since else asked.text("since")
-    ends = asked.text("before") or shown or asked.text("until")
+    ends = asked.text("before") or asked.text("until")
     span = {name: text for name, text in (("since", begins), ("until", ends)) if text}
-    found = memories.list_conversations(limit=limit, **span)  # type: ignore[arg-type] # which of them are given
+    found = memories.list_conversations(limit=limit, as_of=asked.as_of, **span)  # type: ignore[arg-type] # some of them
     last = to_moment(ends or None, datetime.now(UTC), end_of_day=True)
-    then = [_as_of(memories, each, shown) if shown else each for each in found.conversations]
-    kept = [each for each in then
+    kept = [each for each in found.conversations
             if (since is None or each.last_at >= since) and (last is None or each.last_at < last)]  # fmt: skip
     return kept, asked.address("/conversations", **span) if found.next_cursor else None
-
-
-def _as_of(memories: "Memories", each: "Conversation", shown: str) -> "Conversation":
-    """Return a conversation as long as it was at a time."""
-    for last in memories.tail_turns(each.id, limit=1, until=shown):
-        return replace(each, last_at=last.created_at, turn_count=last.index + 1)
-    return each
 
 
 def _by_day(
@@ -175,12 +174,13 @@ def _by_day(
 
 
 def _shown_day(memories: "Memories", asked: Asked) -> dict[str, Any]:
-    """Return the plot of days, and the day that is shown if it is not today."""
-    shown = asked.text("as_of")
+    """Return the plot of days, and the bar of the day that is shown if that is not now."""
 
     def day_link(day: str) -> str:
-        return asked.link(as_of=day, cursor=None, before=None)
+        return asked.link(as_of=end_of(day), cursor=None, before=None)
 
     days = spans({day.isoformat(): count for day, count in memories.days().items()})
-    found = plot("What was written", days, "written", day_link, shown[:10])
-    return {"plot": found if len(days) > 1 else None, "as_of": shown, "present": asked.link(as_of=None, before=None)}
+    shown = f"{asked.past.moment:%Y-%m-%d}" if asked.past else None
+    chosen = next((label for label, _ in days if shown is not None and label >= shown), "")
+    found = plot("What was written", days, "written", day_link, chosen)
+    return {"plot": found if len(days) > 1 else None, "chosen": chosen, "times": [end_of(day) for day, _ in days]}

@@ -1,7 +1,9 @@
 """What is looked after: the review queue, namespaces, tags, what comes in and goes out, and health."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from memories.errors import InvalidInput
 from memories.skins import shapes
 from memories.skins.pages.asked import Asked, View
 from memories.skins.pages.plots import plot, spans
@@ -14,24 +16,34 @@ _PAGE = 50
 
 def review(memories: "Memories", asked: Asked) -> View:
     """List what waits to be accepted, newest first."""
+    if asked.as_of:
+        return _of_now(asked, "Review", "When something stopped waiting is not kept, and decisions are about now.")
     page = memories.review.page(limit=asked.number("limit", _PAGE) or _PAGE, cursor=asked.text("cursor") or None)
     return View("review.html", shapes.page(page), {"next": page.next_cursor and asked.link(cursor=page.next_cursor)})
 
 
 def namespaces(memories: "Memories", asked: Asked) -> View:
     """List the namespaces that the reader may see, and what comes in and goes out."""
-    rows = [each._asdict() for each in memories.namespaces() if asked.reads(each.name)]
+    found = memories.namespaces(as_of=asked.as_of)
+    rows = [shapes.present(each._asdict()) for each in found if asked.reads(each.name)]
     return View("namespaces.html", {"namespaces": rows, "count": len(rows)})
 
 
 def tags(memories: "Memories", asked: Asked) -> View:
     """List tag keys, or the values of one, with how many memories have each."""
     key = asked.text("key") or None
-    return View("tags.html", shapes.tags(key, memories.tags(key)), {"key": key})
+    return View("tags.html", shapes.tags(key, memories.tags(key, as_of=asked.as_of)), {"key": key})
 
 
 def health(memories: "Memories", asked: Asked) -> View:
     """Show how the store is, what was done with it, and what of it is used."""
+    if asked.as_of:
+        held = [each for each in memories.namespaces(as_of=asked.as_of) if each.read]
+        figures = [
+            ("memories", f"{sum(each.memory_count for each in held):,}"),
+            ("turns of conversations", f"{sum(each.turn_count for each in held):,}"),
+        ]
+        return _of_now(asked, "Health", "How the store was and what had been done with it is not kept.", figures)
     found = memories.status()
     done = memories.stats(since=asked.text("since") or None)
     figures = [
@@ -52,6 +64,17 @@ def health(memories: "Memories", asked: Asked) -> View:
     }
     shape = shapes.status(found)
     return View("health.html", shape if asked.manages else shapes.without_place(shape), more)
+
+
+def _of_now(asked: Asked, title: str, why: str, figures: Sequence[tuple[str, str]] = ()) -> View:
+    """Say that a view shows what is now, whatever day is looked at.
+
+    Raises:
+        InvalidInput: JSON was asked for; the API refuses a time there as well.
+    """
+    if asked.text("format") == "json":
+        raise InvalidInput("as_of does not go with this; it tells what is now")
+    return View("now.html", {}, {"title": title, "why": why, "figures": figures})
 
 
 def size(count: int | None) -> str:

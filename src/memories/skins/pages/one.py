@@ -1,12 +1,17 @@
 """One memory with its past, and one conversation."""
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from memories.errors import NotFound
+from memories.models import PENDING
 from memories.skins import compare, shapes
-from memories.skins.pages.asked import Asked, View
+from memories.skins.pages.asked import Asked, NotThen, View
+from memories.skins.pages.plots import moment
+from memories.times import to_iso
 
 if TYPE_CHECKING:
+    from memories.conversations import Conversation
     from memories.models import History
     from memories.service import Memories
 
@@ -15,24 +20,74 @@ _TURNS = 100
 
 def memory(memories: "Memories", asked: Asked) -> View:
     """Show a memory: what it says, what it said, what it corrects and what corrects it, and where it came from."""
-    past = memories.history(asked.path["id"])
-    data = _shape(memories, past)
+    past = _history(memories, asked)
+    data = _shape(memories, past, asked.as_of)
     more = {
         "versions": _versions(past),
-        "corrects": _other(memories, past.corrects),
-        "corrected_by": _other(memories, past.corrected_by),
+        "corrects": _other(memories, past.corrects, asked.as_of),
+        "corrected_by": _other(memories, past.corrected_by, asked.as_of),
         "came_from": _came_from(data.get("source")),
+        "is_current": past.versions[-1].ended_by is None,
         "etag": f'"{past.versions[-1].version}"',
         "tag_lines": "\n".join(f"{key}={value}" for key, value in sorted(data["tags"].items())),
+        "today": _today(past, memories.history(past.id)) if asked.as_of else None,
     }
     return View("memory.html", data, more)
 
 
-def _shape(memories: "Memories", past: "History") -> dict[str, Any]:
-    """Return a memory; of one that is not current what its last version tells, which still can be read."""
+def _history(memories: "Memories", asked: Asked) -> "History":
+    """Return the history of a memory as it is or was.
+
+    Raises:
+        NotThen: There was none at the time that is looked at, but there is one.
+    """
+    name = asked.path["id"]
+    try:
+        return memories.history(name, as_of=asked.as_of)
+    except NotFound as exc:
+        if asked.past is None:
+            raise
+        found = memories.history(name)
+        since = _since(memories, found)
+        links = [(asked.address("/memories/", found.id, as_of=None), "See it as it is now")]
+        title, sentence = f"Not there yet on {asked.past.name}", "It had to wait for review, and was not accepted."
+        if since is not None:
+            links.insert(0, (asked.address("/memories/", found.id, as_of=since), "See it as it was first"))
+            sentence = f"This memory is there since {moment(since)}."
+        raise NotThen(exc, title, sentence, links) from exc
+
+
+def _since(memories: "Memories", found: "History") -> str | None:
+    """Return since when a memory is there; None if it never was: it waits, or was rejected."""
+    first = next((each for each in found.versions if each.ended_by != PENDING), None)
+    if first is None:
+        return None
+    since = to_iso(max(first.created_at, first.accepted_at or first.created_at))
+    with contextlib.suppress(NotFound):
+        memories.history(found.id, as_of=since)
+        return since
+    return None
+
+
+def _today(then: "History", now: "History") -> dict[str, str]:
+    """Return what became of a memory since a time: in a sentence, and what it says now if that is something else."""
+    was, last = then.versions[-1], now.versions[-1]
+    if now.pending:
+        return {"sentence": "Today it waits for review."}
+    if last.ended_by == "delete":
+        return {"sentence": "Today it is deleted."}
+    if now.superseded_by and now.superseded_by != then.superseded_by:
+        return {"sentence": "Today another memory has replaced it."}
+    if last.content != was.content:
+        return {"sentence": "Today it says:", "content": last.content}
+    return {"sentence": "Today it has other tags." if last.tags != was.tags else "It says the same today."}
+
+
+def _shape(memories: "Memories", past: "History", as_of: str | None) -> dict[str, Any]:
+    """Return a memory; of one that is deleted what its last version tells, which still can be read."""
     last = past.versions[-1]
-    if last.ended_by is None:
-        return shapes.memory(memories.get(past.id))
+    if last.ended_by != "delete":
+        return shapes.memory(memories.get(past.id, as_of=as_of))
     known = shapes.history(past)["versions"][-1]
     return {
         **{name: known[name] for name in ("content", "tags", "version", "created_at")},
@@ -52,12 +107,12 @@ def _versions(past: "History") -> list[dict[str, Any]]:
     return rows[::-1]
 
 
-def _other(memories: "Memories", memory_id: str | None) -> dict[str, Any] | None:
+def _other(memories: "Memories", memory_id: str | None, as_of: str | None) -> dict[str, Any] | None:
     """Return another memory, or only its id if it is deleted or gone."""
     if memory_id is None:
         return None
     try:
-        return shapes.memory(memories.get(memory_id))
+        return shapes.memory(memories.get(memory_id, as_of=as_of))
     except NotFound:
         return {"id": memory_id}
 
@@ -73,10 +128,10 @@ def _came_from(source: str | None) -> dict[str, str] | None:
 def conversation(memories: "Memories", asked: Asked) -> View:
     """Show the turns of a conversation, from one of them on."""
     name = asked.path["id"]
-    about = memories.conversation(name)
+    about = _about(memories, asked)
     start = asked.number("start", 0, 10**9)
     limit = asked.number("limit", _TURNS) or _TURNS
-    said = memories.turns(name, start=start, limit=limit)
+    said = memories.turns(name, start=start, limit=limit, as_of=asked.as_of)
     more = {
         "about": shapes.conversation(about),
         "earlier": asked.link(start=str(max(start - limit, 0))) if start else None,
@@ -85,9 +140,28 @@ def conversation(memories: "Memories", asked: Asked) -> View:
     return View("conversation.html", shapes.turns(said), more)
 
 
+def _about(memories: "Memories", asked: Asked) -> "Conversation":
+    """Return a conversation as it is or was.
+
+    Raises:
+        NotThen: Nothing had been said at the time that is looked at.
+    """
+    name = asked.path["id"]
+    try:
+        return memories.conversation(name, as_of=asked.as_of)
+    except NotFound as exc:
+        if asked.past is None:
+            raise
+        found = memories.conversation(name)
+        since = moment(to_iso(found.first_at))
+        now = (asked.address("/conversations/", name, as_of=None), "See it as it is now")
+        sentence = f"The first turn of this conversation was said on {since}."
+        raise NotThen(exc, f"Not begun yet on {asked.past.name}", sentence, [now]) from exc
+
+
 def conversations(memories: "Memories", asked: Asked) -> View:
     """List conversations, those with the newest turn first."""
-    given = {name: asked.text(name) for name in ("title", "user", "since", "until") if asked.text(name)}
+    given = {name: asked.text(name) for name in ("title", "user", "since", "until", "as_of") if asked.text(name)}
     limit = asked.number("limit", 50) or 50
     page = memories.list_conversations(limit=limit, cursor=asked.text("cursor") or None, **given)  # type: ignore[arg-type]
     data = shapes.conversations(page)

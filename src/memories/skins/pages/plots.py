@@ -1,8 +1,8 @@
-"""Plots as bars, in SVG: readable without a script, each bar a link where that helps."""
+"""Plots as bars, in SVG: readable without a script, each bar a link where that helps; and times as readers see them."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
 HEIGHT = 40  # of a plot, in its own units; a bar is 8 wide and stands 10 from the next
@@ -64,6 +64,11 @@ def plot(
         address = link(label) if link else None
         bars.append(Bar(place * 10, HEIGHT - height, height, label, value, address, label == chosen))
     return Plot(title, max(len(bars) * 10, 10), bars, unit)
+
+
+def moment(iso: str) -> str:
+    """Return a time to the minute, in UTC."""
+    return datetime.fromisoformat(iso).astimezone(UTC).strftime("%d %b %Y %H:%M UTC").lstrip("0")
 
 
 def spans(days: Mapping[str, int]) -> list[tuple[str, int]]:

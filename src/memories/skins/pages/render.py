@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from memories import __version__
 from memories.skins.pages.asked import Asked, View
+from memories.skins.pages.plots import moment
 from memories.times import describe_age
 from memories.unseen import shown
 
@@ -33,7 +34,8 @@ def html(view: View, asked: Asked, **about: Any) -> str:
         asked: What was asked for.
         **about: What all pages show: `namespace`, `pending_count`, `path`, `changes` and `seen`.
     """
-    given = {"data": view.data, "asked": asked, "to": asked.address, **view.more, **about}
+    given = {"data": view.data, "asked": asked, "to": asked.address, "call": asked.call, "past": asked.past}
+    given |= {**view.more, **about}
     return _environment().get_template(view.template).render(given)
 
 
@@ -44,14 +46,9 @@ def _environment() -> "Environment":
     made = Environment(
         loader=PackageLoader("memories.skins.pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )  # what is not known of a memory is left out of its JSON, so a name that is undefined counts as empty
-    made.filters |= {"moment": _moment, "ago": _ago, "day": _day, "short": _short, "shown": _shown}
+    made.filters |= {"moment": moment, "ago": _ago, "day": _day, "short": _short, "shown": _shown}
     made.globals |= {"version": __version__}
     return made
-
-
-def _moment(iso: str) -> str:
-    """Return a time to the minute, in UTC."""
-    return datetime.fromisoformat(iso).astimezone(UTC).strftime("%d %b %Y %H:%M UTC").lstrip("0")
 
 
 def _ago(iso: str) -> str:

@@ -22,7 +22,7 @@ from memories.skins.api.problems import Refused, encoded, failed
 from memories.skins.api.routes import path_values
 from memories.skins.api.server import Server
 from memories.skins.pages import browse, manage, one
-from memories.skins.pages.asked import Asked, View
+from memories.skins.pages.asked import Asked, NotThen, View
 from memories.skins.pages.render import HEADERS, html
 from memories.validate import namespace as checked_namespace
 
@@ -86,26 +86,34 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
     request.scope.get(LOG, {})["token"] = who.id
     asked = Asked(_pairs(request), {}, lambda name: who.level(name) > 0, who.everywhere >= 3)
     as_json = asked.text("format") == "json"
+    known, named = list[str](), who.home(server.config.namespace)
     try:
         asked = asked._replace(path=path_values(request))
-        named = checked_namespace(asked.text("namespace") or who.home(server.config.namespace))
+        named = checked_namespace(asked.text("namespace") or named)
         who.require("read", named)
+        known.append("namespace")
+        past = asked.past
+        known.append("as_of")
         shared = who.level(SHARED) > 0
         memories = server.handles.of(who, named, shared=shared)
         seen = position(server, (named, SHARED) if shared and named != SHARED else (named,))  # before anything is read
         view = page.view(memories, asked)
-        about = {"namespace": named, "pending_count": memories.review.count(), "path": page.path, "seen": seen}
+        waiting = 0 if past else memories.review.count()
+        about = {"namespace": named, "pending_count": waiting, "path": page.path, "seen": seen}
     except Refused:
         raise
     except MemoriesError as exc:
+        problem = failed(exc.error if isinstance(exc, NotThen) else exc)
         if as_json:
-            return failed(exc)
-        problem = failed(exc)
-        view = View("error.html", json.loads(bytes(problem.body)), status=problem.status_code)
-        about = {"namespace": who.home(server.config.namespace), "pending_count": 0, "path": page.path, "seen": ""}
+            return problem
+        then = {"title": exc.title, "detail": exc.sentence, "links": exc.links} if isinstance(exc, NotThen) else {}
+        view = View("error.html", {**json.loads(bytes(problem.body)), **then}, status=problem.status_code)
+        about = {"namespace": named if known else "", "pending_count": 0, "path": page.path, "seen": ""}
+        # What was not acceptable in the address is in no link of the page that says so.
+        asked = asked._replace(params=[pair for pair in asked.params if pair[0] in known])
     if as_json:
         return Response(encoded(view.data), view.status, HEADERS, media_type="application/json")
-    return _html(view, asked, changes=asked.address(CHANGES), **about)
+    return _html(view, asked, changes=asked.call(CHANGES), **about)
 
 
 def _pairs(request: Request) -> list[tuple[str, str]]:

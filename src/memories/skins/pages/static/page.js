@@ -70,6 +70,8 @@ async function refresh(url = location.href) {
     const other = page.getElementById(part.id);
     if (other && !part.contains(document.activeElement.closest("textarea, input:not([type=checkbox])"))) replace(part, other);
   }
+  const links = all(".top a", page); // which keep the day that is looked at
+  all(".top a").forEach((link, index) => link.setAttribute("href", links[index]?.getAttribute("href") ?? link.href));
   const form = at("#edit[hidden]"); // one that nobody writes in shows what is there now, and its version
   const fresh = page.getElementById("edit");
   if (form && fresh) form.replaceChildren(...fresh.childNodes);
@@ -217,14 +219,14 @@ search?.addEventListener("input", (event) => {
 function enliven() {
   const slider = at("input[data-days]");
   if (slider) {
-    const days = JSON.parse(slider.dataset.days);
+    const [days, times] = [JSON.parse(slider.dataset.days), JSON.parse(slider.dataset.times)];
     const output = at("output[for=day]");
     slider.closest("[hidden]")?.removeAttribute("hidden");
     slider.oninput = () => { output.textContent = Number(slider.value) === days.length ? "now" : days[slider.value]; };
     slider.onchange = () => {
       const url = new URL(location.href);
       if (Number(slider.value) === days.length) url.searchParams.delete("as_of");
-      else url.searchParams.set("as_of", days[slider.value]);
+      else url.searchParams.set("as_of", times[slider.value]);
       for (const name of ["cursor", "before"]) url.searchParams.delete(name);
       history.pushState(null, "", url);
       refresh();
