@@ -488,3 +488,82 @@ def test_links_keep_the_day_that_the_slider_chose(site: Site, opened: Open) -> N
     page.get_by_text("Back to now").click()
     page.locator("article", has_text="Fridays").wait_for()
     assert "as_of" not in page.locator("nav a").nth(3).get_attribute("href")
+
+
+def test_each_facet_keeps_its_heading_on_a_phone(site: Site, opened: Open) -> None:
+    for number in range(12):
+        tags = {
+            "type": ("fact", "note")[number % 2],
+            "project": ("shop", "a-rather-long-name-of-a-project")[number % 2],
+        }
+        site.memories.create(f"The kettle number {number}", tags=tags, force=True)
+    page = opened("/?q=kettle", viewport={"width": 360, "height": 700})
+    for name in ("type", "project"):
+        heading, first = (page.locator(f"{what}").first.bounding_box() for what in
+                          (f"#facet-{name}", f"[aria-labelledby=facet-{name}] a"))  # fmt: skip
+        assert heading["x"] == first["x"]
+        assert 0 <= first["y"] - heading["y"] - heading["height"] < 12
+    assert page.locator(".facets .count").last.bounding_box()["height"] < 30  # "13" on one line
+
+
+def test_the_columns_of_a_table_fit_on_a_phone(site: Site, opened: Open) -> None:
+    site.memories.create("One thing", tags={"type": "fact"})
+    page = opened("/namespaces", viewport={"width": 360, "height": 700})
+    assert (
+        page.evaluate(
+            "(() => { const at = document.querySelector('.scroll'); return at.scrollWidth - at.clientWidth; })()"
+        )
+        == 0
+    )
+
+
+def test_the_slider_does_not_move_under_the_pointer(site: Site, opened: Open) -> None:
+    now = datetime.now(UTC)
+    for days in range(6):
+        site.memories.create(f"Note of {days} days ago", created_at=now - timedelta(days=days))
+    page = opened()
+    before = page.locator("input[type=range]").bounding_box()
+    page.focus("input[type=range]")
+    page.keyboard.press("ArrowLeft")
+    page.locator(".notice").wait_for()
+    assert page.locator("input[type=range]").bounding_box()["width"] == before["width"]
+
+
+def test_without_scripts_no_button_is_shown_that_needs_one(site: Site, opened: Open) -> None:
+    made = site.memories.create("Deploys happen on Fridays", tags={"type": "fact"}).memory
+    site.memories.create("The kettle is by the door", pending=True)
+    assert made
+    page = opened(java_script_enabled=False)
+    for path in (f"/memories/{made.id}", "/review", "/tags", "/namespaces"):
+        page.goto(site.url + path)
+        assert page.locator("main button:visible, main input[type=checkbox]:visible").count() == 0, path
+        assert page.get_by_text("needs a script").is_visible()
+    page.goto(site.url)
+    assert page.locator("#find button").is_visible()
+
+
+def test_what_was_done_is_undone_by_a_key(site: Site, opened: Open) -> None:
+    made = site.memories.create("A secret plan").memory
+    assert made
+    page = opened(f"/memories/{made.id}")
+    page.focus("button:text-is('Delete')")
+    page.keyboard.press("Enter")
+    page.locator("#told button").wait_for()
+    page.keyboard.press("u")
+    page.locator("#told", has_text="Undone").wait_for()
+    assert site.memories.get(made.id).content == "A secret plan"
+
+
+def test_the_focus_stays_where_it_is_when_more_comes(site: Site, opened: Open) -> None:
+    before = datetime.now(UTC) - timedelta(days=3)
+    site.memories.create("The kettle is by the door", tags={"type": "fact"}, created_at=before)
+    site.memories.create("The kettle is in the attic", tags={"type": "note"}, force=True)
+    for path, focus in (("/?q=kettle", ".facets a >> nth=1"), ("/", "summary >> nth=0")):
+        page = opened(path)
+        page.focus(focus)
+        said = page.evaluate("document.activeElement.textContent")
+        text = f"Another kettle is seen from {path}"
+        site.memories.create(text, tags={"type": "note"}, force=True)
+        page.locator("article", has_text=text).wait_for()
+        now = page.evaluate("document.activeElement.textContent")
+        assert now.split()[0] == said.split()[0]

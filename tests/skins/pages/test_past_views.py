@@ -226,7 +226,7 @@ def test_health_and_review_say_that_they_are_of_now(asking: httpx.Client, one: s
     health, review = (text_of(asking.get(f"{path}?{THEN}")) for path in ("/status", "/review"))
     assert "1 memories 2 turns of conversations" in health
     assert "is not kept" in health
-    assert "Health of now" in health
+    assert "Health as it is now" in health
     assert "decisions are about now" in review
     assert "harbour" not in review
     assert "Review (" not in asking.get(f"/?{THEN}").text

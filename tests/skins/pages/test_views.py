@@ -158,3 +158,38 @@ def test_the_highest_bar_fills_a_plot_and_nothing_stays_low() -> None:
     found = plot("Written", [("a", 0), ("b", 5), ("c", 10)], "memories")
     assert [bar.height for bar in found.bars] == [0, 20, 40]
     assert plot("Nothing", [], "memories").bars == []
+
+
+def test_a_long_text_is_cut_where_many_are_listed_and_whole_where_it_is_decided(
+    site: Site, asking: httpx.Client
+) -> None:
+    long = "Deploys happen on Fridays. " + "and so on " * 9_000 + "the harbour is closed. " + "and more " * 900
+    made = site.memories.create(long).memory
+    assert made
+    for number in range(20):
+        site.memories.create(f"{number} {long}", force=True)
+    site.memories.create(f"waits {long}", pending=True)
+    site.memories.add_turns("talk", [long])
+    for path in ("/", "/?q=harbour", "/?q=deploys"):
+        page = asking.get(path).text
+        assert len(page) < 100_000, path
+        assert " …</p>" in page
+    assert "<mark>harbour</mark>" in asking.get("/?q=harbour").text
+    for path in (f"/memories/{made.id}", "/review", "/conversations/talk"):
+        assert "and more and more" in asking.get(path).text
+    shown = asking.get("/?q=harbour&format=json").json()["results"]
+    assert len(shown[0]["content"]) > 90_000
+
+
+def test_a_conversation_without_a_title_is_named_once(site: Site, asking: httpx.Client) -> None:
+    site.memories.add_turns("stand-up", ["hello"])
+    site.memories.add_turns("other", ["hello"])
+    site.memories.update_conversation("other", title="Monday")
+    page = asking.get("/conversations").text
+    assert page.count("stand-up</") == 1
+    assert ("Monday</a>" in page, "other</span>" in page) == (True, True)
+
+
+def test_a_day_that_is_not_over_is_told_so(site: Site, asking: httpx.Client) -> None:
+    site.memories.create("One thing")
+    assert "<b>2099-01-01</b> is not over: this is how it is so far." in asking.get("/?as_of=2099-01-01").text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.skins import shapes
 from memories.skins.pages.asked import Asked, View, end_of
-from memories.skins.pages.plots import plot, spans
+from memories.skins.pages.plots import excerpt, plot, spans
 from memories.text import normal_form
 from memories.times import to_iso, to_moment
 
@@ -65,7 +65,7 @@ def _results(memories: "Memories", asked: Asked) -> View:
     data = shapes.found(found, explain=bool(asked.text("explain")))
     more = {
         "hits": [
-            {"shape": shape, "text": marked(shape["content"], found.terms), "why": _why(each)}
+            {"shape": shape, "text": marked(_around(shape["content"], found.terms), found.terms), "why": _why(each)}
             for shape, each in zip(data["results"], _considered(found), strict=True)
         ],
         "facets": _facets(data["results"], asked),
@@ -88,9 +88,20 @@ def _why(each: "Considered | None") -> list[tuple[str, float | int]]:
     return [(_REASONS[name], value) for name, value in numbers if value and value != neutral.get(name)]
 
 
+def _wanted(terms: Sequence[str]) -> set[str]:
+    return {word for term in terms for word in _WORD.findall(normal_form(term.strip(" *")))}
+
+
+def _around(text: str, terms: Sequence[str]) -> str:
+    """Return a text, or of a long one the part around the first word that was looked for."""
+    lower = text.lower()
+    places = [place for place in map(lower.find, _wanted(terms)) if place >= 0]
+    return excerpt(text, min(places, default=0))
+
+
 def marked(text: str, terms: Sequence[str]) -> list[tuple[str, bool]]:
     """Return a text in pieces, each with whether it is a word that was looked for."""
-    wanted = {word for term in terms for word in _WORD.findall(normal_form(term.strip(" *")))}
+    wanted = _wanted(terms)
     pieces: list[tuple[str, bool]] = []
     end = 0
     for word in _WORD.finditer(text):

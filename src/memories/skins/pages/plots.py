@@ -1,4 +1,4 @@
-"""Plots as bars, in SVG: readable without a script, each bar a link where that helps; and times as readers see them."""
+"""Plots as bars, in SVG, readable without a script, each bar a link where that helps; times and texts in a list."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import NamedTuple
 HEIGHT = 40  # of a plot, in its own units; a bar is 8 wide and stands 10 from the next
 
 _MOST_BARS = 100
+_MOST_SHOWN, _MOST_LINES = 600, 12  # characters and lines of a text in a list
 
 
 class Bar(NamedTuple):
@@ -69,6 +70,14 @@ def plot(
 def moment(iso: str) -> str:
     """Return a time to the minute, in UTC."""
     return datetime.fromisoformat(iso).astimezone(UTC).strftime("%d %b %Y %H:%M UTC").lstrip("0")
+
+
+def excerpt(text: str, start: int = 0) -> str:
+    """Return a text as a list shows it: of a long one, the part around a place."""
+    begin = 0 if start < _MOST_SHOWN // 2 or len(text) <= _MOST_SHOWN else start - _MOST_SHOWN // 4
+    lines = text[begin : begin + _MOST_SHOWN].split("\n")
+    part = "\n".join(lines[:_MOST_LINES])
+    return ("… " if begin else "") + part + (" …" if begin + len(part) < len(text) else "")
 
 
 def spans(days: Mapping[str, int]) -> list[tuple[str, int]]:

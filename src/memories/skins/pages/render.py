@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from memories import __version__
 from memories.skins.pages.asked import Asked, View
-from memories.skins.pages.plots import moment
+from memories.skins.pages.plots import excerpt, moment
 from memories.times import describe_age
 from memories.unseen import shown
 
@@ -46,7 +46,7 @@ def _environment() -> "Environment":
     made = Environment(
         loader=PackageLoader("memories.skins.pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )  # what is not known of a memory is left out of its JSON, so a name that is undefined counts as empty
-    made.filters |= {"moment": moment, "ago": _ago, "day": _day, "short": _short, "shown": _shown}
+    made.filters |= {"moment": moment, "ago": _ago, "day": _day, "short": _short, "shown": _shown, "cut": excerpt}
     made.globals |= {"version": __version__}
     return made
 

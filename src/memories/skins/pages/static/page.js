@@ -64,7 +64,7 @@ async function refresh(url = location.href) {
   if (answer.redirected) return location.assign(answer.url); // the sign-in has ended
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   if (number !== asked) return;
-  if (!answer.ok) return tell(at("main p", page)?.textContent ?? `The server answered ${answer.status}.`);
+  if (!answer.ok) return tell(at("#detail", page)?.textContent ?? `The server answered ${answer.status}.`);
   document.title = page.title;
   for (const part of all("[data-live]")) {
     const other = page.getElementById(part.id);
@@ -79,16 +79,23 @@ async function refresh(url = location.href) {
 }
 
 const card = (id, within) => all("[data-item]", within).find((each) => each.dataset.item === id);
+const loose = (within) => all("details", within).filter((each) => !each.closest("[data-item]"));
+const alike = (one) => (other) => other.tagName === one.tagName && (one.hasAttribute("href")
+  ? other.getAttribute("href") === one.getAttribute("href")
+  : other.textContent === one.textContent && other.getAttribute("name") === one.getAttribute("name"));
 const editing = (within) => all("textarea", within).some((field) => !field.closest("[hidden]"));
 function replace(part, other) {
   const chosen = all("input[type=checkbox]:checked", part).map((box) => box.value);
   const opened = all("[data-item]:has(details[open])", part).map((each) => each.dataset.item);
   const begun = all("[data-item]", part).filter(editing);
+  const shown = loose(part).map((each) => each.open);
   const focus = document.activeElement;
-  const [item, key] = part.contains(focus) ? [focus.closest("[data-item]")?.dataset.item, focus.dataset.key] : [];
+  const inside = part.contains(focus);
+  const [item, key] = inside ? [focus.closest("[data-item]")?.dataset.item, focus.dataset.key] : [];
   part.replaceChildren(...other.childNodes);
   for (const box of all("input[type=checkbox]", part)) box.checked = chosen.includes(box.value);
   for (const id of opened) for (const each of all("details", card(id, part) ?? document.createElement("p"))) each.open = true;
+  loose(part).forEach((each, index) => { each.open ||= shown[index] ?? false; });
   for (const each of begun) {
     const fresh = card(each.dataset.item, part);
     if (fresh) fresh.replaceWith(each);
@@ -96,7 +103,11 @@ function replace(part, other) {
   }
   const found = item && card(item, part);
   if (found?.contains(focus)) focus.focus({ preventScroll: true }); // the card was kept, for somebody writes in it
-  else if (found) ((key && at(`[data-key="${key}"]`, found)) || found).focus({ preventScroll: true });
+  else if (inside) {
+    const within = found || part;
+    const same = (key && at(`[data-key="${key}"]`, within)) || all(focus.tagName, within).find(alike(focus));
+    (same || found)?.focus({ preventScroll: true });
+  }
 }
 
 // --- actions: data-do="METHOD URL", with data-body, data-done, data-undo, data-etag, data-then, data-ask --------------
@@ -272,7 +283,7 @@ if (feed && "BroadcastChannel" in window) {
   document.addEventListener("visibilitychange", () => { if (!document.hidden) changed(); });
 }
 
-// --- keyboard: / search, j and k move, a accept, r reject, e edit, x choose, ? help -----------------------------------
+// --- keyboard: / search, j and k move, a accept, r reject, e edit, x choose, u undo, ? help -----------------------------------
 // What is chosen is a memory, not a place: others may come and go above it while one reads.
 let selected = null;
 let order = [];
@@ -305,6 +316,7 @@ document.addEventListener("keydown", (event) => {
     r: () => press("reject"),
     e: () => (chosen ? press("edit") : at("[data-key=edit]")?.click()),
     x: () => press("choose"),
+    u: () => at("#told:not([hidden]) button")?.click(),
     "?": () => document.getElementById("keys")?.showModal(),
   };
   if (keys[event.key]) {
