@@ -567,3 +567,29 @@ def test_the_focus_stays_where_it_is_when_more_comes(site: Site, opened: Open) -
         page.locator("article", has_text=text).wait_for()
         now = page.evaluate("document.activeElement.textContent")
         assert now.split()[0] == said.split()[0]
+
+
+def test_after_a_decision_the_focus_is_on_the_next_card(site: Site, opened: Open) -> None:
+    subjects = ("kettle", "violin", "harbour")
+    site.memories.create_many([Draft(f"The {name} is by the door", pending=True) for name in subjects], force=True)
+    page = opened("/review")
+    ids = page.evaluate("[...document.querySelectorAll('[data-item]')].map((each) => each.dataset.item)")
+    page.keyboard.press("j")
+    page.keyboard.press("a")
+    page.locator("article").nth(2).wait_for(state="detached")
+    page.locator("#told", has_text="Accepted").wait_for()
+    assert page.evaluate("document.activeElement.dataset.item") == ids[1]
+    label = page.locator(f"[data-item='{ids[1]}']").get_attribute("aria-label")
+    page.goto(site.url)
+    assert label.endswith("is by the door")
+    assert "is by the door" in page.locator("article").first.get_attribute("aria-label")
+    assert "is by the door" in page.locator("article a[data-key=open]").first.text_content()
+
+
+def test_the_day_stands_beside_its_slider_on_a_phone(site: Site, opened: Open) -> None:
+    now = datetime.now(UTC)
+    for days in range(3):
+        site.memories.create(f"Note of {days} days ago", created_at=now - timedelta(days=days))
+    page = opened(viewport={"width": 360, "height": 700})
+    slider, day = (page.locator(what).bounding_box() for what in ("input[type=range]", "output[for=day]"))
+    assert slider["y"] <= day["y"] + day["height"] / 2 <= slider["y"] + slider["height"]

@@ -144,6 +144,8 @@ async function act(element, body) {
     for (const form of decided ? all("form", decided) : []) form.hidden = true;
     if (element.contains(document.activeElement)) document.activeElement.blur();
     await refresh();
+    const next = decided && selected !== null && card(selected, document); // who works by keyboard goes on from there
+    next?.focus?.({ preventScroll: true });
     const back = undo && (async () => {
       try {
         for (const each of undo.split("\n")) await call(...each.split(" "));
