@@ -193,3 +193,13 @@ def test_a_conversation_without_a_title_is_named_once(site: Site, asking: httpx.
 def test_a_day_that_is_not_over_is_told_so(site: Site, asking: httpx.Client) -> None:
     site.memories.create("One thing")
     assert "<b>2099-01-01</b> is not over: this is how it is so far." in asking.get("/?as_of=2099-01-01").text
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/tags/", "/memories/", "/conversations/a/b"])
+def test_who_mistypes_an_address_in_a_browser_gets_a_page(asking: httpx.Client, path: str) -> None:
+    page = asking.get(path, headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "<h1>Not found</h1>" in page.text
+    assert 'href="/"' in page.text
+    for answer in (asking.get(path), asking.post(path), asking.get(path.replace("/", "/api/", 1))):
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json"), answer.text

@@ -18,7 +18,7 @@ from memories.models import SHARED
 from memories.service import Memories
 from memories.skins.api.changes import position
 from memories.skins.api.metrics import LOG
-from memories.skins.api.problems import Refused, encoded, failed
+from memories.skins.api.problems import Refused, encoded, failed, problem
 from memories.skins.api.routes import path_values
 from memories.skins.api.server import Server
 from memories.skins.pages import browse, manage, one
@@ -28,6 +28,8 @@ from memories.validate import namespace as checked_namespace
 
 CHANGES = "/api/changes"
 _MAX_FIELDS = 100
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_LOST = ("/{name}", *(f"/{view}/{{rest:path}}" for view in ("memories", "conversations", "review", "tags", "status")))
 _STATIC = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
 
 
@@ -57,6 +59,7 @@ def routes() -> list[BaseRoute]:
         *(StarletteRoute(page.path, _answer(page), methods=["GET"], name=f"page {page.path}") for page in PAGES),
         StarletteRoute("/login", _login, methods=["GET"], name="page /login"),
         *(StarletteRoute(f"/static/{name}", _static(name), methods=["GET"], name=name) for name in _STATIC),
+        *(StarletteRoute(path, _nowhere, methods=_METHODS, name=f"no page {path}") for path in _LOST),
     ]
 
 
@@ -103,11 +106,11 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
     except Refused:
         raise
     except MemoriesError as exc:
-        problem = failed(exc.error if isinstance(exc, NotThen) else exc)
+        answer = failed(exc.error if isinstance(exc, NotThen) else exc)
         if as_json:
-            return problem
+            return answer
         then = {"title": exc.title, "detail": exc.sentence, "links": exc.links} if isinstance(exc, NotThen) else {}
-        view = View("error.html", {**json.loads(bytes(problem.body)), **then}, status=problem.status_code)
+        view = View("error.html", {**json.loads(bytes(answer.body)), **then}, status=answer.status_code)
         about = {"namespace": named if known else "", "pending_count": 0, "path": page.path, "seen": ""}
         # What was not acceptable in the address is in no link of the page that says so.
         asked = asked._replace(params=[pair for pair in asked.params if pair[0] in known])
@@ -132,6 +135,15 @@ def _html(view: View, asked: Asked, **about: Any) -> Response:
 
 async def _login(_: Request) -> Response:
     return _html(View("login.html", {}), Asked(()), path="/login")
+
+
+async def _nowhere(request: Request) -> Response:
+    """Tell who mistyped an address, a browser by a page."""
+    told = problem(404, "there is nothing at this path; /openapi.json lists all routes")
+    if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
+        return told
+    view = View("error.html", {"title": "Not found", "detail": "There is no such page."}, status=404)
+    return _html(view, Asked(()), path=request.url.path)
 
 
 def _static(name: str) -> Callable[[Request], object]:
