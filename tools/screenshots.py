@@ -47,6 +47,9 @@ def fill(memories: Memories) -> str:
         ],
     )
     memories.create("Deploys happen on Tuesdays at 10:00", tags={"project": "shop", "type": "fact"})
+    for days, text in ((20, "Releases are on the first Monday"), (6, "Releases are on every second Monday")):
+        with Memories(config=memories.config, clock=lambda: now - timedelta(days=days)) as then:  # noqa: B023 - used here
+            then.create(text, key="release", tags={"project": "shop", "type": "decision"})
     newer = memories.create("Deploys happen on Fridays at 10:00", tags={"project": "shop", "type": "fact"}).memory
     assert newer is not None
     for text in ("Bob is on call in December", "The parser has to accept tabs", "Use the blue printer"):
@@ -66,6 +69,10 @@ def take(browser: Browser, url: str, token: str, memory_id: str, folder: Path) -
     wide.screenshot(path=folder / "page-search.png")
     wide.goto(f"{url}/memories/{memory_id}")
     wide.screenshot(path=folder / "page-memory.png")
+    then = f"{datetime.now(UTC) - timedelta(days=9):%Y-%m-%d}"
+    changed = wide.request.get(f"{url}/api/memories?sort=version&limit=1").json()["results"][0]["id"]
+    wide.goto(f"{url}/memories/{changed}?as_of={then}")
+    wide.screenshot(path=folder / "page-past.png", clip={"x": 0, "y": 0, "width": 1100, "height": 500})
     dark = browser.new_page(viewport={"width": 390, "height": 760}, color_scheme="dark")
     dark.goto(f"{url}/login?next=/review#{token}")
     dark.wait_for_url(url + "/review")
