@@ -186,12 +186,11 @@ def _by_day(
 
 def _shown_day(memories: "Memories", asked: Asked) -> dict[str, Any]:
     """Return the plot of days, and the bar of the day that is shown if that is not now."""
-
-    def day_link(day: str) -> str:
-        return asked.link(as_of=end_of(day), cursor=None, before=None)
-
     days = spans({day.isoformat(): count for day, count in memories.days().items()})
+    times = {day: end_of(day) for day, _ in days}
     shown = f"{asked.past.moment:%Y-%m-%d}" if asked.past else None
     chosen = next((label for label, _ in days if shown is not None and label >= shown), "")
-    found = plot("What was written", days, "written", day_link, chosen)
-    return {"plot": found if len(days) > 1 else None, "chosen": chosen, "times": [end_of(day) for day, _ in days]}
+    found = plot(
+        "What was written", days, "written", lambda day: asked.link(as_of=times[day], cursor=None, before=None), chosen
+    )
+    return {"plot": found if len(days) > 1 else None, "chosen": chosen, "times": list(times.values())}
