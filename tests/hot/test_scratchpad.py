@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memories import InvalidInput, Memories, RequestError, StoreBusy, load_config
+from memories import Draft, InvalidInput, Memories, RequestError, StoreBusy, load_config
 from memories.hot import layout, scratchpad
 from memories.hot.entries import Entry, chosen, heat, ordered
 from memories.hot.scratchpad import read
@@ -203,6 +203,21 @@ def test_what_is_often_found_gets_a_place(bob: Memories) -> None:
         bob.flush_accesses()  # as the next write does: what is often found is known from then on
     bob._tell_the_rest()
     assert "The staging password rotates on Fridays" in shown(bob)
+
+
+@pytest.mark.parametrize("at_once", [7, 400])
+def test_of_many_new_ones_the_newest_have_a_place_and_what_a_session_left_keeps_its_own(
+    bob: Memories, at_once: int
+) -> None:
+    """Whether they come between two writes of the file in one transaction or in many."""
+    made(bob, "the first", tags={"type": "session", "project": "web"})
+    drafts = [Draft("what the session left", {"type": "session", "project": "shop"})]
+    drafts += [Draft(f"fact number {number} of many") for number in range(400)]
+    for begin in range(0, len(drafts), at_once):
+        bob.create_many(drafts[begin : begin + at_once], force=True)
+    bob._tell_the_rest()
+    newest = {each.content for each in bob.list(limit=bob.config.scratchpad_size).memories}
+    assert {entry.content for entry in read(bob.config.home, "bob")} == newest | {"the first", "what the session left"}
 
 
 def test_a_search_writes_no_file_for_what_has_no_right_to_a_place(bob: Memories) -> None:

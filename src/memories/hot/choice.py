@@ -34,15 +34,19 @@ class Rules(NamedTuple):
     relevance: Relevance = Relevance()
 
 
-def entry_of(record: Record, rules: Rules, now: datetime) -> Entry | None:
-    """Return what a scratchpad shows of the latest version of a memory.
+def is_shown(record: Record, rules: Rules, now: datetime) -> bool:
+    """Return whether a scratchpad may show the latest version of a memory.
 
-    None if it is not shown: it was deleted, replaced or corrected, it waits for review, or it has expired.
+    Not if it was deleted, replaced or corrected, waits for review, or has expired.
     """
-    fields = record.fields
     if record.ended_at is not None or versions.corrected_by(record, now) is not None:
-        return None
-    if versions.confidence(record, now, rules.half_life_hours) < rules.min_confidence:
+        return False
+    return versions.confidence(record, now, rules.half_life_hours) >= rules.min_confidence
+
+
+def entry_of(record: Record, rules: Rules, now: datetime) -> Entry | None:
+    """Return what a scratchpad shows of the latest version of a memory; None if it does not show it."""
+    if not is_shown(record, rules, now):
         return None
     origin = origin_of(record.labels)
     known = versions.to_memory(record, now, rules.half_life_hours)
@@ -63,9 +67,18 @@ def entry_of(record: Record, rules: Rules, now: datetime) -> Entry | None:
         expires=_expires(record, known, rules, now),
         suspicious=" ".join(known.suspicious),
         cut=len(record.text) if len(record.text) > MAX_SHOWN else None,
-        accepted="accepted_at" in fields,
+        accepted="accepted_at" in record.fields,
         namespace=record.ref.namespace,
     )
+
+
+def newest(records: Iterable[Record], size: int) -> list[Record]:
+    """Return those of many memories that may have a place: of what nobody read, pinned or summed up, the newest."""
+    special, rest = [], []
+    for record in records:
+        tells = record.accesses or PINNED in record.labels or record.labels.get("type") == SESSION
+        (special if tells else rest).append(record)
+    return special + sorted(rest, key=lambda record: (record.created_at, record.ref.group))[max(0, len(rest) - size) :]
 
 
 def _expires(record: Record, known: Memory, rules: Rules, now: datetime) -> str | None:

@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 from memories.errors import InvalidInput, StoreBusy, StoreError
 from memories.hot import scratchpad
-from memories.hot.choice import Rules, entry_of
-from memories.hot.entries import OFTEN, Entry, chosen
+from memories.hot.choice import Rules, entry_of, is_shown, newest
+from memories.hot.entries import OFTEN, chosen
 from memories.hot.scratchpad import Place
 from memories.models import PENDING
 from memories.stores.records import Collection, Patch, Record, Ref
 
 Change = Record | Patch | Ref  # added, changed, or about to be removed
 _REST_SECONDS = 0.25  # between two writes of one file because of something new
+_MOST_WAITING = 200  # new memories of a namespace; then those that have no place are dropped
 
 
 class Mirror:
@@ -39,7 +40,7 @@ class Mirror:
         """
         self._like, self._rules, self._clock, self._make = like, rules, clock, make
         self._lock = threading.Lock()
-        self._waiting: dict[str, dict[str, Entry]] = {}
+        self._waiting: dict[str, dict[str, Record]] = {}
         self._written: dict[str, float] = {}
 
     def __call__(self, changes: Sequence[Change]) -> None:
@@ -49,11 +50,12 @@ class Mirror:
             StoreError: What is gone, or is to go, could not be taken out of a scratchpad.
         """
         told: dict[str, _Told] = {}
+        now = self._clock()
         for change in changes:
             ref = change if isinstance(change, Ref) else change.ref
             if ref.collection is Collection.MEMORY:
-                one = told.setdefault(ref.namespace, _Told({}, {}, set(), []))
-                one.take(change, self._rules, self._clock())
+                one = told.get(ref.namespace) or told.setdefault(ref.namespace, _Told({}, {}, set(), []))
+                one.take(change, self._rules, now)
         for namespace, one in told.items():
             self._tell(self._like(namespace), one)
 
@@ -69,20 +71,20 @@ class Mirror:
                 continue
             known = {entry.id for entry in pad.entries}
             often = [each for each in found if each.ref.namespace == namespace and each.accesses + 1 >= OFTEN]
-            entries = (entry_of(each, self._rules, now) for each in often if each.ref.group not in known)
-            fresh = {entry.id: entry for entry in entries if entry is not None}
-            every = [*pad.entries, *fresh.values()]
+            fresh = {each.ref.group: each for each in often if each.ref.group not in known}
+            entries = (entry_of(each, self._rules, now) for each in fresh.values())
+            every = [*pad.entries, *(entry for entry in entries if entry is not None)]
             chose = chosen(every, place.size, now, place.relevance, pad.left_out) if fresh else ()
-            if placed := {entry.id: entry for entry in chose if entry.id in fresh}:
+            if placed := {entry.id: fresh[entry.id] for entry in chose if entry.id in fresh}:
                 self._tell(place, _Told(placed, {}, set(), []))
 
     def flush(self) -> None:
         """Write what is new and was not written yet."""
         with self._lock:
             rest, self._waiting = self._waiting, {}
-        for namespace, entries in rest.items():
-            if entries:
-                self._change(self._like(namespace), list(entries.values()), {})
+        for namespace, records in rest.items():
+            if records:
+                self._change(self._like(namespace), list(records.values()), {})
 
     def _tell(self, place: Place, told: "_Told") -> None:
         with self._lock:
@@ -90,6 +92,9 @@ class Mirror:
             for name in told.dropped:
                 waiting.pop(name, None)
             waiting |= told.added
+            if len(waiting) > _MOST_WAITING:
+                kept = newest(waiting.values(), place.size)
+                waiting = self._waiting[place.namespace] = {record.ref.group: record for record in kept}
             rested = time.monotonic() - self._written.get(place.namespace, -_REST_SECONDS) >= _REST_SECONDS
             now = bool(told.ended) or (bool(waiting) and rested)
             added = list(waiting.values()) if now else []
@@ -102,9 +107,11 @@ class Mirror:
             with contextlib.suppress(OSError):  # the folder can't be written, so the file isn't either
                 scratchpad.mark_stale(place)
 
-    def _change(self, place: Place, added: Sequence[Entry], dropped: dict[str, int]) -> None:
+    def _change(self, place: Place, added: Sequence[Record], dropped: dict[str, int]) -> None:
+        found = (entry_of(record, self._rules, self._clock()) for record in newest(added, place.size))
+        entries = [entry for entry in found if entry is not None]
         try:
-            scratchpad.change(place, added, list(dropped.items()), make=self._make)
+            scratchpad.change(place, entries, list(dropped.items()), make=self._make)
         except (OSError, StoreBusy) as exc:
             if not dropped:
                 return  # a file that shows too little; the next refresh, or `memory scratchpad`, says why
@@ -125,7 +132,7 @@ class _Told(NamedTuple):
         unclear: What a file can't be told, such as a decision about what waited for review.
     """
 
-    added: dict[str, Entry]
+    added: dict[str, Record]
     dropped: dict[str, int]
     ended: set[str]
     unclear: list[Change]
@@ -134,10 +141,9 @@ class _Told(NamedTuple):
         """Take in one change."""
         ref = change if isinstance(change, Ref) else change.ref
         if isinstance(change, Record):
-            entry = entry_of(change, rules, now)
-            if entry is not None:
-                self.added[entry.id] = entry
-                self.dropped.pop(entry.id, None)
+            if is_shown(change, rules, now):
+                self.added[ref.group] = change
+                self.dropped.pop(ref.group, None)
             elif change.ended_by == PENDING:
                 self.unclear.append(change)
         elif isinstance(change, Ref) or change.ended_at is not None or change.fields.get("corrected_by"):
