@@ -74,7 +74,8 @@ def entry_of(record: Record, rules: Rules, now: datetime) -> Entry | None:
 
 def newest(records: Iterable[Record], size: int) -> list[Record]:
     """Return those of many memories that may have a place: of what nobody read, pinned or summed up, the newest."""
-    special, rest = [], []
+    special: list[Record] = []
+    rest: list[Record] = []
     for record in records:
         tells = record.accesses or PINNED in record.labels or record.labels.get("type") == SESSION
         (special if tells else rest).append(record)

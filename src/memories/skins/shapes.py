@@ -464,6 +464,10 @@ def fields(found: object, *names: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if value is None or isinstance(
+        value, str | float | int
+    ):  # nearly all; to ask for a mapping costs more than the rest
+        return value
     if isinstance(value, datetime):
         return to_iso(value)
     if isinstance(value, Mapping):

@@ -174,7 +174,7 @@ class Writer(NamedTuple):
         superseded = None if draft.supersedes is None else self._find_replaced(draft.supersedes)
         if superseded is not None:
             draft = replace(draft, supersedes=superseded.ref.group)
-        ready = ready._replace(draft=draft)
+            ready = ready._replace(draft=draft)
         if draft.pending:
             return self._write_pending(ready, vectors)
         if draft.key is not None:
@@ -405,6 +405,8 @@ class Prepared(NamedTuple):
             written = [writer.add(each, vectors) for each, vectors in zip(self.ready, self.made.vectors, strict=True)]
         return [
             replace(done, note=note if done.stored else done.note, redacted=each.redacted)
+            if note or each.redacted
+            else done
             for done, each in zip(written, self.ready, strict=True)
         ]
 
@@ -412,29 +414,29 @@ class Prepared(NamedTuple):
 def _ready(draft: Draft, redactor: "Redactor | None") -> _Ready:
     """Return a draft without secrets, in the form in which it is kept: nothing else sees what was given."""
     if redactor is None:
-        return _Ready(_checked(draft), ())
+        return _Ready(_checked(draft, draft.content, draft.tags, draft.key, draft.data), ())
     content, kinds = redactor.text(draft.content)
     tags, in_tags = redactor.pairs(draft.tags)
     key, in_key = (None, ()) if draft.key is None else redactor.name(draft.key, "key")
     data, in_data = (draft.data, ()) if not draft.data else redactor.data(draft.data)
     known = (*kinds, *in_tags, *in_key, *in_data)
-    return _Ready(_checked(replace(draft, content=content, tags=tags, key=key, data=data)), known)
+    return _Ready(_checked(draft, content, tags, key, data), known)
 
 
-def _checked(draft: Draft) -> Draft:
-    """Return a draft whose values are acceptable, in the form in which they are kept."""
+def _checked(draft: Draft, content: str, tags: Mapping[str, str], key: str | None, data: str | None) -> Draft:
+    """Return a draft that says this, if its values are acceptable, in the form in which they are kept."""
     if draft.decay is not None and draft.decay not in tuple(DecayPolicy):
         raise InvalidInput(f'decay must be {", ".join(DecayPolicy)}, not "{validate.shown(str(draft.decay))}"')
     return replace(
         draft,
-        content=validate.content(draft.content),
-        tags=validate.tags(draft.tags),
+        content=validate.content(content),
+        tags=validate.tags(tags),
         decay=None if draft.decay is None else DecayPolicy(draft.decay),
-        key=None if draft.key is None else validate.key(draft.key),
+        key=None if key is None else validate.key(key),
         confidence=None if draft.confidence is None else validate.unit(draft.confidence, "confidence"),
         created_at=None if draft.created_at is None else kept(draft.created_at, "created_at"),
         source=None if draft.source is None else validate.one_line(draft.source, "source"),
-        data=None if draft.data is None else validate.data(draft.data),
+        data=None if data is None else validate.data(data),
         id=None if draft.id is None else whole_id(draft.id),
     )
 

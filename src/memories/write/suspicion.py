@@ -137,12 +137,14 @@ def marks(text: str) -> tuple[str, ...]:
     if unseen and _hides(text):
         found["hidden"] = None
     folded = _folded(plain)
-    found |= dict.fromkeys(_orders(folded))
-    for disguised in _disguised(plain, folded):
-        met = list(_orders(disguised))
+    words = folded.translate(_PUNCTUATION)
+    found |= dict.fromkeys(_orders(folded, words))
+    for disguised in _disguised(plain, folded, words):
+        met = list(_orders(disguised, disguised.translate(_PUNCTUATION)))
         found |= dict.fromkeys([*met, "disguised"] if met else ())
     for decoded in _decoded(plain):
-        met = [*_orders(_folded(decoded)), *_structures(decoded)]
+        inner = _folded(decoded)
+        met = [*_orders(inner, inner.translate(_PUNCTUATION)), *_structures(decoded)]
         if met or not decoded.startswith(_DATA):
             found |= dict.fromkeys(["encoded", *met])
     return tuple(found)
@@ -156,7 +158,7 @@ def marked(record: "Record") -> "Record":
 
 
 def _structures(text: str) -> Iterator[str]:
-    if not any(sign in text for sign in _SIGNS):
+    if not any(map(text.__contains__, _SIGNS)):
         return
     lowered = text.lower()
     for rule in STRUCTURES:
@@ -173,12 +175,10 @@ def _folded(text: str) -> str:
     return " ".join(text.casefold().translate(_EMPHASIS).split())
 
 
-def _orders(folded: str) -> Iterator[str]:
-    """Yield the names of the rules whose orders a folded text gives."""
+def _orders(folded: str, words: str) -> Iterator[str]:
+    """Yield the names of the rules whose orders a folded text gives; `words` is the same without punctuation."""
     called = _called()
-    numbers = {
-        number for word in called.keys() & set(folded.translate(_PUNCTUATION).split()) for number in called[word]
-    }
+    numbers = {number for word in called.keys() & set(words.split()) for number in called[word]}
     if not folded.isascii():
         numbers.update(_ELSEWHERE)
     done: set[str] = set()
@@ -220,22 +220,28 @@ def _hides(text: str) -> bool:
     return bool(_compiled(_UNSEEN_RUN).search(_compiled(_FLAG).sub("", text)))
 
 
-def _disguised(plain: str, folded: str) -> Iterator[str]:
-    """Yield other forms of a folded text: with the letters that others stand for, with spelled words joined."""
+def _disguised(plain: str, folded: str, words: str) -> Iterator[str]:
+    """Yield other forms of a folded text: with the letters that others stand for, with spelled words joined.
+
+    Args:
+        plain: The text.
+        folded: The text, folded.
+        words: The same without punctuation.
+    """
     if not plain.isascii() and (other := folded.translate(_LOOK_ALIKE)) != folded:
         yield other
-    words = folded.split(" ")
-    spelled = (word[1] == word[3] == word[5] in _BETWEEN for word in words if len(word) > 8)
-    if list(map(len, words)).count(1) > 5 or any(spelled):
+    pieces = folded.split(" ")
+    spelled = (word[1] == word[3] == word[5] in _BETWEEN for word in pieces if len(word) > 8)
+    if list(map(len, pieces)).count(1) > 5 or any(spelled):
         yield _folded(_compiled(_SPELLED).sub(_joined, plain.casefold()))
-    if not _LEETED.isdisjoint(folded) and sum(_is_leet(word) for word in words if len(word) > 3) > 1:
+    if not _LEETED.isdisjoint(folded) and sum(_is_leet(word) for word in pieces if len(word) > 3) > 1:
         yield folded.translate(_LEET)
-    joined = folded.translate(_PUNCTUATION).replace(" ", "")
-    if any(word in joined for word in _JOINED) and not any(word.startswith(_APART) for word in words):
+    joined = words.replace(" ", "")
+    if any(map(joined.__contains__, _JOINED)) and not any(word.startswith(_APART) for word in pieces):
         yield _compiled(_TOGETHER).sub(r" \1 \2 \3s ", joined)
-    if any(sign in folded for sign in _BACKWARDS):
+    if any(map(folded.__contains__, _BACKWARDS)):
         yield folded[::-1]
-    if any(sign in folded for sign in _ROT13):
+    if any(map(folded.__contains__, _ROT13)):
         yield "".join(chr((ord(sign) - 84) % 26 + 97) if "a" <= sign <= "z" else sign for sign in folded)
 
 
