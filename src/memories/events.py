@@ -10,6 +10,7 @@ import functools
 import os
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -48,6 +49,7 @@ WRITES = {
 }  # fmt: skip
 
 Figure = str | int | float | None
+_LATER = threading.local()  # the lines of `together`
 Kind = TypeVar("Kind")
 
 
@@ -67,6 +69,10 @@ def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) ->
         return
     if setting != CONTENT:
         figures.pop(CONTENT, None)
+    later: dict[Path, list[bytes]] | None = getattr(_LATER, "lines", None)
+    if later is not None:
+        later.setdefault(home, []).append(_line(operation, figures))
+        return
     with contextlib.suppress(OSError):
         append(home, operation, figures)
 
@@ -84,6 +90,44 @@ def noting(config: "Config", operation: str, **figures: Figure) -> Iterator[dict
         known["ms"] = round((time.perf_counter() - began) * 1000, 2)
         if known.get("written") or config.home.exists():  # reading makes no folder
             note(config.home, operation, setting=config.events, **{"namespace": config.namespace, **known})
+
+
+def ended(memories: Any, operation: str, began: float, given: Any, result: Any) -> None:
+    """Note what one thread began and another one has ended, as `noted` does.
+
+    Args:
+        memories: Whose verb it is.
+        operation: How it is noted.
+        began: When, as `time.perf_counter` tells.
+        given: What it was given first.
+        result: What came of it; an exception if it failed.
+    """
+    config, failed = memories.config, isinstance(result, BaseException)
+    if config.events == OFF:
+        return
+    known = {"namespace": config.namespace, **memories.event_figures()}
+    known["outcome"] = type(result).__name__ if failed else "ok"
+    known["ms"] = round((time.perf_counter() - began) * 1000, 2)
+    if config.events == CONTENT:
+        known[CONTENT] = _told((given,), config)
+    if not failed:
+        known["written"] = _counted(result)
+    if not failed or config.home.exists():
+        note(config.home, operation, setting=config.events, **known)
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Write down at the end, at once, what this thread notes inside."""
+    lines: dict[Path, list[bytes]] = {}
+    _LATER.lines = lines
+    try:
+        yield
+    finally:
+        _LATER.lines = None
+        for home, some in lines.items():
+            with contextlib.suppress(OSError):
+                _write(home, b"".join(some))
 
 
 def observed(kind: type[Kind]) -> type[Kind]:
@@ -161,12 +205,15 @@ def append(home: Path, operation: str, figures: dict[str, Figure]) -> None:
     Raises:
         OSError: The file can't be written.
     """
-    line = _line(operation, figures)
+    _write(home, _line(operation, figures))
+
+
+def _write(home: Path, lines: bytes) -> None:
     fd = _open(home)
     try:
         size = _size(fd)
-        written = os.write(fd, line)  # once: two writers' lines never mix
-        if written < len(line):
+        written = os.write(fd, lines)  # once: two writers' lines never mix
+        if written < len(lines):
             raise OSError(errno.ENOSPC, "only a part of a line could be written: the disk is full")
         if size > MAX_BYTES:
             _rotate(home, fd)
@@ -235,9 +282,14 @@ def forget(home: Path, gone: Callable[[dict[str, Any]], bool]) -> int:
     return removed
 
 
-def _line(operation: str, figures: dict[str, Figure]) -> bytes:
+@functools.cache
+def _json() -> Callable[[object], str]:
     import json
 
+    return json.JSONEncoder(separators=(",", ":")).encode
+
+
+def _line(operation: str, figures: dict[str, Figure]) -> bytes:
     now = time.time()
     at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now * 1000) % 1000:03}Z"
     event: dict[str, Figure] = {"at": at, "op": operation}
@@ -245,7 +297,7 @@ def _line(operation: str, figures: dict[str, Figure]) -> bytes:
         most = MAX_CONTENT if name == CONTENT else MAX_TEXT
         if value is not None:
             event[name] = value[:most] if isinstance(value, str) else value
-    return json.dumps(event, separators=(",", ":")).encode() + b"\n"  # ASCII, so that no cut text can break it
+    return _json()(event).encode() + b"\n"  # ASCII, so that no cut text can break it
 
 
 def _event(line: bytes) -> dict[str, Any] | None:

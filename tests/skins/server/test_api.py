@@ -2,22 +2,26 @@
 
 import json
 import logging
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from memories import Memories, TurnDraft, events
+from memories.embedders.fake import FakeEmbedder
 from memories.errors import StoreBusy
 from memories.settings import Config
 from memories.skins import shapes, tokens
 from memories.skins.api import access, guard, keyfile, once
 from memories.skins.server.app import Options, build
-from memories.stores import claims
+from memories.skins.warm.writers import Writers
+from memories.stores import claims, open_store
 from memories.write.create import Created, Similar
 
 BASE = "http://127.0.0.1:8765"
@@ -34,6 +38,40 @@ def contents(config: Config, namespace: str = "shared") -> list[str]:
 
 
 # --- answers and errors ----------------------------------------------------------------------------------------------
+
+
+def test_what_shares_transactions_is_answered_as_what_has_its_own(config: Config, tmp_path: Path) -> None:
+    bodies: list[dict[str, Any]] = [
+        {"content": "The deploy day is Tuesday"},
+        {"content": "The deploy day is Tuesday", "tags": {"team": "web"}},
+        {"content": "The deploy day is Thursday"},
+        {"content": "vim", "key": "user/editor"},
+        {"content": " "},
+        {"content": "x", "supersedes": "01a1fdf1-92cd-72f2-8000-000000000000"},
+        {"content": "the token is ghp_0123456789abcdefghijABCDEFGHIJ012345"},
+        {"content": "waits", "pending": True},
+    ]
+    told: list[Any] = []
+    for name in ("alone", "shared"):
+        store = open_store(f"sqlite:///{tmp_path}/{name}.db", FakeEmbedder().space, config)
+        writers = Writers(store)
+        options = Options(port=8765, store=store, embedder=FakeEmbedder())
+        shared = options._replace(create=writers.create, submit=writers.submit)
+        headers = {"authorization": f"Bearer {tokens.own(config.home)}"}
+        app = build(config, shared if name == "shared" else options)
+        with TestClient(app, base_url=BASE, headers=headers) as api:
+            answers = [api.post("/api/memories", json=body) for body in bodies]
+        ids: dict[str, str] = {}
+        for answer in answers:
+            ids.setdefault(answer.json().get("id") or "", f"memory {len(ids)}")
+        text = json.dumps([[answer.status_code, answer.json()] for answer in answers])
+        for each, number in ids.items():
+            text = text.replace(each, number) if each else text
+        told.append(re.sub(r'"20[0-9T:.-]+Z"', '"time"', text))
+        assert writers.writes == (7 if name == "shared" else 0)
+        assert writers.close(60)
+        store.close()
+    assert told[0] == told[1]
 
 
 def test_an_answer_is_the_one_of_the_command(owner: TestClient, config: Config) -> None:

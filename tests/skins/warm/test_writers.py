@@ -15,7 +15,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memories import Conflict, Created, Draft, InvalidInput, Memories, NotFound, StoreDamaged, StoreError, load_config
+from memories import (
+    Conflict,
+    Created,
+    Draft,
+    InvalidInput,
+    Memories,
+    NotFound,
+    StoreDamaged,
+    StoreError,
+    events,
+    load_config,
+)
 from memories.embedders import open_embedder
 from memories.skins.warm.writers import Full, Writers
 from memories.stores import Store, open_store
@@ -235,6 +246,58 @@ def test_an_id_that_is_no_uuid7_is_refused(bad: str, memories: Memories) -> None
     with pytest.raises(InvalidInput):
         memories.create_many([Draft("content", id=bad)])
     assert memories.status().memory_count == 0
+
+
+# --- without waiting -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_submitted_is_done_as_what_is_created_and_noted_once(memories: Memories, writers: Writers) -> None:
+    before = len(list(events.read(memories.config.home)))
+    with Held(writers):
+        futures = [writers.submit(memories, Draft(text), False, True) for text in ("one thing", "one thing", "another")]
+        assert not any(future.done() for future in futures)
+    made = [future.result(60)[0] for future in futures]
+    assert [each.stored for each in made] == [True, False, True]
+    assert made[0].id == made[1].id
+    assert writers.commits == 2
+    noted = list(events.read(memories.config.home))[before:]
+    assert [(each["op"], each["written"], each["outcome"]) for each in noted] == [
+        ("create", count, "ok") for count in (1, 0, 1)
+    ]
+
+
+def test_what_is_submitted_and_fails_is_noted_and_fails_alone(memories: Memories, writers: Writers) -> None:
+    memories.create("there is a home")
+    before = len(list(events.read(memories.config.home)))
+    gone = "01a1fdf1-92cd-72f2-8000-000000000000"
+    with pytest.raises(InvalidInput):
+        writers.submit(memories, Draft(" "), False, True)
+    with Held(writers):
+        bad = writers.submit(memories, Draft("another thing", supersedes=gone), False, True)
+        good = writers.submit(memories, Draft("quite a third matter"), False, True)
+    assert good.result(60)[0].stored
+    with pytest.raises(NotFound):
+        bad.result(60)
+    noted = [each["outcome"] for each in list(events.read(memories.config.home))[before:]]
+    assert noted == ["InvalidInput", "NotFound", "ok"]
+
+
+def test_who_waits_no_more_stops_nothing(memories: Memories, writers: Writers) -> None:
+    """Such as a request that is given up while the server ends."""
+    with Held(writers):
+        given_up = writers.submit(memories, Draft("nobody waits for this"), False, True)
+        assert not given_up.cancel()
+    assert given_up.result(60)[0].stored
+    assert writers.create(memories, [Draft("the next one")], False, True)[0].stored
+
+
+def test_after_a_write_the_reads_before_it_are_counted(memories: Memories, writers: Writers) -> None:
+    known = memories.create("the door is blue")
+    for _ in range(3):
+        memories.get(str(known.id))
+    writers.submit(memories, Draft("quite a third matter"), False, True).result(60)
+    [record] = [each for each in memories._kept.scan(memories._lookup.where(), limit=9) if each.ref.group == known.id]
+    assert record.accesses == 3
 
 
 # --- together as one after another -----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from memories.embedders import Embedder, open_embedder
 from memories.models import Draft
@@ -11,8 +12,13 @@ from memories.skins.api.access import OWNER, Principal
 from memories.stores import Store, open_store
 from memories.write.create import Created
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 # Stores drafts; what is passed on is the memory, the drafts, whether duplicates are stored, and whether secrets go.
 Create = Callable[[Memories, Sequence[Draft], bool, bool], Sequence[Created]]
+# Does the same with one draft and returns before it is done.
+Submit = Callable[[Memories, Draft, bool, bool], "Future[list[Created]]"]
 
 
 def create_at_once(memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool) -> Sequence[Created]:

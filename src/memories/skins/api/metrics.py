@@ -1,5 +1,6 @@
 """What a server counts: requests by route and status, how long they took, and what waits; no content, no names."""
 
+import asyncio
 import json
 import sys
 import threading
@@ -70,12 +71,28 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
 
+class _Lines:
+    """Writes lines to standard error, those of one turn of the event loop at once: a write lets other threads go on."""
+
+    def __init__(self) -> None:
+        self._waiting: list[str] = []
+
+    def __call__(self, line: str) -> None:
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._write)
+        self._waiting.append(line)
+
+    def _write(self) -> None:
+        lines, self._waiting = self._waiting, []
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+
+
 class Logged:
     """Counts each request to an application, and logs it as a line of JSON."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, write: Callable[[str], object] | None = None) -> None:
         self._app, self._metrics = app, metrics
-        self._write = write or (lambda line: sys.stderr.write(f"{line}\n"))
+        self._write = write or _Lines()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -1,8 +1,10 @@
 """The table of routes: each is one verb of `Memories`; Starlette's routes, OpenAPI and the tests are made from it."""
 
+import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 import anyio
@@ -23,6 +25,9 @@ from memories.skins.api.server import Server
 from memories.validate import namespace as checked_namespace
 from memories.write.create import Created
 from memories.write.review import Reviewed
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _MAX_FIELDS = 200
 SPACE: Fields = {
@@ -72,6 +77,18 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
+class Later(NamedTuple):
+    """What is done, and no thread waits for it.
+
+    Attributes:
+        future: Of what comes of it.
+        answer: Returns the answer then.
+    """
+
+    future: "Future[Any]"
+    answer: Callable[[Any], Answer]
+
+
 class Route(NamedTuple):
     """One route.
 
@@ -82,6 +99,7 @@ class Route(NamedTuple):
             the whole store, `signed` any token at all, and `open` none.
         answers: The schema of each status that is no error; see `schemas`.
         kind: Which limit it counts against; see `Server.limits`.
+        submit: Does the same without waiting for the end, if the server can and the request has no idempotency key.
     """
 
     method: str
@@ -94,6 +112,7 @@ class Route(NamedTuple):
     body: Fields | None = None
     kind: str = "read"
     streams: bool = False
+    submit: Callable[[Call], Later] | None = None
 
     @property
     def repeatable(self) -> bool:
@@ -122,6 +141,10 @@ async def _answer(route: Route, request: Request) -> Response:
     elif not route.streams and request.method not in ("GET", "HEAD") and await request.body():
         raise InvalidInput("this request takes no body")
     async with server.limit(route.kind) as limiter:
+        if route.submit and server.submit and server.access.is_quick and "idempotency-key" not in request.headers:
+            submitting = functools.partial(_submitted, server, route, request, given)
+            later = await asyncio.get_running_loop().run_in_executor(server.preparers, submitting)
+            return json_answer(later.answer(await asyncio.wrap_future(later.future)))
         # In one thread where nothing is waited for: to begin another one takes a fifth of a create.
         if not route.streams and server.access.is_quick and limiter.available_tokens:
             return await anyio.to_thread.run_sync(_called, server, route, request, given, limiter=limiter)
@@ -134,6 +157,14 @@ async def _answer(route: Route, request: Request) -> Response:
 
 def _called(server: Server, route: Route, request: Request, given: dict[str, Any]) -> Response:
     return _run(route, _call(server, route, request, given))
+
+
+def _submitted(server: Server, route: Route, request: Request, given: dict[str, Any]) -> Later:
+    call = _call(server, route, request, given)
+    mark = call.memories.damaged.mark()
+    assert route.submit is not None
+    later = route.submit(call)
+    return later._replace(answer=lambda result: _with_damage(call, later.answer(result), mark))
 
 
 def _asked(route: Route, request: Request) -> dict[str, Any]:
@@ -194,12 +225,15 @@ def _run(route: Route, call: Call) -> Response:
 
 
 def _done(route: Route, call: Call) -> Answer:
-    damaged = call.memories.damaged
-    mark = damaged.mark()
+    mark = call.memories.damaged.mark()
     answer = route.handle(call)
-    if not isinstance(answer, Answer):
-        answer = Answer(answer)
-    findings = [each for each in damaged.since(mark) if each.ref is not None and each.ref.namespace in call.readable]
+    return _with_damage(call, answer if isinstance(answer, Answer) else Answer(answer), mark)
+
+
+def _with_damage(call: Call, answer: Answer, mark: int) -> Answer:
+    """Return an answer with the damage that was met since a mark."""
+    found = call.memories.damaged.since(mark)
+    findings = [each for each in found if each.ref is not None and each.ref.namespace in call.readable]
     return answer._replace(shape=answer.shape | {"damaged": shapes.damaged(findings)}) if findings else answer
 
 

@@ -2,20 +2,23 @@
 
 import os
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import anyio
 
+from memories.embedders.protocol import RemoteEmbedder
 from memories.settings import Config
 from memories.skins.api.access import Access
 from memories.skins.api.feed import Feed
-from memories.skins.api.handles import Create, Handles
+from memories.skins.api.handles import Create, Handles, Submit
 from memories.skins.api.keyfile import FileClaims, file_of
 from memories.skins.api.once import Once
 from memories.skins.api.problems import Refused
 
 _MAX_WAITING = {"read": 256, "search": 256, "write": 2_000, "transfer": 8, "stream": 32, "store": 512}
 _AT_ONCE = {"read": 16, "search": max(4, os.cpu_count() or 1), "write": 64, "transfer": 1, "store": 64}
+_PREPARERS = 32  # where they wait for a service; else they only compute
 
 
 class Server:
@@ -24,6 +27,8 @@ class Server:
     Attributes:
         limits: How many of each kind run at once; `stream` is bounded by how many are open.
         create: Stores drafts; see `handles.Create`.
+        submit: Stores a draft, and returns before; see `handles.Submit`.
+        preparers: The threads that prepare what is submitted.
         closing: It is set when streams have to end.
         once: The idempotency keys that were used.
         feed: What streams wait for.
@@ -31,8 +36,13 @@ class Server:
 
     closing: anyio.Event
 
-    def __init__(self, config: Config, access: Access, handles: Handles, create: Create) -> None:
-        self.config, self.access, self.handles, self.create = config, access, handles, create
+    def __init__(
+        self, config: Config, access: Access, handles: Handles, create: Create, submit: Submit | None = None
+    ) -> None:
+        self.config, self.access, self.handles = config, access, handles
+        self.create, self.submit = create, submit
+        most = _PREPARERS if isinstance(handles.embedder, RemoteEmbedder) else os.cpu_count() or 1
+        self.preparers = ThreadPoolExecutor(most, "prepare")
         shared = getattr(handles.store, "claims", None)  # a store that servers on several machines share has it
         self.once = Once(shared or (lambda: FileClaims(file_of(config))))
         self.feed = Feed(handles.store)
@@ -78,4 +88,5 @@ class Server:
         self.feed.close()
         self.access.flush()
         self.once.close()
+        self.preparers.shutdown(wait=False, cancel_futures=True)
         self.handles.close()

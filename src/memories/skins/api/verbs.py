@@ -12,7 +12,7 @@ from memories.models import Change, Draft, Forgotten, Memory
 from memories.skins import shapes
 from memories.skins.api.params import Field, Fields
 from memories.skins.api.problems import Refused
-from memories.skins.api.routes import Answer, Call, Route
+from memories.skins.api.routes import Answer, Call, Later, Route
 from memories.skins.compare import steps
 from memories.write.create import Created
 
@@ -100,6 +100,18 @@ def create(call: Call) -> Answer:
     given = dict(call.given)
     force, redact = given.pop("force", False), given.pop("redact", True)
     [done] = _stored(call, [Draft(**given)], force, redact)
+    return _created(done)
+
+
+def submit(call: Call) -> Later:
+    """Store a memory, without waiting for it."""
+    given = dict(call.given)
+    force, redact = given.pop("force", False), given.pop("redact", True)
+    assert call.server.submit is not None
+    return Later(call.server.submit(call.memories, Draft(**given), force, redact), lambda made: _created(made[0]))
+
+
+def _created(done: Created) -> Answer:
     status = 201 if done.stored else 200 if done.memory is not None else 409
     return Answer(shapes.created(done), status)
 
@@ -303,7 +315,7 @@ ROUTES = (
     Route("GET", "/api/memories", find, "read", "Search memories and turns with q, or list memories.",
           {200: "Results"}, SEARCH | FILTERS | LISTING | LIMIT | CURSOR, kind="search"),
     Route("POST", "/api/memories", create, "write", "Store a memory, unless it is already there.",
-          {201: "Created", 200: "Created", 409: "Created"}, body=DRAFT | WRITING, kind="write"),
+          {201: "Created", 200: "Created", 409: "Created"}, body=DRAFT | WRITING, kind="write", submit=submit),
     Route("POST", "/api/memories/batch", create_many, "write", "Store many memories in one transaction.",
           {200: "CreatedMany"},
           body={"memories": Field("objects", "What to store.", required=True, of=DRAFT)} | WRITING, kind="write"),

@@ -19,7 +19,7 @@ from memories.settings import Config
 from memories.skins.api import changes, many, talks, verbs, whole
 from memories.skins.api.access import SESSION_SECONDS, Access, Principal
 from memories.skins.api.guard import Guard, Rules
-from memories.skins.api.handles import Create, Handles, create_at_once
+from memories.skins.api.handles import Create, Handles, Submit, create_at_once
 from memories.skins.api.oauth import WELL_KNOWN, Issuer
 from memories.skins.api.openapi import document
 from memories.skins.api.params import Field, from_body
@@ -44,6 +44,7 @@ class Options(NamedTuple):
         store: Used instead of the one that the settings name; it is not closed.
         embedder: Goes with `store`; None searches by words alone.
         create: Stores drafts, such as in transactions that several requests share.
+        submit: Does so with one draft, and returns before; None if `create` has to.
         routes: More routes, such as those of the page.
         secure: Browsers reach it over TLS only.
         issuer: The URL of an OAuth issuer whose tokens count too.
@@ -55,6 +56,7 @@ class Options(NamedTuple):
     store: Store | None = None
     embedder: Embedder | None = None
     create: Create = create_at_once
+    submit: Submit | None = None
     routes: Sequence[BaseRoute] = ()
     secure: bool = False
     issuer: str | None = None
@@ -75,7 +77,7 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
     issuer = Issuer(options.issuer, f"{public}{PATH}", config.namespace) if options.issuer else None
     access = Access(config.home, options.port, verify=issuer, challenge="" if issuer is None else issuer.challenge())
     handles = Handles(config, store=options.store, embedder=options.embedder)
-    server = Server(config, access, handles, options.create)
+    server = Server(config, access, handles, options.create, options.submit)
     records, mcp = Records(server), McpOverHttp(server)
 
     @asynccontextmanager

@@ -86,6 +86,7 @@ class Web:
             store=process.store,
             embedder=process.embedder,
             create=writers.create,
+            submit=writers.submit,
             routes=(Route("/ready", self._ready), Route("/metrics", self._metrics), *pages.routes()),
             secure=bool(asked.tls) or (asked.public_url or "").startswith("https:"),
             issuer=asked.issuer,

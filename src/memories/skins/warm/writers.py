@@ -37,6 +37,17 @@ class Full(StoreBusy):
     """Too many writes wait already; nothing was written."""
 
 
+class _Begun(NamedTuple):
+    """A create that nobody waits for with a thread, so that it is noted at its end."""
+
+    memories: Memories
+    drafts: Sequence[Draft]
+    at: float
+
+    def note(self, result: Any) -> None:
+        events.ended(self.memories, "create", self.at, self.drafts, result)
+
+
 class _Waiting(NamedTuple):
     run: Callable[[], Any]
     size: int
@@ -44,6 +55,14 @@ class _Waiting(NamedTuple):
     context: contextvars.Context
     future: "Future[Any]"
     prepared: Prepared | None  # whose `write` it runs
+    begun: _Begun | None = None
+
+    @classmethod
+    def of(cls, prepared: Prepared, begun: _Begun | None = None) -> "_Waiting":
+        """Return what writes new memories."""
+        size = sum(len(each.draft.content) for each in prepared.ready)
+        context = contextvars.copy_context()
+        return cls(prepared.write, size, prepared.writer.store, context, Future(), prepared, begun)
 
 
 class _Made(NamedTuple):
@@ -60,20 +79,32 @@ class _Part(NamedTuple):
 
     def acknowledge(self) -> None:
         """Answer all who wait."""
+        begun = [item.begun for item, *_ in self.made if item.begun is not None]
         try:
             for tell in self.tells:
                 tell()
+            for memories in {id(each.memories): each.memories for each in begun}.values():
+                memories.flush_accesses()
         except Exception as exc:  # noqa: BLE001 - each is told what a write that is alone raises after its commit
             self._answer(exc)
         else:
             self._answer(None)
 
     def _answer(self, failed: Exception | None) -> None:
-        for item, result, error in self.made:
-            if error is not None or failed is not None:
-                item.future.set_exception(error or failed)
-            else:
-                item.future.set_result(result)
+        _answer([(item, error or failed or result) for item, result, error in self.made])
+
+
+def _answer(made: Sequence[tuple[_Waiting, Any]]) -> None:
+    """Tell each what came of its write, an exception if it failed; first note those that are noted here."""
+    with events.together():
+        for item, result in made:
+            if item.begun is not None:
+                item.begun.note(result)
+    for item, result in made:
+        if isinstance(result, Exception):
+            item.future.set_exception(result)
+        else:
+            item.future.set_result(result)
 
 
 class _Apart(Exception):
@@ -91,7 +122,7 @@ class Writers:
             fits: Whether the store is still the one that was opened; asked before each transaction.
         """
         self._store, self._fits = store, fits
-        self._waiting: queue.Queue[_Waiting | None] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._broken: SystemFault | None = None
         self._closed = False
         self._entering = threading.Lock()
@@ -118,9 +149,18 @@ class Writers:
     def _create(self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool) -> list[Created]:
         done: list[Created] = []
         for prepared in memories.prepare(drafts, force=force, redact=redact):
-            size = sum(len(each.draft.content) for each in prepared.ready)
-            done += self._wait(prepared.write, size, prepared.writer.store, prepared)
+            done += self._enter(_Waiting.of(prepared)).result()
         return done
+
+    def submit(self, memories: Memories, draft: Draft, force: bool, redact: bool) -> "Future[list[Created]]":
+        """Store a draft as `create` does, but return before: what is returned is done when `create` would return."""
+        begun = _Begun(memories, [draft], time.perf_counter())
+        try:
+            [prepared] = memories.prepare(begun.drafts, force=force, redact=redact)
+            return self._enter(_Waiting.of(prepared, begun))
+        except Exception as exc:
+            begun.note(exc)
+            raise
 
     def do(self, run: Callable[[], Result], size: int = 0, store: Store | None = None) -> Result:
         """Run what writes in a transaction that others share; return what it returns once that is committed.
@@ -134,20 +174,19 @@ class Writers:
             Full: Too many writes wait.
             SystemFault: The transaction failed, and with it all that it held.
         """
-        return self._wait(run, size, store or self._store, None)
+        item = _Waiting(run, size, store or self._store, contextvars.copy_context(), Future(), None)
+        result: Result = self._enter(item).result()
+        return result
 
-    def _wait(self, run: Callable[[], Result], size: int, store: Store, prepared: Prepared | None) -> Result:
-        item = _Waiting(run, size, store, contextvars.copy_context(), Future(), prepared)
+    def _enter(self, item: _Waiting) -> "Future[Any]":
+        item.future.set_running_or_notify_cancel()  # who stops waiting stops nothing
         with self._entering:
             if self._closed:
                 raise Full("the server is ending; nothing was written; try again")
-            try:
-                self._waiting.put_nowait(item)
-            except queue.Full:
-                why = f"{MOST_WAITING} writes wait for the store already; nothing was written; try again"
-                raise Full(why) from None
-        result: Result = item.future.result()
-        return result
+            if self._waiting.qsize() >= MOST_WAITING:
+                raise Full(f"{MOST_WAITING} writes wait for the store already; nothing was written; try again")
+            self._waiting.put(item)
+        return item.future
 
     def close(self, seconds: float = 3.0) -> bool:
         """Make what waits, and nothing more; return whether it was all made in time."""
@@ -278,6 +317,4 @@ class Writers:
         """Tell all of them; what says that the file is damaged ends all writing."""
         if isinstance(error, StoreDamaged) and self._broken is None:
             self._broken = error
-        for item in items:
-            if not item.future.done():
-                item.future.set_exception(error)
+        _answer([(item, error) for item in items if not item.future.done()])
