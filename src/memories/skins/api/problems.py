@@ -13,6 +13,7 @@ from memories import errors
 from memories.redaction.redactor import redact
 
 _logger = logging.getLogger(__name__)
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 # The first that fits counts. The exit code is the one that the command has for it.
 STATUS: tuple[tuple[type[Exception], int, int], ...] = (
@@ -56,7 +57,7 @@ class Refused(Exception):
 
 def encoded(value: Any) -> bytes:
     """Return JSON in UTF-8; half a character, which UTF-8 can't hold, stays the escape that JSON has for it."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+    return _json(value).encode("utf-8", "backslashreplace")
 
 
 def problem(status: int, detail: str, more: Mapping[str, Any] | None = None, **headers: str) -> Response:

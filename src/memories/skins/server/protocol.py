@@ -13,6 +13,41 @@ from memories.skins.api.problems import TITLES, encoded
 HEAD_SECONDS = 10.0
 MAX_HEAD = 65_536
 MAX_HEADERS = 100
+_MOST_JOINED = 65_536  # bytes
+
+
+class _Joined:
+    """A transport that sends at once what is written in one turn of the event loop: a head goes with its body.
+
+    Each is a system call otherwise, and wakes the client.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._waiting: list[bytes] = []
+        self._size = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send it at the end of this turn, or now if much waits, so that the transport can tell when it is too much."""
+        if not self._waiting:
+            self._loop.call_soon(self._send)
+        self._waiting.append(data)
+        self._size += len(data)
+        if self._size > _MOST_JOINED:
+            self._send()
+
+    def close(self) -> None:
+        """Send what was written, then close."""
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        data, self._waiting, self._size = b"".join(self._waiting), [], 0
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
 
 
 class Protocol(HttpToolsProtocol):
@@ -23,7 +58,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a head."""
-        super().connection_made(transport)
+        super().connection_made(_Joined(transport, self.loop))  # type: ignore[arg-type]
         self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
