@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from memories.embedders.protocol import RemoteEmbedder
 from memories.settings import Config
 from memories.skins.api.access import Access
 from memories.skins.api.feed import Feed
@@ -18,7 +17,7 @@ from memories.skins.api.problems import Refused
 
 _MAX_WAITING = {"read": 256, "search": 256, "write": 2_000, "transfer": 8, "stream": 32, "store": 512}
 _AT_ONCE = {"read": 16, "search": max(4, os.cpu_count() or 1), "write": 64, "transfer": 1, "store": 64}
-_PREPARERS = 32  # where they wait for a service; else they only compute
+_PREPARERS = 32  # so that what a slow model makes of many texts is done at about the same time, for one transaction
 
 
 class Server:
@@ -41,8 +40,7 @@ class Server:
     ) -> None:
         self.config, self.access, self.handles = config, access, handles
         self.create, self.submit = create, submit
-        most = _PREPARERS if isinstance(handles.embedder, RemoteEmbedder) else os.cpu_count() or 1
-        self.preparers = ThreadPoolExecutor(most, "prepare")
+        self.preparers = ThreadPoolExecutor(_PREPARERS, "prepare")
         shared = getattr(handles.store, "claims", None)  # a store that servers on several machines share has it
         self.once = Once(shared or (lambda: FileClaims(file_of(config))))
         self.feed = Feed(handles.store)

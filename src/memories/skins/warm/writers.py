@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from memories import events
@@ -77,21 +78,25 @@ class _Part(NamedTuple):
     made: Sequence[_Made]
     tells: Sequence[Callable[[], None]]
 
-    def acknowledge(self) -> None:
-        """Answer all who wait."""
-        begun = [item.begun for item, *_ in self.made if item.begun is not None]
+    def outcomes(self, counted: set[Path]) -> "list[tuple[_Waiting, Any]]":
+        """Tell what changed, and have reads counted; return what came of each write.
+
+        Args:
+            counted: The homes whose reads have been counted; they are those of one store.
+        """
         try:
             for tell in self.tells:
                 tell()
-            for memories in {id(each.memories): each.memories for each in begun}.values():
-                memories.flush_accesses()
+            for memories in [item.begun.memories for item, *_ in self.made if item.begun is not None]:
+                if memories.config.home not in counted:
+                    memories.flush_accesses()
+                    counted.add(memories.config.home)
         except Exception as exc:  # noqa: BLE001 - each is told what a write that is alone raises after its commit
-            self._answer(exc)
-        else:
-            self._answer(None)
+            return self._outcomes(exc)
+        return self._outcomes(None)
 
-    def _answer(self, failed: Exception | None) -> None:
-        _answer([(item, error or failed or result) for item, result, error in self.made])
+    def _outcomes(self, failed: Exception | None) -> "list[tuple[_Waiting, Any]]":
+        return [(item, error or failed or result) for item, result, error in self.made]
 
 
 def _answer(made: Sequence[tuple[_Waiting, Any]]) -> None:
@@ -142,6 +147,8 @@ class Writers:
 
     def create(self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool) -> list[Created]:
         """Store drafts as `Memories.create_many` does; see `do` for what else it may raise."""
+        if len(drafts) == 1:
+            return self.submit(memories, drafts[0], force, redact).result()
         run = events.noted(self._create, "create_many", "create")
         result: list[Created] = run(memories, list(drafts), force, redact)
         return result
@@ -239,8 +246,8 @@ class Writers:
             left = left[count:]
             self.commits += 1
             self.writes += count
-            for part in parts:
-                part.acknowledge()
+            counted: set[Path] = set()
+            _answer([each for part in parts for each in part.outcomes(counted)])
 
     def _make(self, items: Sequence[_Waiting], *, together: bool) -> "list[_Part]":
         """Make the first of some writes in a transaction; return them once it is committed, by the store of each.
