@@ -3,8 +3,9 @@
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 import anyio
@@ -25,9 +26,6 @@ from memories.skins.api.server import Server
 from memories.validate import namespace as checked_namespace
 from memories.write.create import Created
 from memories.write.review import Reviewed
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 _MAX_FIELDS = 200
 SPACE: Fields = {
@@ -85,7 +83,7 @@ class Later(NamedTuple):
         answer: Returns the answer then.
     """
 
-    future: "Future[Any]"
+    future: Future[Any]
     answer: Callable[[Any], Answer]
 
 
@@ -142,9 +140,7 @@ async def _answer(route: Route, request: Request) -> Response:
         raise InvalidInput("this request takes no body")
     async with server.limit(route.kind) as limiter:
         if route.submit and server.submit and server.access.is_quick and "idempotency-key" not in request.headers:
-            submitting = functools.partial(_submitted, server, route, request, given)
-            later = await asyncio.get_running_loop().run_in_executor(server.preparers, submitting)
-            return json_answer(later.answer(await asyncio.wrap_future(later.future)))
+            return json_answer(await _later(server, functools.partial(_submitted, server, route, request, given)))
         # In one thread where nothing is waited for: to begin another one takes a fifth of a create.
         if not route.streams and server.access.is_quick and limiter.available_tokens:
             return await anyio.to_thread.run_sync(_called, server, route, request, given, limiter=limiter)
@@ -157,6 +153,29 @@ async def _answer(route: Route, request: Request) -> Response:
 
 def _called(server: Server, route: Route, request: Request, given: dict[str, Any]) -> Response:
     return _run(route, _call(server, route, request, given))
+
+
+async def _later(server: Server, submit: Callable[[], Later]) -> Answer:
+    """Return the answer to what is submitted in a thread; the event loop is woken once, when all is done."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Later] = loop.create_future()
+
+    def wake(later: Later) -> None:
+        if not done.done():  # else nobody waits any more
+            done.set_result(later)
+
+    def run() -> None:
+        try:
+            later = submit()
+        except Exception as exc:  # noqa: BLE001 - who waits is told
+            failed: Future[Any] = Future()
+            failed.set_exception(exc)
+            later = Later(failed, Answer)
+        later.future.add_done_callback(lambda _: loop.call_soon_threadsafe(wake, later))
+
+    server.preparers.submit(run)
+    later = await done
+    return later.answer(later.future.result())
 
 
 def _submitted(server: Server, route: Route, request: Request, given: dict[str, Any]) -> Later:
