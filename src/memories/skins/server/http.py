@@ -70,16 +70,7 @@ class Web:
         self._looking: asyncio.Task[str] | None = None
         self._looked_at = 0.0
         writers = process.writers
-        self.metrics = Metrics(
-            self._asked,
-            (
-                Gauge("memories_writes_waiting", "gauge", "Writes in the queue.", lambda: writers.waiting),
-                Gauge("memories_writes_total", "counter", "Writes that shared transactions.", lambda: writers.writes),
-                Gauge("memories_commits_total", "counter", "Those transactions.", lambda: writers.commits),
-                Gauge("memories_commands_total", "counter", "Commands answered.", lambda: process.warm.answered),
-                Gauge("memories_ready", "gauge", "Whether the store answers.", lambda: float(not self._problem())),
-            ),
-        )
+        self.metrics = Metrics(self._asked, self._gauges())
         options = Options(
             port=port,
             hosts=asked.names,
@@ -111,6 +102,16 @@ class Web:
             )
         )
         self._server.end_streams = app.state.server.end_streams
+
+    def _gauges(self) -> tuple[Gauge, ...]:
+        process, writers = self._process, self._process.writers
+        return (
+            Gauge("memories_writes_waiting", "gauge", "Writes in the queue.", lambda: writers.waiting),
+            Gauge("memories_writes_total", "counter", "Writes that shared transactions.", lambda: writers.writes),
+            Gauge("memories_commits_total", "counter", "Those transactions.", lambda: writers.commits),
+            Gauge("memories_commands_total", "counter", "Commands answered.", lambda: process.warm.answered),
+            Gauge("memories_ready", "gauge", "Whether the store answers.", lambda: float(not self._problem())),
+        )
 
     @staticmethod
     def check(config: Config, host: str, *, loopback: bool) -> None:
