@@ -209,3 +209,30 @@ def test_the_library_works_against_a_server(live: Live, tmp_path: Path) -> None:
         status = memories.status()
         assert (status.store, status.deleted_count) == (live.url, 1)
         assert memories.forget(made.id).versions == 2
+
+
+def test_what_is_forgotten_from_afar_leaves_the_scratchpads_of_the_server(live: Live, tmp_path: Path) -> None:
+    here = load_config(
+        environment={"MEMORY_HOME": f"{tmp_path}/server", "EMBEDDER": "fake", "MEMORY_STORE": f"sqlite:///{tmp_path}/server/m.db"},
+        folder=tmp_path,
+    )  # fmt: skip
+    environment = {"MEMORY_HOME": str(tmp_path / "mine"), "MEMORY_TOKEN": live.token, "EMBEDDER": "fake"}
+    afar = load_config({"store": live.url}, environment=environment, folder=tmp_path)
+    file = tmp_path / "server" / "ann" / "scratchpad.yaml"
+    with Memories(config=here, namespace="ann") as memories:
+        made = [memories.create(text).id for text in ("The plan is secret", "The port is 80", "Ann sails", "It rains")]
+        memories.scratchpad()
+    assert "The plan is secret" in file.read_text()
+    with Memories(config=afar, namespace="ann") as memories:
+        memories.forget(made[0] or "")
+        memories.update(made[1] or "", "The port is 81")
+        memories.delete(made[2] or "")
+        memories.create("Bob was here")
+        with pytest.raises(RuntimeError), memories.transaction():
+            memories.delete(made[3] or "")
+            raise RuntimeError
+    text = file.read_text()
+    assert [each in text for each in ("secret", "port is 80", "Ann sails", "It rains")] == [False, False, False, True]
+    with Memories(config=here, namespace="ann") as memories:
+        shown = {entry.content for entry in memories.scratchpad().entries}
+    assert shown == {"The port is 81", "It rains", "Bob was here"}

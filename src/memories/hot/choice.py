@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from memories import versions
 from memories.hot.entries import MAX_SHOWN, MOST_PINNED, MOST_SESSIONS, SESSION, Entry, chosen
@@ -13,6 +13,9 @@ from memories.search.relevance import Relevance
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.times import to_iso
+
+if TYPE_CHECKING:
+    from memories.settings import Config
 
 _PAGE = 500
 _MORE = 4  # times the size: so many of the newest are looked at, since some are not shown
@@ -32,6 +35,12 @@ class Rules(NamedTuple):
     min_confidence: float
     half_life_hours: float
     relevance: Relevance = Relevance()
+
+    @classmethod
+    def of(cls, config: "Config") -> "Rules":
+        """Return what the settings say."""
+        least, hours = config.min_confidence, config.decay_half_life_hours
+        return cls(config.scratchpad_size, least, hours, Relevance.of(config))
 
 
 def is_shown(record: Record, rules: Rules, now: datetime) -> bool:

@@ -245,10 +245,8 @@ class ScratchpadVerbs:
 
     def _rules(self) -> "Rules":
         from memories.hot.choice import Rules
-        from memories.search.relevance import Relevance
 
-        config, relevance = self.config, Relevance.of(self.config)
-        return Rules(config.scratchpad_size, config.min_confidence, config.decay_half_life_hours, relevance)
+        return Rules.of(self.config)
 
     def _by_person(self, namespace: str) -> "Writer":
         """Return what writes as the person who edited a scratchpad, and tells no scratchpad of it."""

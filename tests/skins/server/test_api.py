@@ -506,6 +506,57 @@ def test_who_manages_a_namespace_may_import_into_it_without_review(owner: TestCl
         assert answer.status_code == status
 
 
+LINES = {"content-type": "application/x-ndjson"}
+
+
+def test_an_import_gives_an_identity_another_name_where_the_token_may_write(owner: TestClient, token: Token) -> None:
+    for text in ("Bob likes tea", "Bob works on Mondays"):
+        create(owner, text, headers=token("bob:admin", name=text[4]))
+    lines = owner.get("/api/export?namespace=bob&shared=false").text
+    rob, eve = token("rob:admin", name="rob"), token("rob:r", "eve:admin", name="eve")
+    for headers, path, status in (
+        (eve, "as=rob", 403), (eve, "as=rob&trusted=true", 403), (rob, "as=bob", 403), (rob, "as=..", 400),
+        (rob, "as=rob&all_namespaces=true", 400), (rob, "as=rob&trusted=true", 200),
+    ):  # fmt: skip
+        assert owner.post(f"/api/import?{path}", content=lines, headers=headers | LINES).status_code == status, path
+    found = owner.get("/api/memories?namespace=rob", headers=rob).json()["results"]
+    assert {each["content"] for each in found} == {"Bob likes tea", "Bob works on Mondays"}
+    assert owner.get("/api/memories?namespace=bob").json()["count"] == 2
+
+
+def test_an_import_takes_no_more_than_the_quota_allows(config: Config, owner: TestClient) -> None:
+    for text in ("Ann likes tea", "Ann sails"):
+        create(owner, text)
+    lines = owner.get("/api/export").text
+    headers = {"authorization": owner.headers["authorization"], **LINES}
+    tight = build(config._replace(namespace_quota="memories=3,bob.memories=1"), Options(port=8765))
+    with TestClient(tight, base_url=BASE, headers=headers) as api:
+        refused = api.post("/api/import?as=bob", content=lines)
+        assert (refused.status_code, "its quota is 1" in refused.json()["detail"]) == (409, True)
+        assert api.post("/api/import?as=eve", content=lines).status_code == 200
+    assert (contents(config, "bob"), len(contents(config, "eve"))) == ([], 2)
+
+
+def test_what_an_import_brings_is_in_the_scratchpad_and_among_the_operations(owner: TestClient, config: Config) -> None:
+    with Memories(config=config, namespace="eve") as eve:
+        eve.create("Eve likes tea")
+        assert len(eve.scratchpad().entries) == 1
+    create(owner, "Ann sails")
+    lines = owner.get("/api/export").text
+    assert owner.post("/api/import?as=eve", content=lines, headers=LINES).json()["imported"] == 1
+    assert owner.post("/api/import?as=eve", content="{}", headers=LINES).status_code == 400
+    assert owner.post("/api/backup", json={}).status_code == 200
+    with Memories(config=config, namespace="eve") as eve:
+        assert {entry.content for entry in eve.scratchpad().entries} == {"Eve likes tea", "Ann sails"}
+    noted = [json.loads(line) for line in (config.home / "events.jsonl").read_text().splitlines()]
+    whole = [
+        (each["op"], each["outcome"], each["channel"]) for each in noted if each["op"] in ("export", "import", "backup")
+    ]
+    assert whole == [
+        ("export", "ok", "http"), ("import", "ok", "http"), ("import", "InvalidInput", "http"), ("backup", "ok", "http")
+    ]  # fmt: skip
+
+
 def test_an_import_may_be_larger_than_other_bodies(owner: TestClient) -> None:
     with_blanks = owner.get("/api/export").text + "\n" * 3_000_000
     kind = {"content-type": "application/x-ndjson"}

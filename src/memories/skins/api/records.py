@@ -11,9 +11,10 @@ import queue
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import anyio
@@ -22,18 +23,24 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from memories.errors import InvalidInput, StoreBusy, StoreError
+from memories.hot import scratchpad
+from memories.hot.at_hand import place_of
+from memories.hot.choice import Rules
+from memories.hot.mirror import Change, Mirror
 from memories.skins.api.access import Principal
 from memories.skins.api.problems import Refused, encoded, failed
 from memories.skins.api.server import Server
 from memories.stores import Store, open_store
 from memories.stores.http.wire import from_wire, namespaces_of, to_wire
-from memories.stores.records import Finding, Space, StoreInfo
+from memories.stores.records import Collection, Finding, Patch, Record, Ref, Space, StoreInfo
+from memories.validate import namespace as checked_namespace
 
 IDLE_SECONDS = 10.0  # after which a transaction that nothing is heard of is undone
 MAX_OPEN = 16
 MAX_SPACES = 8  # each has a store of its own, open as long as the server
 _READS = frozenset("scan groups candidates matches read values count labels days used vectors info refs".split())
 _WRITES = frozenset("append patch touch remove".split())
+_CHANGES = frozenset("append patch remove".split())
 _WHOLE = frozenset("namespaces unstaged stage switch check repair".split())
 _STEPS = frozenset("begin enter leave undo commit rollback".split())
 _REMEMBERED = 1_000
@@ -59,7 +66,8 @@ class _Open:
 
     def __init__(self, store: Store, who: Principal) -> None:
         self.store, self.who = store, who
-        self._inner: list[AbstractContextManager[None]] = []
+        self.changes: list[Change] = []
+        self._inner: list[tuple[AbstractContextManager[None], int]] = []
         self._work: queue.Queue[tuple[Callable[[], Any], Future[Any], bool]] = queue.Queue()
         self.ended = threading.Event()
         begun: Future[None] = Future()
@@ -125,15 +133,16 @@ class _Open:
         def enter() -> None:
             inner = self.store.transaction()
             inner.__enter__()
-            self._inner.append(inner)
+            self._inner.append((inner, len(self.changes)))
 
         def leave() -> None:
-            self._inner.pop().__exit__(None, None, None)
+            self._inner.pop()[0].__exit__(None, None, None)
 
         def undo() -> None:
-            error = _Inner()
+            error, (inner, count) = _Inner(), self._inner.pop()
+            del self.changes[count:]
             with contextlib.suppress(_Inner):
-                self._inner.pop().__exit__(_Inner, error, None)
+                inner.__exit__(_Inner, error, None)
 
         def rollback() -> None:
             raise _Undone
@@ -147,14 +156,34 @@ class _Inner(Exception):
 
 
 class Records:
-    """The stores that clients elsewhere use, one for each space of vectors, and their open transactions."""
+    """The stores that clients elsewhere use, one for each space of vectors, and their open transactions.
+
+    The scratchpads in the home of the server are told what they change, and of what they remove before it is removed.
+    """
 
     def __init__(self, server: Server) -> None:
-        self._server = server
+        self._server, config = server, server.config
+        self._mirror = Mirror(
+            lambda name: place_of(config, name), Rules.of(config), lambda: datetime.now(UTC), make=False
+        )
         self._lock = threading.Lock()
         self._stores: dict[Space | None, Store] = {}
         self._transactions: dict[str, _Open] = {}
         self._answered: OrderedDict[str, bytes] = OrderedDict()
+
+    def _tell(self, changes: Sequence[Change]) -> None:
+        """Take what is gone out of the scratchpads; what is new, the next look at them finds in the store.
+
+        Raises:
+            StoreError: A scratchpad still shows what is gone.
+        """
+        self._mirror([each for each in changes if not isinstance(each, Record)])
+        refs = (each if isinstance(each, Ref) else each.ref for each in changes)
+        for namespace in {ref.namespace for ref in refs if ref.collection is Collection.MEMORY}:
+            place = place_of(self._server.config, namespace)
+            if scratchpad.exists(place):
+                with contextlib.suppress(OSError):  # the folder can't be written, so the file isn't either
+                    scratchpad.mark_stale(place)
 
     def _store(self, space: Space | None) -> Store:
         with self._lock:
@@ -189,7 +218,15 @@ class Records:
         mark = store.damaged.mark()
         method = getattr(store, asked.method)
         run = functools.partial(method, *asked.arguments, **asked.named)
+        changes = _changes(asked)
+        if asked.method == "remove":
+            self._tell(changes)
         value = run() if open_ is None else open_.do(run)
+        if asked.method != "remove" and changes:
+            if open_ is None:
+                self._tell(changes)
+            else:
+                open_.changes += changes
         if isinstance(value, StoreInfo):
             value = value._replace(url="")
         if asked.method == "check":
@@ -220,6 +257,8 @@ class Records:
             if asked.method in ("commit", "rollback"):
                 with self._lock:
                     self._transactions.pop(asked.transaction, None)
+        if asked.method == "commit":
+            self._tell(open_.changes)
         return None
 
     def _transaction(self, who: Principal, name: str) -> _Open:
@@ -237,6 +276,20 @@ class Records:
                     each.step("rollback")
         for store in self._stores.values():
             store.close()
+
+
+def _changes(asked: _Asked) -> list[Change]:
+    """Return what a request adds, changes or removes; what no namespace can have as its name has no scratchpad."""
+    given = [*asked.arguments, *asked.named.values()] if asked.method in _CHANGES else []
+    found = (each for one in given if isinstance(one, list) for each in one if isinstance(each, Record | Patch | Ref))
+    return [each for each in found if _is_name((each if isinstance(each, Ref) else each.ref).namespace)]
+
+
+def _is_name(namespace: str) -> bool:
+    try:
+        return checked_namespace(namespace) == namespace
+    except ValueError:
+        return False
 
 
 def _permit(who: Principal, asked: _Asked) -> None:

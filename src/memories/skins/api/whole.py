@@ -11,6 +11,8 @@ from starlette.responses import Response, StreamingResponse
 
 from memories.config import registers
 from memories.errors import InvalidInput
+from memories.events import noting
+from memories.hot.scratchpad import mark_all_stale
 from memories.ids import new_id
 from memories.origin import origin
 from memories.search.search import collections_of
@@ -22,11 +24,13 @@ from memories.stores.logged import logged
 from memories.stores.records import Collection
 from memories.transfer.backup import back_up
 from memories.transfer.export import export
-from memories.transfer.importing import Intake, check, import_
+from memories.transfer.importing import Imported, Intake, check, import_
 from memories.transfer.lines import MAX_LINE_BYTES
 from memories.transfer.proof import own_key
+from memories.validate import namespace as checked_namespace
 from memories.where.selector import Moment, read, with_versions
 from memories.write.queue import waiting as queued_turns
+from memories.write.quota import admission
 
 _IN_MEMORY_BYTES = 16_777_216
 _PIECE = 262_144
@@ -70,7 +74,8 @@ def verify_log(call: Call) -> Any:
 def backup(call: Call) -> Any:
     """Copy the whole store into a file in the folder of backups."""
     config = call.server.config
-    done = back_up(config, None, keep=call.given.get("keep"), now=datetime.now(UTC), progress=_silent)
+    with noting(config, "backup", **call.memories.event_figures()):
+        done = back_up(config, None, keep=call.given.get("keep"), now=datetime.now(UTC), progress=_silent)
     return transfers.backed_up(done, config.store, queued_turns(config))
 
 
@@ -86,15 +91,16 @@ async def export_lines(call: Call) -> Response:
     spool = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed when it has been sent
 
     def write() -> None:
-        export(
-            call.server.handles.store,
-            lambda line: spool.write(line.encode()),
-            namespaces=names,
-            with_vectors=call.given.get("vectors", False),
-            prove=(lambda: own_key(registers(), make=True)) if call.who.everywhere >= 3 else (lambda: None),
-            chosen=chosen,
-            progress=_silent,
-        )
+        with noting(call.server.config, "export", **call.memories.event_figures()):
+            export(
+                call.server.handles.store,
+                lambda line: spool.write(line.encode()),
+                namespaces=names,
+                with_vectors=call.given.get("vectors", False),
+                prove=(lambda: own_key(registers(), make=True)) if call.who.everywhere >= 3 else (lambda: None),
+                chosen=chosen,
+                progress=_silent,
+            )
         spool.seek(0)
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -135,24 +141,55 @@ async def import_lines(call: Call) -> Response:
 
 
 def _import(call: Call, spool: IO[bytes]) -> Response:
-    config = call.server.config
     trusted, dry_run = call.given.get("trusted", False), call.given.get("dry_run", False)
     if trusted:
         call.who.require("admin", call.memories.namespace)
-    names = None if call.given.get("all_namespaces") else (call.memories.namespace,)
-    if names is None:
-        call.who.require("admin")
-    redactor = config.redactor() if call.given.get("redact", True) else None
-    key = None if trusted or call.who.everywhere < 3 else own_key(registers())
-    proven = check(_lines(spool), namespaces=names, key=key, redactor=redactor).proven
-    import_id = None if trusted or proven else new_id(datetime.now(UTC))
-    writer = functools.partial(origin, "import", call.memories.namespace, (call.who.name, ""))
-    by = writer if import_id else None
-    store = logged(call.server.handles.store, call.who.channel, lambda: datetime.now(UTC), by, action="import")
-    intake = Intake(import_id, redactor)
-    done = import_(store, _lines(spool), call.server.handles.embedder, namespaces=names, dry_run=dry_run, intake=intake)
+    names = _written(call, trusted=trusted)
+    with noting(call.server.config, "import", **call.memories.event_figures()) as known:
+        done, import_id = _stored(call, spool, names, trusted=trusted, dry_run=dry_run)
+        known["written"] = 0 if dry_run else done.imported
     shape = transfers.imported(done, import_id, dry_run=dry_run)
     return json_answer(Answer(shape, 409 if done.conflict_count else 200))
+
+
+def _stored(
+    call: Call, spool: IO[bytes], names: tuple[str, ...] | None, *, trusted: bool, dry_run: bool
+) -> tuple[Imported, str | None]:
+    """Check an export, and store what is in it; return that, and the id of the import if it waits for review."""
+    config, model, into = call.server.config, call.server.handles.embedder, call.given.get("as")
+    redactor = config.redactor() if call.given.get("redact", True) else None
+    key = None if trusted or call.who.everywhere < 3 else own_key(registers())
+    proven = check(_lines(spool), namespaces=names, key=key, redactor=redactor, into=into).proven
+    import_id = None if trusted or proven else new_id(datetime.now(UTC))
+    writer = functools.partial(origin, "import", into or call.memories.namespace, (call.who.name, ""))
+    by, admit = writer if import_id else None, admission(config.namespace_quota)
+    store = logged(
+        call.server.handles.store, call.who.channel, lambda: datetime.now(UTC), by, action="import", admit=admit
+    )
+    intake = Intake(import_id, redactor, into=into)
+    try:
+        return import_(store, _lines(spool), model, namespaces=names, dry_run=dry_run, intake=intake), import_id
+    finally:  # of one that was refused half way, the batches before stay
+        mark_all_stale(config.home)
+
+
+def _written(call: Call, *, trusted: bool) -> tuple[str, ...] | None:
+    """Return which namespaces of an export are taken; None for any, which all get another name, or are managed.
+
+    Raises:
+        Refused: 403.
+    """
+    into = call.given.get("as")
+    if into is not None:
+        if call.given.get("all_namespaces"):
+            raise InvalidInput("as takes an export of one namespace, so it does not go with all_namespaces")
+        call.given["as"] = into = checked_namespace(into)
+        call.who.require("admin" if trusted else "write", into)
+        return None
+    if call.given.get("all_namespaces"):
+        call.who.require("admin")
+        return None
+    return (call.memories.namespace,)
 
 
 def _lines(spool: IO[bytes]) -> Iterator[bytes]:
@@ -189,7 +226,8 @@ ROUTES = (
            "vectors": Field("flag", "Include vectors."), "all_namespaces": _ALL}, kind="transfer", streams=True),
     Route("POST", "/api/import", import_lines, "write", "Read an export; what is not proven your own waits for review.",
           {200: "Imported", 409: "Imported"},
-          {"dry_run": Field("flag", "Store nothing."), "trusted": Field("flag", "Take it over without review."),
+          {"as": Field("text", "Namespace for the records of an export that has one namespace."),
+           "dry_run": Field("flag", "Store nothing."), "trusted": Field("flag", "Take it over without review."),
            "redact": Field("flag", "Take out secrets; true by default."), "all_namespaces": _ALL},
           kind="transfer", streams=True),
 )  # fmt: skip
