@@ -198,6 +198,18 @@ def test_a_backup_is_restored_and_the_old_store_is_kept(memory: Command, store: 
     assert "The store from before is kept as" in shown
 
 
+def test_a_scratchpad_shows_what_was_restored(memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMORY_STORE", f"files:///{folder}/kept")
+    memory("create", "Deploys happen on Tuesdays", "-n", "bob")
+    memory("backup", str(folder / "b.jsonl"))
+    memory("create", "The port is 80", "-n", "bob")
+    memory("scratchpad", "show", "-n", "bob")
+    shutil.rmtree(folder / "kept")
+    assert memory("restore", str(folder / "b.jsonl")).code == 0
+    shown = memory("scratchpad", "show", "-n", "bob").json["results"]
+    assert [each["content"] for each in shown] == ["Deploys happen on Tuesdays"]
+
+
 def test_a_memory_is_still_restored_by_its_id(memory: Command, ids: list[str], folder: Path) -> None:
     (folder / ids[1][:8]).write_text("a file that looks like an id")
     assert memory("restore", ids[1][:18]).json["content"] == "Deploys happen on Tuesdays"

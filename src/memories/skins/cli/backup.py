@@ -63,11 +63,13 @@ def backup(config: "Config", target: str | None, keep: str | None) -> None:
 def restore_store(config: "Config", file: str, *, replace: bool) -> None:
     """Make the store of the settings from a file, and say so."""
     from memories.embedders import open_embedder
+    from memories.hot.scratchpad import mark_all_stale
     from memories.transfer.backup import restore
 
     embedder = open_embedder(config.embedder, config)
     with Bar() as bar:
         done = restore(config, Path(file), embedder, replace=replace, now=datetime.now(UTC), progress=bar)
+    mark_all_stale(config.home)
     answer = transfers.restored(done, file, config.store)
     emit(answer, lambda: texts().restored(answer))
     if done.unchecked:
