@@ -9,6 +9,8 @@ from memories.times import to_iso
 if TYPE_CHECKING:
     from memories.agent.payloads import HistoryTurn, MemoryItem
     from memories.conversations import Conversation, ConversationPage
+    from memories.hot.at_hand import Scratchpad
+    from memories.hot.entries import Entry
     from memories.models import Forgotten, History, Memory, Page, Status
     from memories.origin import Origin
     from memories.search.results import Explanation, Hit
@@ -167,9 +169,9 @@ def forgotten_turns(result: "Forgotten", memories: int | None = None, *, dry_run
     return shape | ({} if memories is None else {"memories": memories}) | ({"dry_run": True} if dry_run else {})
 
 
-def without_place(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON of a status for who is not to know where the store is."""
-    return {name: value for name, value in status.items() if name != "store"}
+def without_place(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Return JSON for who is not to know where the store and its files are, which sentences of errors name too."""
+    return {name: value for name, value in shape.items() if name not in ("store", "file", "notes")}
 
 
 def affected(result: "Affected", undo: str | None, shown: int) -> dict[str, Any]:
@@ -484,3 +486,22 @@ def _known_tags(tags: Mapping[str, str]) -> dict[str, Any]:
 def present(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return a shape without what is None."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def scratchpad(found: "Scratchpad", namespace: str) -> dict[str, Any]:
+    """Return the scratchpad of a namespace as JSON tells it."""
+    results = [_entry(each) for each in found.entries]
+    shape = {"results": results, "count": len(results), "namespace": namespace, "file": found.file}
+    shape |= {"pending_count": found.waiting}
+    return shape | ({"notes": list(found.notes)} if found.notes else {})
+
+
+def _entry(entry: "Entry") -> dict[str, Any]:
+    shape = {
+        "id": entry.id, "content": entry.content, "pinned": entry.pinned, "namespace": entry.namespace,
+        "tags": dict(sorted(entry.tags.items())), "key": entry.key, "written_by": entry.by or None,
+        "trust": entry.trust or None, "updated_at": entry.written, "created_at": entry.created,
+        "version": entry.version, "access_count": entry.uses, "expires_at": entry.expires,
+        "suspicious": entry.suspicious.split() or None, "cut": entry.cut,
+    }  # fmt: skip
+    return {name: value for name, value in shape.items() if value is not None}

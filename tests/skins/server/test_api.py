@@ -557,6 +557,22 @@ def test_what_an_import_brings_is_in_the_scratchpad_and_among_the_operations(own
     ]  # fmt: skip
 
 
+def test_what_a_session_begins_with_is_that_of_the_token(owner: TestClient, token: Token) -> None:
+    create(owner, "The office is in Berlin")
+    create(owner, "Ann sails", headers=token("ann:rw", name="ann"))
+    bob = token("bob:rw", name="bob")
+    create(owner, "Bob likes tea", headers=bob)
+    for path in ("/api/scratchpad", "/api/prompt", "/api/prompt?project=shop&budget=300&for=mcp"):
+        told = owner.get(path, headers=bob)
+        assert [each in told.text for each in ("Bob likes tea", "Berlin", "Ann", "scratchpad.yaml")] == [
+            *(True, False, False, False)
+        ], path
+        assert owner.get(f"{path}{'&' if '?' in path else '?'}namespace=ann", headers=bob).status_code == 403
+    assert owner.get("/api/scratchpad").json()["file"].endswith("scratchpad.yaml")
+    for wrong in ("budget=99", "budget=100001", "for=tool", "refresh=true"):
+        assert owner.get(f"/api/prompt?{wrong}").status_code == 400
+
+
 def test_an_import_may_be_larger_than_other_bodies(owner: TestClient) -> None:
     with_blanks = owner.get("/api/export").text + "\n" * 3_000_000
     kind = {"content-type": "application/x-ndjson"}

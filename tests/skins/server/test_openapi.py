@@ -115,6 +115,8 @@ def _memories(client: Client) -> None:
     assert client.call("post_api_memories_id_pin", {}, id=fading["id"])["pinned"]
     assert "pinned" not in client.call("post_api_memories_id_unpin", {}, id=fading["id"])
     assert client.call("get_api_stats", since="7d")["operations"]
+    assert {each["content"] for each in client.call("get_api_scratchpad")["results"]} >= {"Deploys happen on Thursdays"}
+    assert "Thursdays" in client.call("get_api_prompt", budget=500, project="shop", **{"for": "mcp"})["prompt"]
     assert client.call("post_api_memories_id_forget", {}, id=fading["id"])["forgotten"]
     client.call("get_api_duplicates")
     assert client.call("get_api_ids", prefix=name[:8])["results"]

@@ -108,6 +108,16 @@ SCHEMAS: dict[str, Schema] = {
         "conversation_id:text? history:[object] memories:[object] latest_message:text recalled:[object] "
         "metadata:object prompt:text"
     ),
+    "Entry": _object(
+        "id:text content:text pinned:flag namespace:text tags:tags updated_at:text created_at:text version:whole "
+        "access_count:whole",
+        "key:text written_by:text trust:text expires_at:text suspicious:texts cut:whole",
+    ),
+    "Scratchpad": _object("results:[Entry] count:whole namespace:text pending_count:whole", "file:text? notes:texts"),
+    "Prompt": _object(
+        "prompt:text memories:texts sessions:texts pending_count:whole left_out:counts tokens:whole degraded:flag",
+        "error:text notes:texts",
+    ),
     "Me": _object("id:text name:text namespaces:tags"),
     "Namespaces": _object("namespaces:[object] count:whole"),
     "Status": _object(

@@ -9,6 +9,10 @@ from memories.agent.context import ContextBuilder
 from memories.agent.engine import EngineBackend
 from memories.agent.gateway import ENGINE, MemoryGateway
 from memories.errors import InvalidInput
+from memories.events import noting
+from memories.identity.place import names_of
+from memories.identity.prompt import CLIENTS, build
+from memories.identity.prompt import shape as prompt_shape
 from memories.skins import shapes
 from memories.skins.added import added
 from memories.skins.api.params import Field, Fields
@@ -122,6 +126,26 @@ def context(call: Call) -> Any:
     return shapes.context(built, builder.format_for_prompt(built))
 
 
+def scratchpad(call: Call) -> Any:
+    """Return what a session begins with; a path of the server is for who manages the whole store."""
+    shape = shapes.scratchpad(call.memories.scratchpad(), call.memories.namespace)
+    return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
+
+
+def prompt(call: Call) -> Any:
+    """Return the block that a session's prompt begins with."""
+    given, config = call.given, call.memories.config
+    budget = given.get("budget", config.prompt_tokens)
+    if not 100 <= budget <= 100_000:
+        raise InvalidInput("budget must be a whole number of tokens from 100 to 100000")
+    project = next(iter(names_of(given.get("project") or "")), None)
+    with noting(config, "prompt", **call.memories.event_figures()) as known:
+        found = build(call.memories, project=project, budget=budget, client=given.get("for", CLIENTS[0]))
+        known["tokens"], known["results"] = found.tokens, len(found.entries) + len(found.sessions)
+    shape = prompt_shape(found)
+    return shape if call.who.everywhere >= 3 else shapes.without_place(shape)
+
+
 _ONE = "/api/conversations/{conversation}"
 ROUTES = (
     Route("GET", "/api/conversations", conversations, "read", "List conversations, newest first.",
@@ -157,4 +181,11 @@ ROUTES = (
                 "include_tool_turns": Field("flag", "Include turns of the roles tool and system."),
                 "include_corrected": Field("flag", "Also show a memory that another one shown corrects.")},
           kind="search"),
+    Route("GET", "/api/scratchpad", scratchpad, "read", "Return what a session begins with, pinned memories first.",
+          {200: "Scratchpad"}),
+    Route("GET", "/api/prompt", prompt, "read", "Return the block that a session's prompt begins with.",
+          {200: "Prompt"},
+          {"project": Field("text", "The project that the session works in."),
+           "budget": Field("whole", "Maximum number of tokens, from 100 to 100,000."),
+           "for": Field("text", "How the agent reaches its memory.", choices=("shell", "mcp"))}),
 )  # fmt: skip

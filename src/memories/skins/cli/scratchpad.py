@@ -204,10 +204,7 @@ def _each(memories: "Memories", named_by: tuple[Any, ...], run: "Callable[[str],
 def _print(memories: "Memories", found: "Scratchpad", more: dict[str, Any] | None = None) -> None:
     for sentence in found.notes:
         note(sentence)
-    results = [_shape(each) for each in found.entries]
-    answer = {"results": results, "count": len(results), "namespace": memories.namespace, "file": found.file}
-    answer |= {"pending_count": found.waiting}
-    answer |= {"notes": list(found.notes)} if found.notes else {}
+    answer = shapes.scratchpad(found, memories.namespace)
 
     def text() -> str:
         rows = [_row(each, memories.namespace) for each in found.entries] or ["The scratchpad is empty."]
@@ -219,17 +216,6 @@ def _print(memories: "Memories", found: "Scratchpad", more: dict[str, Any] | Non
         return "\n".join(str(compacts().entry(each, memories.namespace)) for each in found.entries) or "nothing found"
 
     emit({**answer, **(more or {})}, text, compact=compact)
-
-
-def _shape(entry: "Entry") -> dict[str, Any]:
-    shape = {
-        "id": entry.id, "content": entry.content, "pinned": entry.pinned, "namespace": entry.namespace,
-        "tags": dict(sorted(entry.tags.items())), "key": entry.key, "written_by": entry.by or None,
-        "trust": entry.trust or None, "updated_at": entry.written, "created_at": entry.created,
-        "version": entry.version, "access_count": entry.uses, "expires_at": entry.expires,
-        "suspicious": entry.suspicious.split() or None, "cut": entry.cut,
-    }  # fmt: skip
-    return {name: value for name, value in shape.items() if value is not None}
 
 
 def _row(entry: "Entry", namespace: str) -> str:
