@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from memories import load_config
+from memories.skins import tokens
 from memories.skins.api.metrics import Gauge, Logged, Metrics
 from memories.skins.server.app import Options, build
 
@@ -40,6 +41,23 @@ def test_a_request_is_a_line_without_its_content(asked: TestClient, lines: list[
     ]
     assert "secret" not in "".join(lines)
     assert set(told[0]) == {"at", "method", "route", "status", "ms", "token"}
+
+
+def test_each_route_is_named_by_its_template_and_each_token_by_its_id(
+    asked: TestClient, lines: list[str], home: Path
+) -> None:
+    secret, token = tokens.create(home, "ann", {"ann": "admin"}, None)
+    headers = {"authorization": f"Bearer {secret}"}
+    for path in ("/health", "/openapi.json", "/api/me", "/nowhere"):
+        asked.get(path, headers=headers)
+    for path in ("/login", "/store/v1/secret", "/mcp"):
+        asked.post(path, json={}, headers=headers)
+    told = [json.loads(line) for line in lines]
+    assert [(each["route"], each["token"]) for each in told] == [
+        ("/health", None), ("/openapi.json", None), ("/api/me", token.id), ("other", None), ("/login", None),
+        ("/store/v1/{method}", token.id), ("/mcp", token.id),
+    ]  # fmt: skip
+    assert "secret" not in "".join(lines)
 
 
 def test_metrics_are_text_that_prometheus_reads(asked: TestClient, metrics: Metrics) -> None:

@@ -42,7 +42,7 @@ def store() -> Counting:
 
 @pytest.fixture
 def web(config: Config, store: Counting) -> Iterator[Web]:
-    writers = SimpleNamespace(problem="", waiting=0, writes=0, commits=0, create=None)
+    writers = SimpleNamespace(problem="", waiting=0, writes=0, commits=0, create=None, submit=None)
     process: Any = SimpleNamespace(
         config=config, store=store, embedder=None, writers=writers, warm=None, last_at=0.0, fits=lambda: True
     )

@@ -18,6 +18,7 @@ from starlette.types import Scope
 from memories.errors import ConfigError
 from memories.models import SHARED
 from memories.skins import tokens
+from memories.skins.api.metrics import LOG
 from memories.skins.api.problems import Refused
 
 SESSION_SECONDS = 12 * 3600
@@ -136,6 +137,7 @@ class Access:
                 "this needs a token: Authorization: Bearer mem_…; memory tokens create makes one",
                 headers={"www-authenticate": f'Bearer realm="memories"{extra}'},
             )
+        scope.get(LOG, {})["token"] = found.id
         if found is not OWNER:
             self._count(found.id, RATE, BURST)
         return found

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOG = "memories.log"  # in a scope: what routes tell for the log, their path and the id of the token
@@ -124,6 +125,15 @@ class Logged:
                 "token": told.get("token"),
             }
             self._write(json.dumps(line))
+
+
+class Named(Route):
+    """A route that the log and the counts name by its path."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        scope.get(LOG, {})["route"] = self.path
+        await super().handle(scope, receive, send)
 
 
 def _labels(values: Mapping[str, str]) -> str:

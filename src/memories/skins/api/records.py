@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import anyio
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from memories.errors import InvalidInput, StoreBusy, StoreError
 from memories.hot import scratchpad
@@ -28,6 +27,7 @@ from memories.hot.at_hand import place_of
 from memories.hot.choice import Rules
 from memories.hot.mirror import Change, Mirror
 from memories.skins.api.access import Principal
+from memories.skins.api.metrics import Named
 from memories.skins.api.problems import Refused, encoded, failed
 from memories.skins.api.server import Server
 from memories.stores import Store, open_store
@@ -335,7 +335,7 @@ def _read(method: str, data: bytes) -> _Asked:
     return _Asked(method, space, arguments, named, transaction, call)
 
 
-def route() -> Route:
+def route() -> Named:
     """Return the route of all methods."""
 
     async def answer(request: Request) -> Response:
@@ -350,4 +350,4 @@ def route() -> Route:
             return failed(exc)
         return Response(data, media_type="application/json")
 
-    return Route("/store/v1/{method}", answer, methods=["POST"])
+    return Named("/store/v1/{method}", answer, methods=["POST"])

@@ -11,14 +11,13 @@ from urllib.parse import parse_qsl, unquote
 import anyio
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route as StarletteRoute
 
 from memories.errors import InvalidInput, NotFound
 from memories.models import SHARED
 from memories.service import Memories
 from memories.skins import shapes
 from memories.skins.api.access import Principal
-from memories.skins.api.metrics import LOG
+from memories.skins.api.metrics import Named
 from memories.skins.api.once import Work
 from memories.skins.api.params import Field, Fields, from_body, from_query
 from memories.skins.api.problems import encoded, failed
@@ -118,7 +117,7 @@ class Route(NamedTuple):
         return self.method != "GET" and self.scope != "open" and self.kind == "write"
 
 
-def endpoint(route: Route) -> StarletteRoute:
+def endpoint(route: Route) -> Named:
     """Return what Starlette calls for a route."""
 
     async def answer(request: Request) -> Response:
@@ -127,12 +126,11 @@ def endpoint(route: Route) -> StarletteRoute:
         except Exception as exc:  # noqa: BLE001 - every error becomes an answer, what is unexpected a logged one
             return failed(exc)
 
-    return StarletteRoute(route.path, answer, methods=[route.method], name=f"{route.method} {route.path}")
+    return Named(route.path, answer, methods=[route.method], name=f"{route.method} {route.path}")
 
 
 async def _answer(route: Route, request: Request) -> Response:
     server: Server = request.app.state.server
-    request.scope.get(LOG, {})["route"] = route.path
     given = _asked(route, request)
     if route.body is not None and not route.streams:
         given |= from_body(await request.body(), route.body)
@@ -215,7 +213,6 @@ def _call(server: Server, route: Route, request: Request, given: dict[str, Any])
         Refused: They may not.
     """
     who = server.access.principal(request.scope)
-    request.scope.get(LOG, {})["token"] = who.id
     namespace = given.pop("namespace", None)
     named = who.home(server.config.namespace) if namespace is None else checked_namespace(namespace)
     if route.scope == "store":

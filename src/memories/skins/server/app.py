@@ -12,7 +12,6 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
-from starlette.routing import Route as StarletteRoute
 
 from memories.embedders import Embedder
 from memories.settings import Config
@@ -20,6 +19,7 @@ from memories.skins.api import changes, many, talks, verbs, whole
 from memories.skins.api.access import SESSION_SECONDS, Access, Principal
 from memories.skins.api.guard import Guard, Rules
 from memories.skins.api.handles import Create, Handles, Submit, create_at_once
+from memories.skins.api.metrics import Named
 from memories.skins.api.oauth import WELL_KNOWN, Issuer
 from memories.skins.api.openapi import document
 from memories.skins.api.params import Field, from_body
@@ -99,13 +99,13 @@ def build(config: Config, options: Options = Options()) -> Starlette:  # noqa: B
 
     app = Starlette(
         routes=[
-            StarletteRoute("/health", _health, methods=["GET"]),
-            StarletteRoute("/openapi.json", _openapi, methods=["GET"]),
-            StarletteRoute("/login", login, methods=["POST"]),
-            StarletteRoute("/logout", _logout, methods=["POST"]),
+            Named("/health", _health, methods=["GET"]),
+            Named("/openapi.json", _openapi, methods=["GET"]),
+            Named("/login", login, methods=["POST"]),
+            Named("/logout", _logout, methods=["POST"]),
             *map(endpoint, ROUTES),
             store_route(),
-            StarletteRoute(PATH, mcp, methods=["GET", "POST", "DELETE"]),
+            Named(PATH, mcp, methods=["GET", "POST", "DELETE"]),
             *(_metadata(issuer) if issuer is not None else ()),
             *options.routes,
         ],
@@ -134,7 +134,7 @@ def _metadata(issuer: Issuer) -> list[BaseRoute]:
     async def metadata(_: Request) -> Response:
         return Response(encoded(issuer.metadata()), media_type="application/json")
 
-    return [StarletteRoute(f"{WELL_KNOWN}{path}", metadata, methods=["GET"]) for path in ("", PATH)]
+    return [Named(f"{WELL_KNOWN}{path}", metadata, methods=["GET"]) for path in ("", PATH)]
 
 
 async def _health(_: Request) -> Response:

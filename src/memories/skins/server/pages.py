@@ -11,13 +11,12 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
-from starlette.routing import Route as StarletteRoute
 
 from memories.errors import InvalidInput, MemoriesError
 from memories.models import SHARED
 from memories.service import Memories
 from memories.skins.api.changes import position
-from memories.skins.api.metrics import LOG
+from memories.skins.api.metrics import Named
 from memories.skins.api.problems import Refused, encoded, failed, problem
 from memories.skins.api.routes import path_values
 from memories.skins.api.server import Server
@@ -56,17 +55,16 @@ PAGES = (
 def routes() -> list[BaseRoute]:
     """Return the routes of all pages, of signing in and of what pages load."""
     return [
-        *(StarletteRoute(page.path, _answer(page), methods=["GET"], name=f"page {page.path}") for page in PAGES),
-        StarletteRoute("/login", _login, methods=["GET"], name="page /login"),
-        *(StarletteRoute(f"/static/{name}", _static(name), methods=["GET"], name=name) for name in _STATIC),
-        *(StarletteRoute(path, _nowhere, methods=_METHODS, name=f"no page {path}") for path in _LOST),
+        *(Named(page.path, _answer(page), methods=["GET"], name=f"page {page.path}") for page in PAGES),
+        Named("/login", _login, methods=["GET"], name="page /login"),
+        *(Named(f"/static/{name}", _static(name), methods=["GET"], name=name) for name in _STATIC),
+        *(Named(path, _nowhere, methods=_METHODS, name=f"no page {path}") for path in _LOST),
     ]
 
 
 def _answer(page: Page) -> Callable[[Request], object]:
     async def answer(request: Request) -> Response:
         server: Server = request.app.state.server
-        request.scope.get(LOG, {})["route"] = page.path
         try:
             async with server.limit(page.kind) as limiter:
                 return await anyio.to_thread.run_sync(_shown, server, page, request, limiter=limiter)
@@ -86,7 +84,6 @@ def _answer(page: Page) -> Callable[[Request], object]:
 def _shown(server: Server, page: Page, request: Request) -> Response:
     """Return a page for who asks, as HTML or JSON."""
     who = server.access.principal(request.scope)
-    request.scope.get(LOG, {})["token"] = who.id
     asked = Asked(_pairs(request), {}, lambda name: who.level(name) > 0, who.everywhere >= 3)
     as_json = asked.text("format") == "json"
     known, named = list[str](), who.home(server.config.namespace)
