@@ -611,3 +611,15 @@ def test_what_is_read_of_a_time_is_what_the_library_tells_of_it(owner: TestClien
         assert owner.get(f"{path}?as_of={then}").json() == shape, path
     told = owner.get(f"/api/memories/{one.id}?as_of=2026-04-01")
     assert (told.status_code, "it is there since 2026-05-01T12:00:00.000Z" in told.json()["detail"]) == (404, True)
+
+
+@pytest.mark.parametrize(("force", "count"), [(True, 501), (False, 26)], ids=["forced", "compared"])
+def test_one_of_a_later_transaction_that_is_refused_costs_no_other_one(
+    owner: TestClient, force: bool, count: int
+) -> None:
+    given: list[dict[str, Any]] = [{"content": f"{'word ' * (n % 7)}number {n * n}"} for n in range(count)]
+    given[-1]["supersedes"] = "019b76da-a800-7fff-8000-000000000000"
+    answer = owner.post("/api/memories/batch", json={"memories": given, "force": force}).json()
+    assert [each["stored"] for each in answer["results"]] == [True] * (count - 1) + [False]
+    assert "not found" in answer["results"][-1]["error"]
+    assert owner.get("/api/status").json()["memory_count"] == count - 1

@@ -14,7 +14,7 @@ from memories.skins.api.params import Field, Fields
 from memories.skins.api.problems import Refused
 from memories.skins.api.routes import Answer, Call, Later, Route
 from memories.skins.compare import steps
-from memories.write.create import Created
+from memories.write.create import BATCH, BATCH_COMPARED, Created
 
 LIMIT: Fields = {"limit": Field("whole", "How many at most, up to 1,000.")}
 CURSOR: Fields = {"cursor": Field("text", "Continue after a page: its next_cursor.")}
@@ -132,21 +132,26 @@ def get(call: Call) -> Answer:
 
 
 def create_many(call: Call) -> Answer:
-    """Store many memories in one transaction; one that is refused costs no other one."""
+    """Store many memories, some hundreds in a transaction; one that is refused costs no other one."""
     drafts = [Draft(**given) for given in call.given["memories"]]
     if not 1 <= len(drafts) <= MAX_BATCH:
         raise InvalidInput(f"memories must have 1 to {MAX_BATCH} objects; it has {len(drafts)}")
     force, redact = call.given.get("force", False), call.given.get("redact", True)
     results: list[dict[str, Any]] = []
-    try:
-        results = [shapes.created(done) for done in _stored(call, drafts, force, redact)]
-    except RequestError:  # each alone, to tell which one it is
-        for number, draft in enumerate(drafts):
-            try:
-                results += map(shapes.created, _stored(call, [draft], force, redact, number))
-            except RequestError as exc:
-                results.append({"id": None, "stored": False, "error": str(exc)})
+    size = BATCH if force else BATCH_COMPARED
+    for first in range(0, len(drafts), size):
+        results += _each(call, drafts[first : first + size], force, redact, first)
     return Answer({"results": results, "count": len(results)})
+
+
+def _each(call: Call, drafts: Sequence[Draft], force: bool, redact: bool, first: int) -> list[dict[str, Any]]:
+    """Store what has room in one transaction; return what became of each."""
+    try:
+        return [shapes.created(done) for done in _stored(call, drafts, force, redact, first)]
+    except RequestError as exc:  # none of them is stored
+        if len(drafts) == 1:
+            return [{"id": None, "stored": False, "error": str(exc)}]
+    return [each for at, draft in enumerate(drafts, first) for each in _each(call, [draft], force, redact, at)]
 
 
 def by_key(call: Call) -> Answer:
