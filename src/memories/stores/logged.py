@@ -90,6 +90,20 @@ def deferring(store: "Store", within: "Store", batch: "Deferred", heads: "Heads"
     return cast("Store", twin)
 
 
+@contextlib.contextmanager
+def adding_together(store: "Store") -> "Iterator[Store]":
+    """Yield a store that adds records in one transaction, and as many at once as nobody asks for before its end."""
+    from memories.stores.deferred import Deferred
+
+    with store.transaction():
+        if not isinstance(store, _Logged) or isinstance(store._store, Deferred):  # which adds together as it is
+            yield store
+            return
+        batch = Deferred(store._store)
+        yield deferring(store, store._store, batch, {}) or store
+        batch.flush()
+
+
 Told = Callable[[Sequence[Record | Patch | Ref]], None]
 _LATER = threading.local()
 

@@ -13,7 +13,7 @@ from memories.ids import new_id, whole_id
 from memories.lookup import Lookup, refuse_waiting
 from memories.models import PENDING, SHARED, DecayPolicy, Draft, Memory
 from memories.origin import Origin, origin_of, tags_of
-from memories.stores.logged import append_kept, as_added
+from memories.stores.logged import adding_together, append_kept, as_added
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter, Record
 from memories.text import query_terms
@@ -401,8 +401,9 @@ class Prepared(NamedTuple):
         if note and writer.embedder is not None:
             where = Filter(Collection.MEMORY, (writer.lookup.namespace,))
             refuse_other_model(writer.store, writer.embedder.space, where)
-        with writer.store.transaction():
-            written = [writer.add(each, vectors) for each, vectors in zip(self.ready, self.made.vectors, strict=True)]
+        with adding_together(writer.store) as store:
+            adding = self.through(store).writer
+            written = [adding.add(each, vectors) for each, vectors in zip(self.ready, self.made.vectors, strict=True)]
         return [
             replace(done, note=note if done.stored else done.note, redacted=each.redacted)
             if note or each.redacted
