@@ -66,6 +66,7 @@ from memories.stores.sqlite import vectors as sqlite_vectors  # noqa: E402
 from memories.stores.sqlite import words as sqlite_words  # noqa: E402
 from memories.stores.sqlite.engine import engine_is_safe  # noqa: E402
 from memories.stores.sqlite.place import filesystem_of  # noqa: E402
+from memories.stores.sqlite.postings import Postings  # noqa: E402
 from memories.stores.sqlite.quantize import Quantizer  # noqa: E402
 from memories.stores.sqlite.query import selection  # noqa: E402
 from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
@@ -383,7 +384,7 @@ def test_in_a_large_store_common_words_find_what_has_all_of_them(
     assert next(iter(found)) == "all"
     assert {f"two{n}" for n in range(5)} <= set(by_words(store, terms[1:3], k=8))
     with store._file.read() as db:
-        ranked = sqlite_words.ranked(db, selection(db, pool()), terms)
+        ranked = sqlite_words.ranked(db, Postings(), selection(db, pool()), terms)
     assert len(ranked.scores) <= 30
     assert set(ranked.holders) == set(terms)
 

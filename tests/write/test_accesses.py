@@ -14,7 +14,7 @@ import pytest
 
 from memories import Memories
 from memories.stores import open_store
-from memories.stores.records import Collection, Filter
+from memories.stores.records import Collection, Filter, Ref
 from memories.write import accesses
 from memories.write.accesses import Accesses
 
@@ -236,3 +236,25 @@ def test_nothing_is_made_where_nothing_waits(tmp_path: Path) -> None:
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
         waiting.flush(memories._store)
     assert not (tmp_path / "home").exists()
+
+
+def test_reads_that_wait_are_told_by_each_memory_whoever_adds_and_counts_them(memories: Memories, home: Path) -> None:
+    """Of a file that was read before only what is new is read; one that came in its place is another one."""
+    one, other = (Ref(Collection.MEMORY, "shared", made(memories, text), 1) for text in ("a sky", "a meadow"))
+    place = str(home / "memories.db")
+    ours, theirs = Accesses(home, place), Accesses(home, place)
+    assert ours.of([one, other]) == [0, 0]
+    ours.add([one, other])
+    theirs.add([one])
+    assert ours.of([one, other]) == theirs.of([one, other]) == [2, 1]
+    [file] = queued(home)
+    with file.open("ab") as stream:
+        stream.write(b'[["shared",')  # somebody is at it
+    assert ours.of([one, other]) == [2, 1]
+    content = file.read_bytes()
+    file.write_bytes(b'[["shared","another",1]]\n' * 40 + content[: content.rfind(b"\n") + 1])
+    assert ours.of([one, other]) == [2, 1]
+    theirs.flush(memories._store)
+    assert ours.of([one, other]) == [0, 0]
+    ours.add([other])
+    assert ours.of([one, other]) == theirs.of([one, other]) == [0, 1]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memories import dates, versions
 from memories.embedders.protocol import embed_query
 from memories.lookup import accepted_by_then, known_at
+from memories.models import DecayPolicy
 from memories.origin import PART, PINNED
 from memories.search.ranking import FULL_LENGTH, FULL_WORDS, ON_DATE, Evidence, Features, fused
 from memories.search.speakers import named, without
@@ -141,17 +142,22 @@ def _features(record: Record, query: Query, evidence: Evidence, near: float) -> 
     if record.ref.collection is Collection.HISTORY:
         place = f"{record.ref.namespace}/{record.ref.group}#{start_of(record)}" if PARTS in record.fields else ""
         return Features(evidence, readable=readable, on_date=on_date, verbatim=verbatim, message=place)
+    age = (query.judged_at - versions.aging_from(record, query.judged_at)).total_seconds() / 86_400
+    pinned, name = PINNED in record.labels, record.ref.group
+    if not record.fields:  # as most are, and many are looked at: what is usual, by place
+        usual = 1.0, DecayPolicy.STABLE, age, record.accesses, pinned, readable, on_date, verbatim, name
+        return Features(evidence, *usual)
     return Features(
         evidence,
         confidence=versions.confidence(record, query.judged_at, query.half_life_hours),
         decay_policy=versions.decay_policy(record),
-        age_days=(query.judged_at - versions.aging_from(record, query.judged_at)).total_seconds() / 86_400,
+        age_days=age,
         accesses=record.accesses,
-        pinned=PINNED in record.labels,
+        pinned=pinned,
         readable=readable,
         on_date=on_date,
         verbatim=verbatim,
-        name=record.ref.group,
+        name=name,
         corrected_by=versions.corrected_by(record, query.judged_at) or "",
     )
 

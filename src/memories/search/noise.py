@@ -27,7 +27,8 @@ class Sense(NamedTuple):
 
     Attributes:
         similarity: The best cosine; None if nothing has one.
-        coverage: The largest share of its words in one place, 0 to 1, or one that is enough; not looked for if pointed.
+        coverage: The largest share of its words in one place, 0 to 1, or one that is enough; not looked for in texts if
+            pointed, or if the similarity leaves no doubt.
         pointed: Whether it names somebody who speaks there, or a day on which something was said.
     """
 
@@ -65,15 +66,18 @@ def noise_bounds(similarity: float, floor: float, slope: float, *, familiar: boo
     return (floor - FAMILIAR_MARGIN / slope, NEAR_BEST / slope) if familiar else (floor, 1.0)
 
 
-def sense(found: Sequence[Candidate], features: Sequence[Features], terms: Sequence[str]) -> Sense:
+def sense(
+    found: Sequence[Candidate], features: Sequence[Features], terms: Sequence[str], calibration: tuple[float, float]
+) -> Sense:
     """Return what shows that a query means something, given what was found."""
     pointed = any(each.evidence.named or each.on_date for each in features)
     coverage = max((each.evidence.window_words or 0.0 for each in features), default=0.0)
-    if not pointed and coverage < MIN_COVERAGE:
-        written = [each for each in found if each.record.ref.collection is Collection.MEMORY]
-        coverage = max(coverage, _coverage(written, terms))
     known = [each.similarity for each in found if each.similarity is not None]
-    return Sense(similarity=max(known, default=None), coverage=coverage, pointed=pointed)
+    sense = Sense(similarity=max(known, default=None), coverage=coverage, pointed=pointed)
+    if not makes_sense(sense, calibration):
+        written = [each for each in found if each.record.ref.collection is Collection.MEMORY]
+        sense = sense._replace(coverage=max(coverage, _coverage(written, terms)))
+    return sense
 
 
 def bounds_in(

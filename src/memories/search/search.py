@@ -289,7 +289,7 @@ def _rules(store: Store, search: Search, found: Sequence[Candidate], features: S
     if embedder is not None:
         curve = embedder.space.calibration
         least = uncalibrated(search.min_similarity, *curve) if search.min_similarity else 0.0
-        sense = noise.sense(found, features, query.terms)
+        sense = noise.sense(found, features, query.terms, curve)
         if sense.similarity is not None and not noise.makes_sense(sense, curve):
             asked = (query.text, query.terms)
             floor, near_best = noise.bounds_in(store, search.filters, embedder, asked, sense.similarity)

@@ -99,7 +99,7 @@ def _wrong_label(key: object, value: object) -> str | None:
     return None
 
 
-_wrong_short_label = functools.lru_cache(maxsize=1_024)(_wrong_label)  # of thousands of records few differ
+_wrong_short_label = functools.lru_cache(maxsize=4_096)(_wrong_label)  # of thousands of records few differ
 
 
 def _wrong_turn(labels: Mapping[str, str], position: int) -> str | None:

@@ -9,11 +9,14 @@ count the last batch twice after a kill. On a full or read-only disk reads are n
 import contextlib
 import json
 import os
+import threading
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from memories.disk import CREATING, make_folder, open_file, read_file, tried
+from memories.disk import CREATING, make_folder, open_file, tried
 from memories.errors import MemoriesError
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Ref
@@ -25,7 +28,17 @@ except ImportError:  # Windows, where a file that is open can't be renamed
 
 FLUSH_BYTES = 65_536  # some hundred searches: from then on also a read tries to have them counted
 MAX_BYTES = 1_048_576  # where that can't be done for so long, further reads are not counted
+_HEAD = 128  # bytes of a file that show whether it is still the same one
 _ATTEMPTS = 3  # at finding the file that is appended to, while others take it away
+
+
+class _Read(NamedTuple):
+    """What was read of a file: its number and its beginning, which tell it from another one, and up to where."""
+
+    number: int
+    head: bytes
+    end: int
+    counts: Counter[tuple[str, str]]
 
 
 class Accesses:
@@ -40,6 +53,8 @@ class Accesses:
         """
         self._waiting = home / f"accesses-{zlib.crc32(place.encode()):08x}.jsonl"
         self._taken = self._waiting.with_suffix(".taken")
+        self._lock = threading.Lock()
+        self._read: dict[Path, _Read] = {}
 
     def add(self, refs: Sequence[Ref]) -> bool:
         """Write down one read of each record; return whether so many wait that they should be counted."""
@@ -51,11 +66,25 @@ class Accesses:
 
     def of(self, refs: Sequence[Ref]) -> list[int]:
         """Return how many reads of each of these memories wait; none where that can't be read."""
-        data = b""
+        counts = []
         for path in (self._taken, self._waiting):
             with contextlib.suppress(OSError):
-                data += read_file(path)
-        return [data.count(f'["{ref.namespace}","{ref.group}",'.encode()) for ref in refs]
+                counts.append(self._counted(path))
+        return [sum(count[ref.namespace, ref.group] for count in counts) for ref in refs]
+
+    def _counted(self, path: Path) -> Counter[tuple[str, str]]:
+        """Return the reads in a file. Of one that has grown since it was asked for, only the new lines are read."""
+        with self._lock, open_file(path) as stream:
+            number, head = os.fstat(stream.fileno()).st_ino, stream.read(_HEAD)
+            before = self._read.get(path)
+            if before is None or before.number != number or not head.startswith(before.head):
+                before = _Read(number, head, 0, Counter())
+            stream.seek(before.end)
+            new = stream.read()
+            lines = new[: new.rfind(b"\n") + 1]
+            before.counts.update((ref.namespace, ref.group) for line in lines.splitlines() for ref in _refs(line))
+            self._read[path] = before._replace(end=before.end + len(lines))
+        return before.counts
 
     def flush(self, store: Store) -> None:
         """Have the store count what waits, unless it is busy, another process does it, or nothing waits."""

@@ -92,7 +92,7 @@ def records_in(path: Path) -> int:
             raise StoreDamaged(f"{path} is damaged ({problems[0]})")
         count, last = 0, -1
         while rows := fetch(db, f"{READ} WHERE r.seq > ? ORDER BY r.seq LIMIT {_PAGE}", (last,)):
-            names = {str(label): pair for label, pair in labels_of(db, [row[9] for row in rows]).items()}
+            names = labels_of(db, [row[9] for row in rows])
             for row in rows:
                 try:
                     schema.record_of(row, names)

@@ -307,6 +307,7 @@ def _index_words(look: Look) -> None:
         look.db.execute(f"INSERT INTO {table} ({table}) VALUES ('delete-all')")
     look.db.execute("DELETE FROM corpus")
     _insert_words(look.db, look.db)
+    schema.count_epoch(look.db, schema.WORDS_EPOCH)
 
 
 # --- vectors ---------------------------------------------------------------------------------------------------------

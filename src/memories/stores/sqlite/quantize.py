@@ -4,6 +4,7 @@ A vector is first turned by a fixed rotation, which spreads its length evenly ov
 (recall@10 of 0.995 instead of 0.9925 on 100,000 real sentences), and each sign bit tells about as much as any other.
 """
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -156,8 +157,8 @@ class Quantizer:
         if among is not None:
             differing = differing[among]
         sample = differing[:: max(1, count // _SAMPLE)]
-        most = np.searchsorted(np.cumsum(np.bincount(sample)), share * len(sample) / count)
-        near = np.flatnonzero(differing <= most)
+        last = math.ceil(share * len(sample) / count) - 1
+        near = np.flatnonzero(differing <= np.partition(sample, last)[last])
         return near if among is None else among[near]
 
     def coarse_scores(

@@ -6,7 +6,7 @@ One damaged record costs one record: what can't be decoded or does not match its
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apsw
@@ -16,6 +16,7 @@ from memories.stores.damage import UNKNOWN, Damaged, damaged_record
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.stores.sound import problem
 from memories.stores.sql import plain_conditions
+from memories.stores.sqlite.kept import Kept
 from memories.stores.sqlite.schema import NEVER_WRITTEN, decode_group, encode_group, record_of, why
 
 _COLUMNS = """
@@ -40,6 +41,7 @@ WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 _UNWRITABLE = re.compile(r"damaged-(\d{1,18})")
 _LABELLED = "r.seq IN (SELECT seq FROM record_label WHERE label = {})"
 _RARER = 4  # times: from there on it is faster to begin at the label than at the namespaces
+_LABELS: Kept[str, tuple[str, str]] = Kept(4_000)
 _LOWEST_UUID = "00000000-0000-0000-0000-000000000000"
 _HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
@@ -124,7 +126,7 @@ def refs_json(refs: Iterable[Ref]) -> str:
 
 def records_of(db: apsw.Connection, rows: Sequence[tuple[Any, ...]], damaged: Damaged) -> dict[int, Record]:
     """Return the records of rows of `READ` by their seq, in the same order; what is damaged is left out and noted."""
-    names = {str(label): pair for label, pair in labels_of(db, [row[9] for row in rows]).items()}
+    names = labels_of(db, [row[9] for row in rows])
     found: dict[int, Record] = {}
     for row in rows:
         try:
@@ -167,13 +169,19 @@ def unwritable_ref(db: apsw.Connection, where: Filter) -> Ref | None:
     return ref if ref.collection is where.collection and ref.namespace in where.namespaces else None
 
 
-def labels_of(db: apsw.Connection, sets: Iterable[Any]) -> dict[int, tuple[str, str]]:
-    """Return what the ids in these sets of labels stand for; a set is written as '3,17'. Damaged ones are left out."""
-    written = {label for each in sets if isinstance(each, str) for label in each.split(",")}
-    ids = sorted(int(label) for label in written if label.isascii() and label.isdigit() and len(label) < 19)
-    sql = "SELECT id, key, value FROM label WHERE id IN (SELECT value FROM json_each(?))"
-    found = fetch(db, sql, (json.dumps(ids),))
-    return {label: (key, value) for label, key, value in found if isinstance(key, str) and isinstance(value, str)}
+def labels_of(db: apsw.Connection, sets: Iterable[Any]) -> Mapping[str, tuple[str, str]]:
+    """Return what the ids in these sets of labels stand for, and maybe others; a set is written as '3,17'.
+
+    Damaged ones are left out.
+    """
+    known = _LABELS.of(db)
+    new = {label for each in {*sets} if type(each) is str for label in each.split(",") if label not in known}
+    ids = [int(label) for label in new if label.isascii() and label.isdigit() and len(label) < 19]
+    if ids:
+        sql = "SELECT id, key, value FROM label WHERE id IN (SELECT value FROM json_each(?))"
+        found = fetch(db, sql, (json.dumps(ids),))
+        known |= {str(label): (key, value) for label, key, value in found if type(key) is str and type(value) is str}
+    return known
 
 
 # --- filters ---------------------------------------------------------------------------------------------------------

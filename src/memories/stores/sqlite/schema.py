@@ -140,6 +140,7 @@ STAGED = {Collection.MEMORY: "staged_vector", Collection.HISTORY: "staged_turn_v
 BLOCKS = {Collection.MEMORY: "block", Collection.HISTORY: "turn_block"}
 WORDS = {Collection.MEMORY: "words", Collection.HISTORY: "turn_words"}
 WORDS_ENDED = "words_ended"
+WORDS_EPOCH = "words_epoch"  # in `meta`: how often the words were indexed anew
 
 
 def _keep_words_apart(db: apsw.Connection) -> None:
@@ -271,9 +272,29 @@ def count_commit(db: apsw.Connection, after: Marker) -> None:
     db.execute("UPDATE store SET id = ?, commits = ?", (after.store, f"{after.commits:020d}"))
 
 
+def count_epoch(db: apsw.Connection, name: str) -> None:
+    """Tell those who keep what they have read of something that it changed in another way than by growing."""
+    db.execute(
+        "INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1", (name,)
+    )
+
+
+def view_of(table: str, kind: str) -> str:
+    """Return the name of FTS5's view of an index of words.
+
+    Args:
+        table: The index.
+        kind: `instance`, in which each occurrence of a token is a row, or `row`, in which each token is one.
+    """
+    return f"temp.{table}_{kind}"
+
+
 def prepare(db: apsw.Connection) -> None:
-    """Give a new connection room for pages, and functions: FTS5 tells only these how often words occur in a row."""
+    """Give a new connection room for pages, and what tells how often words occur in a row: views and functions."""
     db.pragma("cache_size", -_CACHE_KIB)
+    for table in (*WORDS.values(), WORDS_ENDED):
+        for kind in ("instance", "row"):
+            db.execute(f"CREATE VIRTUAL TABLE {view_of(table, kind)} USING fts5vocab (main, {table}, {kind})")
 
     def occurrences(row: apsw.FTS5ExtensionApi, *_: object) -> int:
         return row.inst_count
@@ -322,17 +343,18 @@ def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Reco
     (label_ids, fields, crc, text, accesses, session, state) = row[9:]
     if state_crc(crc, ended_at, ended_by, fields, session) != state:
         raise ValueError(_MISMATCH)
-    record = Record(
-        ref=Ref(_COLLECTIONS[collection], namespace, decode_group(group), position),
-        text=text,
-        created_at=from_millis(created_at),
-        ended_at=None if ended_at is None else from_millis(ended_at),
-        ended_by=ended_by,
-        key=key,
-        labels=dict(labels[label] for label in label_ids.split(",")) if label_ids else {},
-        fields=json.loads(fields) if fields else {},
-        accesses=accesses,
-        session=session,
+    record = Record(  # by place: many are read for each search
+        Ref(_COLLECTIONS[collection], namespace, decode_group(group), position),
+        text,
+        from_millis(created_at),
+        None if ended_at is None else from_millis(ended_at),
+        ended_by,
+        key,
+        dict([labels[label] for label in label_ids.split(",")]) if label_ids else {},
+        json.loads(fields) if fields else {},
+        None,
+        accesses,
+        session,
     )
     if type(created_at) is not int or _crc(record, created_at) != crc:
         raise ValueError(_MISMATCH)
@@ -365,7 +387,7 @@ def decode_group(group: bytes | str) -> str:
     if isinstance(group, str):
         return group
     digits = group.hex()
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def state_crc(crc: int, ended_at: int | None, ended_by: str | None, fields: str | None, session: int | None) -> int:

@@ -30,6 +30,8 @@ from memories.stores.sqlite import words as index
 from memories.stores.sqlite.adding import add
 from memories.stores.sqlite.connection import SQLiteFile
 from memories.stores.sqlite.errors import CommitsMissing
+from memories.stores.sqlite.kept import overlook
+from memories.stores.sqlite.postings import Postings
 from memories.stores.sqlite.query import (
     CODES_OF_REFS,
     READ,
@@ -85,6 +87,7 @@ class SQLiteStore:
         self._indexes: dict[tuple[Collection, int, bool], VectorIndex] = {}
         self._staged_up_to: dict[tuple[spaces.Named, Collection], int] = {}
         self._last_places: LastPlaces | None = None
+        self._postings = Postings()
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -143,12 +146,14 @@ class SQLiteStore:
         sql = "INSERT INTO access (seq, count) VALUES (?, ?) ON CONFLICT (seq) DO UPDATE SET count = count + ?"
         try:
             with self._file.write(wait_seconds=0, durable=False) as db:
+                before = db.total_changes()
                 if batch and fetch(db, "SELECT 1 FROM meta WHERE name = 'accesses' AND value = ?", (batch,)):
                     return True
                 found = ((seq_of(db, ref), count) for ref, count in Counter(refs).items())
                 db.executemany(sql, [(seq, count, count) for seq, count in found if seq is not None])
                 if batch:
                     db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('accesses', ?)", (batch,))
+            overlook(db, db.total_changes() - before)  # a search reads these counts each time
         except CommitsMissing:
             return False  # what is left can be read; writes and the status tell it
         except StoreDamaged:
@@ -325,11 +330,12 @@ class SQLiteStore:
         """See `Store.candidates`."""
         with self._file.read() as db:
             selected = selection(db, where)
-            words = index.best(db, selected, terms, k)
+            words = index.best(db, self._postings, selected, terms, k)
             similar: dict[int, float] = {}
             if vector is not None and (vectors := self._searched(db, where.collection)) is not None:
-                similar = vectors.best(db, selected, vector, k)
-                similar |= vectors.exact(db, [seq for seq in words if seq not in similar], vector)
+                turned = vectors.turn(vector)
+                similar = vectors.best(db, selected, turned, k)
+                similar |= vectors.exact(db, [seq for seq in words if seq not in similar], turned)
             seqs = json.dumps(list({**words, **similar}))
             rows = fetch(db, f"{READ} WHERE r.seq IN (SELECT value FROM json_each(?))", (seqs,))
             return [
@@ -342,7 +348,7 @@ class SQLiteStore:
         from memories.stores.sqlite.turns import LastPlaces, find
 
         if self._last_places is None:
-            self._last_places = LastPlaces()
+            self._last_places = LastPlaces(self._postings)
         with self._file.read() as db:
             vectors = None if query.vector is None else self._searched(db, where.collection)
             return find(db, selection(db, where), vectors, query, self._last_places, self.damaged)

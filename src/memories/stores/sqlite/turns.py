@@ -13,6 +13,7 @@ from memories.stores.columns import OF_A_DAY, Places, leading, matches_at, place
 from memories.stores.damage import Damaged
 from memories.stores.records import BESIDE, Matches, TurnQuery
 from memories.stores.sqlite import words as index
+from memories.stores.sqlite.postings import Postings
 from memories.stores.sqlite.query import (
     READ_ANY,
     Selection,
@@ -47,7 +48,9 @@ class _Rows(NamedTuple):
 class LastPlaces:
     """The rows that were read last, kept until the file changes: searches mostly repeat the same filter."""
 
-    def __init__(self) -> None:
+    def __init__(self, postings: Postings) -> None:
+        """Prepare; `postings` is what is kept of the index of words."""
+        self.postings = postings
         self._last: tuple[Any, weakref.ref[apsw.Connection], _Rows] | None = None
 
     def read(
@@ -86,12 +89,12 @@ def find(
         selected: Which records.
         vectors: The vectors; None to search by words alone.
         query: The search.
-        last: What the last search read.
+        last: What the last search read, and what is kept of the index of words.
         damaged: Takes what is left out.
     """
     codes, join = ("NULL", "") if vectors is None else ("v.codes", f"LEFT JOIN {vectors.table} v ON v.seq = r.seq")
     if is_large(db, selected):
-        words = index.ranked(db, selected, query.terms)
+        words = index.ranked(db, last.postings, selected, query.terms)
         wanted = json.dumps(sorted(_best(db, selected, vectors, query, words)))
         sql = (
             f"SELECT {_PLACE}, {codes} FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value {join} "
@@ -103,7 +106,7 @@ def find(
         sql = f"SELECT {_PLACE}, {codes} FROM record r {join} WHERE {selected.find}"
         rows = last.read(db, sql, selected.values, vectors, damaged)
         seqs = rows.places.seqs.tolist()
-        words = index.ranked(db, selected, query.terms, seqs)
+        words = index.ranked(db, last.postings, selected, query.terms, seqs)
         searched = len(seqs)
     return matches_at(rows.places, words, _similarity(rows, vectors, query), searched)
 
@@ -114,7 +117,7 @@ def _best(
     """Return the seqs of the best by words and by vector, of turns beside them, and of the days in the query."""
     similar: dict[int, float] = {}
     if vectors is not None and query.vector is not None:
-        similar = vectors.best(db, selected, query.vector, query.k, large=True)
+        similar = vectors.best(db, selected, vectors.turn(query.vector), query.k, large=True)
     sql = (
         "SELECT r.seq FROM json_each(?) wanted CROSS JOIN record m ON m.seq = wanted.value "
         "CROSS JOIN record r ON r.pool = m.pool AND r.grp = m.grp "
@@ -152,7 +155,7 @@ def _read(db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None)
 
     def labels(sets: Iterable[str | None]) -> list[dict[str, str]]:
         known = labels_of(db, sets)
-        return [dict(known[int(label)] for label in (written or "").split(",") if label) for written in sets]
+        return [dict(known[label] for label in (written or "").split(",") if label) for written in sets]
 
     with damage_noticed():
         places = places_of(columns, lambda pool, group: (namespaces[pool], decode_group(group)), labels)

@@ -4,7 +4,7 @@ import json
 import threading
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import apsw
 import numpy as np
@@ -14,7 +14,7 @@ from memories.errors import StoreDamaged
 from memories.stores.records import Collection
 from memories.stores.sqlite.quantize import Quantizer
 from memories.stores.sqlite.query import Selection, damage_noticed, fetch, fetch_value
-from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS
+from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS, count_epoch
 from memories.stores.words import best as highest
 
 if TYPE_CHECKING:
@@ -155,10 +155,7 @@ class VectorIndex:
     def _count_epoch(self, db: apsw.Connection) -> None:
         """Tell those who have read the blocks that these changed in another way than by growing."""
         self._changing = db
-        db.execute(
-            "INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1",
-            (self._epoch_name,),
-        )
+        count_epoch(db, self._epoch_name)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -181,7 +178,7 @@ class VectorIndex:
         self,
         db: apsw.Connection,
         selected: Selection,
-        query: "NDArray[np.float32]",
+        turned: "NDArray[np.float32]",
         k: int,
         *,
         large: bool | None = None,
@@ -191,13 +188,12 @@ class VectorIndex:
         Args:
             db: A connection inside a transaction.
             selected: Which records.
-            query: Shape (dimension,), unit length.
+            turned: The query, as `turn` returns it.
             k: How many.
             large: The result of `is_large`, if the caller knows it.
         """
         if large is None:
             large = is_large(db, selected)
-        turned = self.quantizer.rotate(query[np.newaxis, :])[0]
         try:
             found = self._best_by_blocks(db, selected, turned, k) if large else None
         except StoreDamaged:  # of a block, which can be made again: `check` tells
@@ -210,9 +206,15 @@ class VectorIndex:
         sql = f"SELECT v.seq, v.codes FROM record r CROSS JOIN {self.table} v ON v.seq = r.seq WHERE {selected.find}"
         return highest(self.score(fetch(db, sql, selected.values), turned), k)
 
-    def exact(self, db: apsw.Connection, seqs: Sequence[int], query: "NDArray[np.float32]") -> Scores:
-        """Return the score of each of these records that has a vector; the query is not rotated yet."""
-        turned = self.quantizer.rotate(query[np.newaxis, :])[0]
+    def turn(self, query: "NDArray[np.float32]") -> "NDArray[np.float32]":
+        """Return a query, shape (dimension,), unit length, as the codes are rotated."""
+        turned: NDArray[np.float32] = self.quantizer.rotate(query[np.newaxis, :])[0]
+        return turned
+
+    def exact(self, db: apsw.Connection, seqs: Sequence[int], turned: "NDArray[np.float32]") -> Scores:
+        """Return the score of each of these records that has a vector, with a rotated query."""
+        if not seqs:
+            return {}
         sql = f"SELECT seq, codes FROM {self.table} WHERE seq IN (SELECT value FROM json_each(?))"
         return self.score(fetch(db, sql, (json.dumps(list(seqs)),)), turned)
 
@@ -226,11 +228,11 @@ class VectorIndex:
         numbers, coarse, windows = self._coarse(db, selected, turned, _FURTHER * k if selected.plain else None)
         found: Scores = {}
         wanted = max(MIN_RESCORED, 4 * k) + windows // RESCORED_SHARE
-        seen: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        seen: set[int] = set()
         while True:
             best = np.argpartition(-coarse, wanted)[:wanted] if wanted < len(coarse) else slice(None)
-            piece = np.setdiff1d(numbers[best], seen)
-            found |= self._rescored(db, selected, piece.tolist(), turned, k)
+            piece = sorted(set(numbers[best].tolist()) - seen)
+            found |= self._rescored(db, selected, piece, turned, k)
             # If the filter left few of the candidates, go further down the list.
             enough = k if selected.plain else min(wanted, max(MIN_MATCHING, 4 * k))
             if wanted >= windows or len(found) >= enough:
@@ -239,7 +241,7 @@ class VectorIndex:
                 numbers, coarse, windows = self._coarse(db, selected, turned, None)
             if RARE * len(found) < wanted:
                 return None
-            seen = np.union1d(seen, piece)
+            seen.update(piece)
             wanted *= 4
 
     def _rescored(
@@ -290,17 +292,17 @@ class VectorIndex:
         near = places if least is None else self.quantizer.nearest(turned, bits, places, least)
         if near is not None:
             seqs, bits, counts = seqs[near], bits.take(near, axis=1), counts[near]
-        coarse = self.quantizer.coarse_scores(turned, bits, counts)
         newest = self._newest_windows(db, blocks.hi)
-        own = np.isin(newest.pools, selected.pools)
+        own = _owned(newest.pools, selected)
         for label, _ in selected.labels:
             having = fetch(db, "SELECT seq FROM record_label WHERE label = ? AND seq > ?", (label, blocks.hi))
             own &= np.isin(newest.seqs, [seq for (seq,) in having])
-        if not own.any():
-            return seqs, coarse, windows
-        newer = self.quantizer.coarse_scores(turned, newest.bits[:, own], newest.counts[own])
-        newer_seqs = newest.seqs[own]
-        return np.concatenate([seqs, newer_seqs]), np.concatenate([coarse, newer]), windows + len(newer_seqs)
+        if newer := int(own.sum()):
+            windows += newer
+            seqs = np.concatenate([seqs, newest.seqs[own]])
+            bits = np.concatenate([bits, newest.bits if own.all() else newest.bits[:, own]], axis=1)
+            counts = np.concatenate([counts, newest.counts[own]])
+        return seqs, self.quantizer.coarse_scores(turned, bits, counts), windows
 
     def _places(self, db: apsw.Connection, blocks: "_Blocks", selected: Selection) -> "NDArray[np.int64] | None":
         """Return which windows of the blocks are of these namespaces and have these labels; None if all do."""
@@ -309,7 +311,7 @@ class VectorIndex:
             having = self._labelled(db, blocks, label)
             places = having if places is None else np.intersect1d(places, having, assume_unique=True)
         owners = blocks.pools if places is None else blocks.pools[places]
-        own = np.logical_or.reduce([owners == pool for pool in selected.pools])
+        own = _owned(owners, selected)
         if own.all():
             return places
         return np.flatnonzero(own) if places is None else places[own]
@@ -431,6 +433,14 @@ class VectorIndex:
             return np.array(numbers, dtype=np.int64)[owners], joined
 
 
+def _owned(pools: "NDArray[np.unsignedinteger[Any]]", selected: Selection) -> "NDArray[np.bool_]":
+    """Return which windows are of the selected namespaces, given those of each."""
+    own = np.zeros(len(pools), dtype=np.bool_)
+    for pool in selected.pools:
+        own |= pools == pool
+    return own
+
+
 def windows_of(codes: Sequence[bytes | None], size: int) -> "tuple[NDArray[np.int64], bytes]":
     """Return the row of each window, and the codes of all windows; a row may have none.
 
@@ -438,6 +448,9 @@ def windows_of(codes: Sequence[bytes | None], size: int) -> "tuple[NDArray[np.in
         codes: The codes of each row's windows, one after the other.
         size: The bytes of a window.
     """
+    sound = cast("Sequence[bytes]", codes)
+    if {*map(type, codes)} == {bytes} and {*map(len, sound)} == {size}:  # as mostly, and a search reads many
+        return np.arange(len(codes)), b"".join(sound)
     with damage_noticed():
         lengths = [len(code or b"") for code in codes]
         different = set(lengths)

@@ -10,12 +10,14 @@ import functools
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import apsw
 
 from memories.stores.records import Record
+from memories.stores.sqlite.postings import Postings, Seen, tokens_in
+from memories.stores.sqlite.postings import numbers as numbers_in
 from memories.stores.sqlite.query import Selection, fetch, fetch_value, matching
 from memories.stores.sqlite.schema import WORDS, WORDS_ENDED, own_tokens
 from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_of
@@ -69,7 +71,7 @@ def remove(db: apsw.Connection, seq: int) -> None:
     for table in (*WORDS.values(), WORDS_ENDED):
         sql = f"SELECT r.pool, d.sz FROM {table}_docsize d JOIN record r ON r.seq = d.id WHERE d.id = ?"
         for pool, size in fetch(db, sql, (seq,)):
-            _count(db, pool, -1, -_length(size), ended=table == WORDS_ENDED)
+            _count(db, pool, -1, -tokens_in(size), ended=table == WORDS_ENDED)
             db.execute(f"DELETE FROM {table} WHERE rowid = ?", (seq,))
 
 
@@ -110,7 +112,7 @@ def _segments(db: apsw.Connection) -> dict[Segment, int]:
     """
     found: dict[Segment, int] = {}
     for table in (*WORDS.values(), WORDS_ENDED):
-        numbers = _numbers(fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 10")[8:])
+        numbers = numbers_in(fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 10")[8:])
         levels, _, _ = (next(numbers) for _ in range(3))
         for _ in range(levels):
             next(numbers)
@@ -118,18 +120,6 @@ def _segments(db: apsw.Connection) -> dict[Segment, int]:
                 number, _, _, first, last, marks, _, _ = (next(numbers) for _ in range(8))
                 found[Segment(table, number, first, last)] = marks
     return found
-
-
-def _numbers(block: bytes) -> Iterator[int]:
-    """Yield the numbers of a record of FTS5: seven bits a byte, the eighth set in all bytes but the last."""
-    number = length = 0
-    for byte in block:
-        length += 1
-        whole = length == 9  # the ninth byte counts with all its bits
-        number = number << 8 | byte if whole else number << 7 | byte & 0x7F
-        if whole or byte < 0x80:
-            yield number
-            number = length = 0
 
 
 def _count(db: apsw.Connection, pool: int, documents: int, tokens: int, *, ended: bool) -> None:
@@ -140,25 +130,20 @@ def _count(db: apsw.Connection, pool: int, documents: int, tokens: int, *, ended
     )
 
 
-@functools.lru_cache(4096)
-def _length(size: bytes) -> int:
-    """Return how many tokens a row has, given its size in FTS5's table of sizes."""
-    return next(_numbers(size), 0)
-
-
 # --- searching -------------------------------------------------------------------------------------------------------
 
 
-def best(db: apsw.Connection, selected: Selection, terms: Sequence[str], k: int) -> Scores:
+def best(db: apsw.Connection, postings: Postings, selected: Selection, terms: Sequence[str], k: int) -> Scores:
     """Return the `k` best records by BM25 of the terms, any of which may match.
 
     Args:
         db: A connection inside a transaction.
+        postings: What is kept of the index.
         selected: Which records.
         terms: See `Store.candidates`.
         k: How many.
     """
-    scores = ranked(db, selected, terms).scores
+    scores = ranked(db, postings, selected, terms).scores
     count = k if selected.broad else _SURPLUS * k
     while True:  # looking up the record of every match, as a filter must, takes as long again as ranking them
         some = highest(scores, count)
@@ -169,7 +154,11 @@ def best(db: apsw.Connection, selected: Selection, terms: Sequence[str], k: int)
 
 
 def ranked(
-    db: apsw.Connection, selected: Selection, terms: Sequence[str], among: Sequence[int] | None = None
+    db: apsw.Connection,
+    postings: Postings,
+    selected: Selection,
+    terms: Sequence[str],
+    among: Sequence[int] | None = None,
 ) -> WordHits:
     """Return how well the terms match records of the selected namespaces and labels, whatever else is selected.
 
@@ -177,23 +166,24 @@ def ranked(
 
     Args:
         db: A connection inside a transaction.
+        postings: What is kept of the index.
         selected: Which records.
         terms: The terms.
         among: The only seqs to look at, where few records are selected.
     """
     found = WordHits({}, {})
     known = {term: parsed for term in terms if (parsed := parse(term)) is not None}
-    within = _within(selected, among)
+    within, seen = _within(selected, among), postings.now(db)
     left_out: set[str] = set()
     for corpus in _corpora(db, selected):
-        wanted = [each for each in _counted(db, corpus, known, within.most) if each.holding]
+        wanted = [each for each in _counted(seen, corpus, known, within.most) if each.holding]
         rare = wanted if corpus.documents <= _RANK_ALL_ROWS else _rare(wanted, within.most)
         for each in rare:
-            _score(db, corpus, each, within, found)
+            _score(seen, corpus, each, within, found)
         if rare:
             left_out |= {each.term for each in wanted} - {each.term for each in rare}
         elif wanted:
-            _score_common(db, corpus, wanted, within, found)
+            _score_common(seen, corpus, wanted, within, found)
     for term in terms:
         if term not in left_out:
             found.holders.setdefault(term, [])
@@ -206,7 +196,7 @@ def document_count(db: apsw.Connection, selected: Selection) -> int:
 
 
 class _Within(NamedTuple):
-    """The only records to look at, as a condition on `w.rowid` and its values, and how many may be looked at."""
+    """The only records to look at, as a condition on `{seq}` and its values, and how many may be looked at."""
 
     condition: str
     values: tuple[str | int, ...]
@@ -214,10 +204,11 @@ class _Within(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """A term, what FTS5 looks for, and how many records have it."""
+    """A term, what FTS5 looks for, the token of each namespace if it is a single whole one, and how many have it."""
 
     term: str
     match: str
+    tokens: tuple[str, ...]
     holding: int
 
 
@@ -226,14 +217,14 @@ def _within(selected: Selection, among: Sequence[int] | None) -> _Within:
     if among is not None:
         first, last = (min(among), max(among)) if among else (0, -1)
         if last - first < _SPREAD * len(among):  # who asks leaves out the others that are found there
-            return _Within(" AND w.rowid BETWEEN ? AND ?", (first, last), _RANK_ALL_ROWS)
-        return _Within(" AND +w.rowid IN (SELECT value FROM json_each(?))", (json.dumps(among),), _RANK_ALL_ROWS)
+            return _Within(" AND {seq} BETWEEN ? AND ?", (first, last), _RANK_ALL_ROWS)
+        return _Within(" AND +{seq} IN (SELECT value FROM json_each(?))", (json.dumps(among),), _RANK_ALL_ROWS)
     if selected.also_ended or not selected.labels:
         return _Within("", (), _RANK_AT_MOST)
     label, having = selected.labels[0]
     if having <= _FEW:
-        return _Within(" AND +w.rowid IN (SELECT seq FROM record_label WHERE label = ?)", (label,), _RANK_ALL_ROWS)
-    one = " AND EXISTS (SELECT 1 FROM record_label WHERE label = ? AND seq = w.rowid)"
+        return _Within(" AND +{seq} IN (SELECT seq FROM record_label WHERE label = ?)", (label,), _RANK_ALL_ROWS)
+    one = " AND EXISTS (SELECT 1 FROM record_label WHERE label = ? AND seq = {seq})"
     return _Within(one, (label,), 2 * _RANK_AT_MOST)
 
 
@@ -248,23 +239,20 @@ def _corpora(db: apsw.Connection, selected: Selection) -> list[_Corpus]:
     return found
 
 
-def _match(corpus: _Corpus, term: Term) -> str:
-    """Return what FTS5 looks for: the tokens as a literal, in which nothing is an operator, of any of the pools."""
-    star = "*" if term.open_ended else ""
-    return " OR ".join(f'"{own_tokens(pool, term.tokens)}"{star}' for pool in corpus.pools)
-
-
-def _counted(db: apsw.Connection, corpus: _Corpus, known: dict[str, Term], most: int) -> list[_Wanted]:
+def _counted(seen: Seen, corpus: _Corpus, known: dict[str, Term], most: int) -> list[_Wanted]:
     """Return the terms with how many records have each, the rarest first; of many records not more than needed."""
-    matches = {term: _match(corpus, parsed) for term, parsed in known.items()}
     limit = -1 if corpus.documents <= _RANK_ALL_ROWS else most + 1
-    counts = ((term, match, _holding(db, corpus, match, limit)) for term, match in matches.items())
-    return sorted((_Wanted(*counted) for counted in counts), key=lambda wanted: wanted.holding)
+    counted = (_wanted(seen, corpus, term, parsed, limit) for term, parsed in known.items())
+    return sorted(counted, key=lambda wanted: wanted.holding)
 
 
-def _holding(db: apsw.Connection, corpus: _Corpus, match: str, limit: int) -> int:
-    sql = f"SELECT count(*) FROM (SELECT 1 FROM {corpus.table} WHERE {corpus.table} MATCH ? LIMIT ?)"
-    return int(fetch_value(db, sql, (match, limit)))
+def _wanted(seen: Seen, corpus: _Corpus, term: str, parsed: Term, limit: int) -> _Wanted:
+    """Return a term as FTS5 looks for it: the tokens as a literal, in which nothing is an operator, of any pool."""
+    own = tuple(own_tokens(pool, parsed.tokens) for pool in corpus.pools)
+    match = " OR ".join([f'"{tokens}"*' if parsed.open_ended else f'"{tokens}"' for tokens in own])
+    whole = len(parsed.tokens) == 1 and not parsed.open_ended
+    tokens = own if whole else ()
+    return _Wanted(term, match, tokens, seen.holding(corpus.table, match, tokens, limit))
 
 
 def _rare(wanted: Sequence[_Wanted], most: int) -> list[_Wanted]:
@@ -273,58 +261,60 @@ def _rare(wanted: Sequence[_Wanted], most: int) -> list[_Wanted]:
     return [term for term, total in zip(wanted, totals, strict=True) if total <= most]
 
 
-def _gain(corpus: _Corpus, wanted: _Wanted) -> Callable[[int, bytes], float]:
+def _gain(corpus: _Corpus, wanted: _Wanted) -> Callable[[int, int], float]:
     """Return what a term is worth in a record by BM25, as in `stores.words.score`, by how often and the size there."""
     idf = rarity(corpus.documents, wanted.holding)
 
     @functools.cache
-    def gain(often: int, size: bytes) -> float:
-        long = 1 - B + B * _length(size) / corpus.mean_length
+    def gain(often: int, size: int) -> float:
+        long = 1 - B + B * size / corpus.mean_length
         return idf * often * (K1 + 1) / (often + K1 * long)
 
     return gain
 
 
-def _score(db: apsw.Connection, corpus: _Corpus, wanted: _Wanted, within: _Within, found: WordHits) -> None:
+def _score(seen: Seen, corpus: _Corpus, wanted: _Wanted, within: _Within, found: WordHits) -> None:
     """Add what a term is worth to the scores of the records that have it."""
     table = corpus.table
-    rows = fetch(
-        db,
-        f"SELECT w.rowid, occurrences({table}), d.sz FROM {table} w CROSS JOIN {table}_docsize d ON d.id = w.rowid "
-        f"WHERE {table} MATCH ?{within.condition}",
-        (wanted.match, *within.values),
-    )
-    gain, scores = _gain(corpus, wanted), found.scores
-    for seq, often, size in rows:
-        scores[seq] = scores.get(seq, 0.0) + gain(often, size)
-    found.holders.setdefault(wanted.term, []).extend([seq for seq, _, _ in rows])
+    if wanted.tokens:
+        often = seen.occurrences(table, wanted.tokens, within.condition.format(seq="doc"), within.values)
+    else:
+        sql = f"SELECT rowid, occurrences({table}) FROM {table} w WHERE {table} MATCH ?"
+        often = dict(fetch(seen.db, sql + within.condition.format(seq="w.rowid"), (wanted.match, *within.values)))
+    seen.learn_sizes(table, often)
+    gain, scores, sizes = _gain(corpus, wanted), found.scores, seen.sizes
+    having = [seq for seq in often if sizes[seq]]  # without a size, the index is damaged
+    for seq in having:
+        scores[seq] = scores.get(seq, 0.0) + gain(often[seq], sizes[seq])
+    found.holders.setdefault(wanted.term, []).extend(having)
 
 
-def _score_common(
-    db: apsw.Connection, corpus: _Corpus, wanted: Sequence[_Wanted], within: _Within, found: WordHits
-) -> None:
+def _score_common(seen: Seen, corpus: _Corpus, wanted: Sequence[_Wanted], within: _Within, found: WordHits) -> None:
     """Add what terms are worth, all of them common, to the newest records that have all, the two rarest or the rarest.
 
     Ranking every record that has such a term would take a second among a million.
     """
     table, pools = corpus.table, len(corpus.pools)
-    wanted = [term._replace(holding=_holding(db, corpus, term.match, -1)) for term in wanted]
+    wanted = [term._replace(holding=seen.holding(table, term.match, term.tokens, -1)) for term in wanted]
     wanted.sort(key=lambda term: term.holding)
     gains = [_gain(corpus, term) for term in wanted]
     sql = (
-        f"SELECT w.rowid, frequencies({table}, {pools * len(wanted)}), d.sz "
-        f"FROM {table} w CROSS JOIN {table}_docsize d ON d.id = w.rowid "
-        f"WHERE {table} MATCH ?{within.condition} ORDER BY w.rowid DESC LIMIT ?"
+        f"SELECT w.rowid, frequencies({table}, {pools * len(wanted)}) FROM {table} w "
+        f"WHERE {table} MATCH ?{within.condition.format(seq='w.rowid')} ORDER BY w.rowid DESC LIMIT ?"
     )
     any_of = " OR ".join(term.match for term in wanted)
-    rows: dict[int, tuple[bytes, bytes]] = {}
+    rows: dict[int, bytes] = {}
     for number in dict.fromkeys((len(wanted), min(2, len(wanted)), 1)):
         match = " AND ".join(f"({term.match})" for term in wanted[:number])
         if number < len(wanted):  # so that how often the other terms occur is known, too
             match = f"({any_of}) AND {match}"
         left = _RANK_AT_MOST - len(rows)
-        rows |= {seq: row for seq, *row in fetch(db, sql, (match, *within.values, left))}
-    for seq, (often, size) in rows.items():
+        rows |= dict(fetch(seen.db, sql, (match, *within.values, left)))
+    seen.learn_sizes(table, rows)
+    for seq, often in rows.items():
+        size = seen.sizes[seq]
+        if not size:
+            continue  # the index is damaged
         found.scores[seq] = 0.0
         for at, (term, gain) in enumerate(zip(wanted, gains, strict=True)):
             if times := max(often[at * pools : (at + 1) * pools]):  # a record has the words of one namespace only

@@ -1,0 +1,127 @@
+"""What a store keeps between searches: whoever writes, an open store finds what one that is opened anew finds."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+pytest.register_assert_rewrite("contract")
+from contract import SPACE, at, by_words, pool, record  # noqa: E402
+
+from memories.stores.records import Patch, Ref  # noqa: E402
+from memories.stores.sqlite import words as sqlite_words  # noqa: E402
+from memories.stores.sqlite.postings import Postings  # noqa: E402
+from memories.stores.sqlite.query import selection  # noqa: E402
+from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
+
+WORDS = ("apple", "pear", "plum", "fig", "a well-known", "kiwi", "kiwis")
+OpenStore = Callable[[], SQLiteStore]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "memories.db"
+
+
+@pytest.fixture
+def open_store(path: Path) -> Iterator[OpenStore]:
+    opened: list[SQLiteStore] = []
+
+    def open_one() -> SQLiteStore:
+        opened.append(SQLiteStore(path, SPACE))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+def found(store: SQLiteStore, *, where: object = None) -> list[dict[str, float]]:
+    """Return what some queries find, single words, phrases, beginnings and several words, with their scores."""
+    queries = [["apple"], ["well-known", "fig"], ["ki*", "plum"], ["apple", "pear", "plum", "fig", "kiwi"], ["none"]]
+    return [by_words(store, terms, where, k=40) for terms in queries]  # type: ignore[arg-type]
+
+
+def labelled(store: SQLiteStore) -> dict[str, dict[str, str]]:
+    return {each.ref.group: dict(each.labels) for each in store.scan(pool(), limit=1_000)}
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_whoever_writes_an_open_store_finds_what_is_there_now(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    """Also where a namespace is so large that common words are counted no further than needed."""
+    if large:
+        monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 20)
+        monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 15)
+    dice = random.Random(5)
+    ours, theirs = open_store(), open_store()
+    live: dict[str, Ref] = {}
+    for step in range(60):
+        writer = dice.choice((ours, theirs))
+        change = dice.random()
+        if change < 0.6 or len(live) < 10:
+            texts = {f"m{step:02}{n}": " ".join(dice.choices(WORDS, k=dice.randint(1, 9))) for n in range(3)}
+            records = [
+                record(group, text=text, labels={"kind": f"kind {step % 7}"}, vectors=None)
+                for group, text in texts.items()
+            ]
+            writer.append(records)
+            live |= {each.ref.group: each.ref for each in records}
+        elif change < 0.75:
+            writer.remove([live.pop(dice.choice(list(live)))])
+        elif change < 0.9:
+            writer.patch([Patch(live.pop(dice.choice(list(live))), at(9), "delete", {})])
+        else:
+            assert writer.touch(list(live.values())[:3])
+        fresh = open_store()
+        expected = found(fresh), found(fresh, where=pool(labels={"kind": "kind 1"})), labelled(fresh)
+        fresh.close()
+        for store in (ours, theirs):
+            assert (found(store), found(store, where=pool(labels={"kind": "kind 1"})), labelled(store)) == expected
+
+
+def test_what_was_undone_is_not_kept(open_store: OpenStore) -> None:
+    store = open_store()
+    store.append([record("one", text="apple and pear", labels={"kind": "old"}, vectors=None)])
+    before = found(store)
+    with pytest.raises(RuntimeError), store.transaction():
+        store.append([record("two", text="apple apple apple", labels={"kind": "new"}, vectors=None)])
+        assert set(by_words(store, ["apple"])) == {"one", "two"}
+        assert labelled(store)["two"] == {"kind": "new"}
+        raise RuntimeError
+    assert found(store) == before
+    store.append([record("three", text="a pear, a fig and an apple", labels={"kind": "other"}, vectors=None)])
+    assert found(store) == found(open_store())
+    assert labelled(store) == {"one": {"kind": "old"}, "three": {"kind": "other"}}
+
+
+def test_what_a_repair_by_somebody_else_makes_anew_is_read_anew(open_store: OpenStore, path: Path) -> None:
+    """A record had other words than its text, and so another length."""
+    store = open_store()
+    store.append([record(f"m{n}", text=f"apple pear fig {'plum ' * n}", vectors=None) for n in range(4)])
+    right = found(store)
+    db = apsw.Connection(str(path))
+    [(seq, number)] = db.execute("SELECT seq, pool FROM record WHERE grp = 'm1'").fetchall()
+    db.execute("DELETE FROM words WHERE rowid = ?", (seq,))
+    db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (seq, f"{number}zappl " * 30))
+    db.close()
+    other = open_store()
+    assert found(other) != right
+    assert open_store().repair()
+    assert found(other) == right
+
+
+def test_a_large_store_counts_and_keeps_no_more_terms_than_it_may(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memories.stores.sqlite.postings._MOST_COUNTS", 10)
+    store, postings = open_store(), Postings()
+    store.append([record(f"m{n}", text=f"word{n}", vectors=None) for n in range(50)])
+    for first in range(0, 50, 5):
+        with store._file.read() as db:
+            terms = [f"word{n}" for n in range(first, first + 5)]
+            assert len(sqlite_words.ranked(db, postings, selection(db, pool()), terms).scores) == 5
+            assert len(postings.now(db).counts) <= 15
