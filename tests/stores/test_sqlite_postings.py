@@ -125,3 +125,16 @@ def test_a_large_store_counts_and_keeps_no_more_terms_than_it_may(
             terms = [f"word{n}" for n in range(first, first + 5)]
             assert len(sqlite_words.ranked(db, postings, selection(db, pool()), terms).scores) == 5
             assert len(postings.now(db).counts) <= 15
+
+
+def test_words_are_found_over_the_connection_that_has_rewritten_an_older_file(
+    open_store: OpenStore, path: Path
+) -> None:
+    """Before that, what a connection keeps for itself moves to a file, and is gone."""
+    store = open_store()
+    store.append([record(f"m{n}", text="apple and pear", vectors=None) for n in range(3)])
+    db = apsw.Connection(str(path))
+    db.execute("DELETE FROM meta WHERE name = 'secure'")
+    db.close()
+    store.remove([Ref(pool().collection, "ann", "m1", 1)])
+    assert set(by_words(store, ["apple"])) == {"m0", "m2"}

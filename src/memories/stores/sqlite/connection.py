@@ -101,8 +101,7 @@ class SQLiteFile:
             patience = BUSY_SECONDS if wait_seconds is None else wait_seconds
             with self._exclusive(patience) as side:
                 connection = self._for_writing()
-                # What a statement may have to undo is kept in memory: 16 pages of a file for each memory that is added.
-                connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}; PRAGMA temp_store=MEMORY")
+                connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
                 connection.set_busy_timeout(int(patience * 1000))  # for programs that do without our lock
                 try:
                     connection.execute("BEGIN IMMEDIATE")
@@ -174,8 +173,7 @@ class SQLiteFile:
         with self._exclusive(wait_seconds):
             connection = self._connection()
             if not connection.execute("SELECT 1 FROM meta WHERE name = 'secure'").fetchall():
-                connection.execute("PRAGMA temp_store=FILE; VACUUM")  # the copy may be too large for memory
-                connection.execute(schema.SECURE)
+                schema.rewrite(connection)
             connection.set_busy_timeout(_ATTEMPT_MILLIS)
             try:
                 busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]

@@ -289,12 +289,29 @@ def view_of(table: str, kind: str) -> str:
     return f"temp.{table}_{kind}"
 
 
-def prepare(db: apsw.Connection) -> None:
-    """Give a new connection room for pages, and what tells how often words occur in a row: views and functions."""
-    db.pragma("cache_size", -_CACHE_KIB)
+def _make_views(db: apsw.Connection) -> None:
+    # What a statement may have to undo is kept in memory: 16 pages of a file for each memory that is added. This comes
+    # first, since a change of it drops what is temporary.
+    db.execute("PRAGMA temp_store=MEMORY")
     for table in (*WORDS.values(), WORDS_ENDED):
         for kind in ("instance", "row"):
             db.execute(f"CREATE VIRTUAL TABLE {view_of(table, kind)} USING fts5vocab (main, {table}, {kind})")
+
+
+def rewrite(db: apsw.Connection) -> None:
+    """Rewrite a file as a whole that was written before every deletion was overwritten."""
+    db.execute("PRAGMA temp_store=FILE")  # the copy may be too large for memory
+    try:
+        db.execute("VACUUM")
+    finally:
+        _make_views(db)
+    db.execute(SECURE)
+
+
+def prepare(db: apsw.Connection) -> None:
+    """Give a new connection room for pages, and what tells how often words occur in a row: views and functions."""
+    db.pragma("cache_size", -_CACHE_KIB)
+    _make_views(db)
 
     def occurrences(row: apsw.FTS5ExtensionApi, *_: object) -> int:
         return row.inst_count
