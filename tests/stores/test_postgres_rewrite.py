@@ -359,6 +359,7 @@ def test_an_earlier_store_is_counted_when_it_is_migrated(
     server.sql(
         f"SET search_path = {schema}, public; ALTER TABLE label DROP live, DROP ended; "
         "ALTER TABLE corpus DROP embedded, DROP deleted; DROP TABLE change; DROP FUNCTION note_change; "
+        "DROP TABLE request; "
         "UPDATE meta SET value = 1 WHERE name = 'schema'"
     )
     later = opened(url)
