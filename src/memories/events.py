@@ -81,13 +81,10 @@ def note(home: Path, operation: str, *, setting: str = ON, **figures: Figure) ->
 def noting(config: "Config", operation: str, **figures: Figure) -> Iterator[dict[str, Figure]]:
     """Note what is done inside, with how long it took and how it ended; more figures may be put into what it yields."""
     began, known = time.perf_counter(), dict(figures)
-    known["outcome"] = "ok"
     try:
         yield known
     finally:
-        if error := sys.exc_info()[0]:
-            known["outcome"] = error.__name__
-        known["ms"] = round((time.perf_counter() - began) * 1000, 2)
+        _finish(known, began, sys.exc_info()[0])
         if known.get("written") or config.home.exists():  # reading makes no folder
             note(config.home, operation, setting=config.events, **{"namespace": config.namespace, **known})
 
@@ -105,15 +102,20 @@ def ended(memories: Any, operation: str, began: float, given: Any, result: Any) 
     config, failed = memories.config, isinstance(result, BaseException)
     if config.events == OFF:
         return
-    known = {"namespace": config.namespace, **memories.event_figures()}
-    known["outcome"] = type(result).__name__ if failed else "ok"
-    known["ms"] = round((time.perf_counter() - began) * 1000, 2)
+    known: dict[str, Figure] = dict(memories.event_figures())
     if config.events == CONTENT:
         known[CONTENT] = _told((given,), config)
     if not failed:
         known["written"] = _counted(result)
+    _finish(known, began, type(result) if failed else None)
     if not failed or config.home.exists():
-        note(config.home, operation, setting=config.events, **known)
+        note(config.home, operation, setting=config.events, **{"namespace": config.namespace, **known})
+
+
+def _finish(known: dict[str, Figure], began: float, error: type[BaseException] | None) -> None:
+    """Put how an operation ended, and how long it took, among its figures."""
+    known["outcome"] = known.get("outcome", "ok") if error is None else error.__name__
+    known["ms"] = round((time.perf_counter() - began) * 1000, 2)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from memories import validate
 from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
 from memories.ids import ID_LENGTH, MIN_PREFIX, id_prefix, parse_id, storable
-from memories.models import PENDING, Draft, NamespaceCounts
+from memories.models import PENDING, SHARED, Draft, NamespaceCounts
 from memories.origin import HELD, TRUSTS, Place, labels_for
 from memories.stores.damage import refusal
 from memories.stores.protocol import Store, refuse_damaged
@@ -478,6 +478,11 @@ def refuse_waiting(record: Record) -> None:
             f"Memory waits for review; first accept it: memory review accept {record.ref.group}, or accept it changed: "
             f"memory review edit {record.ref.group} CONTENT"
         )
+
+
+def readable_with(namespace: str, *, shared: bool) -> tuple[str, ...]:
+    """Return the namespaces that who writes to one reads; see `Memories`."""
+    return (namespace, SHARED) if shared and namespace != SHARED else (namespace,)
 
 
 def accepted_by_then(records: Sequence[Record], moment: datetime | None) -> list[Record]:

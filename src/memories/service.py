@@ -16,9 +16,8 @@ from memories.errors import InvalidInput, NotFound
 from memories.events import noting, observed
 from memories.hot.verbs import ScratchpadVerbs
 from memories.ids import parse_id
-from memories.lookup import Lookup, known_at, narrowed, order_by, waiting, with_global
+from memories.lookup import Lookup, known_at, narrowed, order_by, readable_with, waiting, with_global
 from memories.models import (
-    SHARED,
     Draft,
     Forgotten,
     History,
@@ -109,7 +108,7 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         }
         self.config = config or load_config(flags)
         self.namespace = validate.namespace(namespace) if namespace is not None else self.config.namespace
-        readable = (self.namespace, SHARED) if shared and self.namespace != SHARED else (self.namespace,)
+        readable = readable_with(self.namespace, shared=shared)
         self._clock, self._tell_place = clock, place
         self._worked_in: Place | None = None
         self._embedder = self._choose_embedder(embedder)

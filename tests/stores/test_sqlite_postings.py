@@ -1,5 +1,6 @@
 """What a store keeps between searches: whoever writes, an open store finds what one that is opened anew finds."""
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,15 +28,8 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_store(path: Path) -> Iterator[OpenStore]:
-    opened: list[SQLiteStore] = []
-
-    def open_one() -> SQLiteStore:
-        opened.append(SQLiteStore(path, SPACE))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
+    with contextlib.ExitStack() as opened:
+        yield lambda: opened.enter_context(contextlib.closing(SQLiteStore(path, SPACE)))
 
 
 def found(store: SQLiteStore, *, where: object = None) -> list[dict[str, float]]:

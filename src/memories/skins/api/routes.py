@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memories.errors import InvalidInput, NotFound
+from memories.lookup import readable_with
 from memories.models import SHARED
 from memories.service import Memories
 from memories.skins import shapes
@@ -62,8 +63,7 @@ class Call(NamedTuple):
     @property
     def readable(self) -> tuple[str, ...]:
         """The namespaces that the request reads."""
-        own = self.memories.namespace
-        return (own, SHARED) if self.shared and own != SHARED else (own,)
+        return readable_with(self.memories.namespace, shared=self.shared)
 
 
 class Answer(NamedTuple):

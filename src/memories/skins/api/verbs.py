@@ -97,18 +97,22 @@ def _only(given: dict[str, Any], known: Fields, what: str) -> None:
 
 def create(call: Call) -> Answer:
     """Store a memory."""
-    given = dict(call.given)
-    force, redact = given.pop("force", False), given.pop("redact", True)
-    [done] = _stored(call, [Draft(**given)], force, redact)
+    [done] = _stored(call, *_asked(call))
     return _created(done)
 
 
 def submit(call: Call) -> Later:
     """Store a memory, without waiting for it."""
+    [draft], force, redact = _asked(call)
+    assert call.server.submit is not None
+    return Later(call.server.submit(call.memories, draft, force, redact), lambda made: _created(made[0]))
+
+
+def _asked(call: Call) -> tuple[list[Draft], bool, bool]:
+    """Return what is to be stored, whether duplicates are, and whether secrets go."""
     given = dict(call.given)
     force, redact = given.pop("force", False), given.pop("redact", True)
-    assert call.server.submit is not None
-    return Later(call.server.submit(call.memories, Draft(**given), force, redact), lambda made: _created(made[0]))
+    return [Draft(**given)], force, redact
 
 
 def _created(done: Created) -> Answer:
@@ -321,7 +325,7 @@ ROUTES = (
           {200: "Results"}, SEARCH | FILTERS | LISTING | LIMIT | CURSOR, kind="search"),
     Route("POST", "/api/memories", create, "write", "Store a memory, unless it is already there.",
           {201: "Created", 200: "Created", 409: "Created"}, body=DRAFT | WRITING, kind="write", submit=submit),
-    Route("POST", "/api/memories/batch", create_many, "write", "Store many memories in one transaction.",
+    Route("POST", "/api/memories/batch", create_many, "write", "Store many memories at once.",
           {200: "CreatedMany"},
           body={"memories": Field("objects", "What to store.", required=True, of=DRAFT)} | WRITING, kind="write"),
     Route("GET", "/api/keys/{key}", by_key, "read", "Return the memory that has a key.", {200: "Memory"},

@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
 
 from memories.errors import InvalidInput, MemoriesError
+from memories.lookup import readable_with
 from memories.models import SHARED
 from memories.service import Memories
 from memories.skins.api.changes import position
@@ -96,7 +97,7 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
         known.append("as_of")
         shared = who.level(SHARED) > 0
         memories = server.handles.of(who, named, shared=shared)
-        seen = position(server, (named, SHARED) if shared and named != SHARED else (named,))  # before anything is read
+        seen = position(server, readable_with(named, shared=shared))  # before anything is read
         view = page.view(memories, asked)
         waiting = 0 if past else memories.review.count()
         about = {"namespace": named, "pending_count": waiting, "path": page.path, "seen": seen}
