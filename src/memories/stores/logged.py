@@ -270,19 +270,28 @@ class _Logged:
 
         if self._own_heads is not None and namespace in self._own_heads:
             return self._own_heads[namespace]
-        where = chain.chain_of(namespace)
-        try:
+        where, mark = chain.chain_of(namespace), self._store.damaged.mark()
+        with contextlib.suppress(StoreDamaged, ValueError):
             if namespace in self._heads:  # two look-ups by address cost a third of a search for the end
                 known, link = self._heads[namespace]
                 after = known.ref._replace(position=known.ref.position + 1)
-                if [(found.ref, found.text) for found in self._store.read([known.ref, after])] == [known[:2]]:
+                found = [(each.ref, each.text) for each in self._store.read([known.ref, after])]
+                if found == [known[:2]] and not self._met_damage(namespace, mark):
                     return known.ref.position, link
             last = next(iter(self._store.scan(where, limit=1, newest_first=True)), None)
-            return (0, None) if last is None else (last.ref.position, chain.link_of(last))
-        except (StoreDamaged, ValueError):
-            # It can't be followed, which `memory log --verify` tells; what people write must not wait for its repair.
-            count = self._store.count(where)
-            return count, chain.Link(count, namespace, self._clock(), actor(self._channel), (), "", "")
+            if not self._met_damage(namespace, mark):
+                return (0, None) if last is None else (last.ref.position, chain.link_of(last))
+        # It can't be followed, which `memory log --verify` tells; what people write must not wait for its repair.
+        taken = max((ref.position for ref in self._store.refs(where)), default=0)
+        return taken, chain.Link(taken, namespace, self._clock(), actor(self._channel), (), "", "")
+
+    def _met_damage(self, namespace: str, mark: int) -> bool:
+        """Return whether an entry of a namespace was left out since a moment, whose position is taken all the same."""
+        noted = [finding.ref for finding in self._store.damaged.since(mark) if finding.ref is not None]
+        return any(
+            ref.namespace == namespace and (ref.collection is Collection.LOG or ref.group.startswith("damaged-"))
+            for ref in noted
+        )
 
     def _salt(self, namespace: str) -> str:
         """Return the salt of a chain; of one whose beginning can't be read, none."""

@@ -21,7 +21,8 @@ def damaged(memory: Command, stored: Callable[..., str], home: Path) -> str:
         memory("turns", "add", "talk", text)
     [path] = home.rglob("memories.db")
     db = apsw.Connection(str(path))
-    db.execute("UPDATE record SET text = replace(replace(text, 'two', 'twa'), 'said second', 'said tecond')")
+    db.execute("UPDATE record SET text = replace(text, 'note two', 'note twa')")
+    db.execute("UPDATE record SET text = replace(text, 'said second', 'said tecond')")
     db.close()
     return ids[1]
 
@@ -103,8 +104,34 @@ def test_what_is_damaged_can_be_forgotten(memory: Command, damaged: str, home: P
     assert memory("list").code == 0
     assert memory("export").code == 0
     content = b"".join(file.read_bytes() for file in home.rglob("memories.db*") if file.is_file())
-    assert b"twa" not in content
-    assert b"tecond" not in content
+    assert b"note twa" not in content
+    assert b"said tecond" not in content
+
+
+@pytest.mark.parametrize("damage", ["'creatf'", "'creat' || x'ff'"])
+def test_damage_in_the_newest_entry_of_the_log_stops_nobody(
+    memory: Command, stored: Callable[..., str], home: Path, damage: str
+) -> None:
+    for name in ("one", "two"):
+        stored(f"note {name} about sailing", "--force")
+    [path] = home.rglob("memories.db")
+    db = apsw.Connection(str(path))
+    newest = "SELECT max(r.seq) FROM record r JOIN pool p ON p.id = r.pool WHERE p.collection = 'log'"
+    db.execute(f"UPDATE record SET text = replace(text, 'create', {damage}) WHERE seq = ({newest})")
+    assert db.changes() == 1
+    db.close()
+    kept = memory("create", "The harbour opens at six")
+    assert kept.code == 4
+    stored("Bread is baked on Mondays")
+    assert len(memory("list").json["results"]) == 4
+    answer = memory("log", "--verify")
+    assert answer.code == 1
+    remedy = json.loads(memory("doctor").out)["findings"][0]["remedy"]
+    [name] = [word for word in remedy.split() if word.startswith("damaged-")]
+    assert memory("forget", name, "--yes").json["forgotten"] is True
+    stored("Rent is due on the first")
+    assert memory("list").code == 0
+    assert memory("doctor").json["status"] == "healthy"
 
 
 def test_a_key_that_a_damaged_memory_has_is_not_given_away(
