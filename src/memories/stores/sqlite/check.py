@@ -26,9 +26,9 @@ from memories.stores.sqlite.query import READ_ANY, fetch, fetch_value, records_o
 if TYPE_CHECKING:
     from memories.stores.sqlite.vectors import VectorIndex
 
-SMALL = 2_000  # records; of a larger store the cheap check looks at
-SOME = 400  # of them, some milliseconds' worth
-SMALL_BYTES = 8_388_608  # a larger file is read as a whole only by a deep check
+SMALL = 400  # records; of a larger store the cheap check looks at
+SOME = 200  # of them, some milliseconds' worth
+SMALL_BYTES = 2_097_152  # a larger file is read as a whole only by a deep check
 _PAGE = 500  # records that are in memory at once
 _ALL = 2**62
 _SALVAGE = "restore a backup, or save every sound record with: memory doctor --salvage FILE"
