@@ -23,6 +23,7 @@ from memories.transfer.backup import back_up, not_written, scratch_beside, sqlit
 from memories.transfer.export import Lines
 from memories.transfer.pages import Progress, pages, places
 
+SMALL = 2_000  # records: in so many everything is looked at, in half a second at most
 _LEAST_FREE_BYTES = 67_108_864
 _LEFT_SECONDS = 3_600  # a scratch file that is younger may be in use
 _RESTORE = "put a backup in its place with memory restore FILE --replace, or save what can be read with memory doctor "
@@ -118,7 +119,7 @@ def _look_into(config: Config, done: Examined, *, deep: bool) -> None:
                 )
         done.facts["records"] = sum(store.count(place.everything()) for place in among)
         done.facts["namespaces"] = len({place.namespace for place in among})
-        done.findings.extend(store.check(deep=deep))
+        done.findings.extend(store.check(deep=deep or done.facts["records"] <= SMALL))
 
 
 def _look_at_engine(done: Examined) -> None:

@@ -134,6 +134,18 @@ def test_damage_in_the_newest_entry_of_the_log_stops_nobody(
     assert memory("doctor").json["status"] == "healthy"
 
 
+def test_the_doctor_looks_at_all_of_a_store_that_a_command_looks_at_in_part(memory: Command, home: Path) -> None:
+    lines = "".join(f'{{"content": "number {number} of a thousand"}}\n' for number in range(1_000))
+    assert memory("create", "--lines", "-", "--force", stdin=lines).code == 0
+    [path] = home.rglob("memories.db")
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE record SET text = replace(text, 'number 300 of', 'nymber 300 of')")
+    db.close()
+    answer = memory("doctor")
+    assert answer.code == 1
+    assert "memory forget" in answer.out
+
+
 def test_a_key_that_a_damaged_memory_has_is_not_given_away(
     memory: Command, stored: Callable[..., str], home: Path
 ) -> None:
