@@ -131,11 +131,26 @@ def test_the_client_decides_who_writes_and_from_where(
     (tmp_path / "work" / ".env").write_text("MEMORY_FORMAT=text\n")
     made = memory("create", "in a folder", cwd=tmp_path / "work", env={**environment, "MEMORY_NAMESPACE": "bob"})
     assert made.stdout.startswith("Stored")
-    [found] = json.loads(memory("list", env={**environment, "MEMORY_NAMESPACE": "bob"}).stdout)[
-        "memories" if False else "results"
-    ]
+    [found] = json.loads(memory("list", env={**environment, "MEMORY_NAMESPACE": "bob"}).stdout)["results"]
     assert found["namespace"] == "bob"
     assert answered(memory) == 2
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_server_is_found_through_a_link_to_its_home_and_the_other_way_round(
+    memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path, deep: bool
+) -> None:
+    home = tmp_path / "real" / ("long" * 25 if deep else "h")
+    home.mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    linked = tmp_path / "link" / home.name
+    environment["MEMORY_HOME"] = str(linked)
+    serving()
+    for place_of_it in (home, linked):
+        assert memory("create", f"kept by way of {place_of_it}", env={**environment, "MEMORY_HOME": str(place_of_it)})
+    assert (
+        json.loads(memory("serve", "--status", env={**environment, "MEMORY_HOME": str(home)}).stdout)["commands"] == 2
+    )
 
 
 def test_input_goes_with_a_command(memory: Run, serving: Callable[..., Any]) -> None:

@@ -37,7 +37,7 @@ def is_ours(path: str) -> bool:
 
 
 def absolute(url: str) -> str:
-    """Return the URL of a store, with an absolute path if it is on this machine."""
+    """Return the URL of a store, with an absolute path without links if it is on this machine."""
     scheme, separator, rest = url.partition("://")
     if separator and scheme in ("sqlite", "files", "qdrant") and rest.startswith("/") and rest != "/":
         return f"{scheme}:///{_path(rest[1:])}"
@@ -45,7 +45,7 @@ def absolute(url: str) -> str:
 
 
 def _path(given: str) -> str:
-    return os.path.abspath(os.path.expanduser(given))  # noqa: PTH100, PTH111 - pathlib costs as much as the answer
+    return os.path.realpath(os.path.expanduser(given))  # noqa: PTH111 - pathlib costs as much as the answer
 
 
 def _data_folder(environment: "os._Environ[str] | dict[str, str]") -> str:

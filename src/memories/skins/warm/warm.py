@@ -244,9 +244,8 @@ class Warm:
     def _opener(self, arguments: Sequence[str]) -> Callable[[Config, bool], Memories]:
         def opened(config: Config, shared: bool) -> Memories:
             ours = self._served.config
-            same = absolute(config.store) == self._served.url and all(
-                getattr(config, name) == getattr(ours, name) for name in _OF_STORE
-            )
+            same = absolute(config.store) == self._served.url and config.home.resolve() == ours.home.resolve()
+            same = same and all(getattr(config, name) == getattr(ours, name) for name in _OF_STORE)
             keys = all(_shown(getattr(config, name)) == _shown(getattr(ours, name)) for name in _SECRET)
             logged = arguments[0] == "context" and config.sources["log_level"] != "default"
             if not (same and keys) or logged or config.mcp_endpoint != ours.mcp_endpoint:
@@ -266,7 +265,7 @@ class Warm:
 
 # Settings that belong to the open store and model; a client that has others does its own work.
 _OF_STORE = (
-    "home", "embedder", "embedder_url", "embedder_dimensions", "embedder_timeout", "embedder_fallback",
+    "embedder", "embedder_url", "embedder_dimensions", "embedder_timeout", "embedder_fallback",
     "embedder_plain_http", "embedder_cache_mb", "embedder_calibration", "collection_name", "file_migrate_at",
     "file_migrate_to", "compact", "chromadb_host", "chromadb_port", "token_file", "plain_http",
 )  # fmt: skip
