@@ -147,6 +147,15 @@ def test_where_nothing_is_clear_only_what_is_stale_is_left_out() -> None:
     assert order(found(unclear, 0.0, **stale, pinned=True), curve=SCALE) == [0]
 
 
+def test_what_is_about_as_near_as_a_clear_answer_is_one_too() -> None:
+    """Where a model holds all texts close, as e5 does, the threshold would cut between equals."""
+    clear = uncalibrated(0.75, *SCALE)
+    beside = [found(clear + 0.001, 0.0), found(clear - 0.01, 0.0), found(clear - 0.07, 0.0)]
+    assert order(*beside, curve=SCALE) == [0, 1]
+    stale = {"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 400}
+    assert order(beside[0], found(clear - 0.01, 0.0, **stale), curve=SCALE) == [0]
+
+
 def test_words_speak_for_a_memory_below_its_threshold_and_few_of_them_not_for_a_stale_one() -> None:
     stale = {"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 400}
     assert order(found(0.3, 1.0), found(0.6, 8.0), curve=SCALE) == [1, 0]

@@ -62,6 +62,7 @@ STANDALONE = 1.4  # factor on the weight of similarity for a memory: no turn bes
 FULL_LENGTH = 20  # words from which a turn is not brief
 WORDS_ONLY_SIGNS = 0.4  # what signs count where there are no similarities that they could outweigh
 ON_DATE = 0.5  # this close to a date in the query, a text is a hit even if it shares no word with it
+NEAR_CLEAR = 1.25  # in steps of the calibration: what is this near to a clear answer may be one as well
 WORDLESS_SHARE = 0.5  # of the best similarity, which a text that shares no word with the query must reach
 
 
@@ -338,8 +339,9 @@ def _at_thresholds(
 ) -> list[Ranked]:
     """Drop what neither its words nor, for its age and use, its similarity speak for enough.
 
-    Fresh and normal memories are dropped only beside one that means the answer clearly: where none does, the nearest
-    may still be what was asked for. What is stale has to be clear itself.
+    Fresh and normal memories are dropped only beside one that means the answer clearly, and is clearly nearer: where
+    none does, or the difference says nothing, the nearest may still be what was asked for. What is stale has to be
+    clear itself.
     """
     if rules.curve is None or rules.relevance is None:
         return list(ranked)
@@ -350,7 +352,9 @@ def _at_thresholds(
         similarity = candidates[place.row].evidence.similarity
         return similarity is None or similarity >= least[place.threshold]
 
-    beside_clear = any(place.threshold and not place.dropped and clear(place) for place in ranked)
+    clearly = [candidates[each.row].evidence for each in ranked if each.threshold and not each.dropped and clear(each)]
+    nearest = max((evidence.similarity or 0.0 for evidence in clearly), default=0.0)
+    near = nearest - NEAR_CLEAR / rules.curve[0]
     judged = []
     for place in ranked:
         candidate = candidates[place.row]
@@ -359,7 +363,8 @@ def _at_thresholds(
         spoken_for = candidate.on_date or candidate.verbatim or candidate.evidence.words > enough
         weak = place.threshold and not place.dropped and not spoken_for and not clear(place)
         reason = f"calibrated similarity is below its threshold of {place.threshold:.2f}"
-        judged.append(place._replace(dropped=reason) if weak and (old or beside_clear) else place)
+        further = bool(clearly) and (candidate.evidence.similarity or 0.0) < near
+        judged.append(place._replace(dropped=reason) if weak and (old or further) else place)
     return judged
 
 
