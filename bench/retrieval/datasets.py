@@ -177,7 +177,8 @@ def _in_format(file: Path, name: str) -> Iterator[None]:
 
 
 def _clean(text: str) -> str:
-    return unicodedata.normalize("NFC", text).strip()
+    """Return a text as it can be stored: without NUL and halves of characters, which JSON can hold."""
+    return unicodedata.normalize("NFC", text.replace("\0", "").encode("utf-8", "replace").decode()).strip()
 
 
 def _number_in(file: Path) -> tuple[int, str]:

@@ -307,6 +307,18 @@ def test_beam(here: Path) -> None:
     assert question.category == "knowledge_update"
 
 
+def test_what_json_holds_and_no_text_may_is_left_out(here: Path) -> None:
+    folder = beam(here / "chats")
+    file = folder / "3" / "chat.json"
+    batches = json.loads(file.read_text())
+    batches[0]["turns"][0][1]["content"] = "A \0plan, half \ud83d"
+    batches[0]["turns"][0][3]["content"] = "\0"
+    write(file, batches)
+    [pool] = datasets.load("beam", folder).pools
+    assert [turn.text for turn in pool.turns][:3] == ["Plan my week", "A plan, half ?", "Thanks"]
+    assert len(pool.turns) == 7
+
+
 def test_beam_as_lists_of_messages(here: Path) -> None:
     folder = beam(here / "chats")
     [as_objects] = datasets.load("beam", folder).pools
