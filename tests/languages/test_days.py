@@ -1,6 +1,7 @@
 """Days as other languages name them are those that English names."""
 
 import random
+import unicodedata
 from datetime import UTC, datetime
 
 import pytest
@@ -76,6 +77,14 @@ def test_days_are_those_that_english_names(text: str, english: str) -> None:
         ("上周一", "last monday"),
         ("先週の月曜日", "last monday"),
         ("작년 5월", "May of last year"),
+        (unicodedata.normalize("NFD", "지난주에 무슨 일이"), "last week"),
+        ("사흘 전에 무슨 일이", "3 days ago"),
+        ("열흘 뒤", "in 10 days"),
+        ("三月五号发生了什么", "5 March"),
+        ("十二月二十三日の会議", "23 December"),
+        ("2026年十月十日", "10 October 2026"),
+        ("thứ ba tuần trước", "last tuesday"),
+        ("thứ sáu tuần sau", "next friday"),
         ("منذ ثلاثة أيام", "3 days ago"),
         ("7.5.2023", "7 May 2023"),
         ("le 07/05/2023", "7 May 2023"),

@@ -81,7 +81,8 @@ def of(text: str) -> Sequence[str]:
     Several in Latin letters are returned where their words speak as much for each; no language of another script is
     left out that the text has a letter of.
     """
-    text = text[:_READ].lower()
+    text = text[:_READ]
+    text = (text if text.isascii() else unicodedata.normalize("NFKC", text)).lower()  # decomposed Hangul is no syllable
     scripts = () if text.isascii() else _scripts(text)
     if scripts:
         return scripts

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from memories.languages import MONTHS, UNSPACED, WEEKDAYS, folded, of, words
+from memories.languages import MONTHS, UNSPACED, WEEKDAYS, folded, numbers_in_figures, of, words
 
 _MONTHS = [name.title() for name in MONTHS]  # with a capital, "May" is a month
 _SPANS = ("weekend", "week", "month", "year")
@@ -189,20 +189,25 @@ def _saying(english: str) -> _Say:
 
 
 def _numeric(code: str) -> Iterator[_Reading]:
-    """Yield dates in figures: 7.5.2023, 7/5/2023, 2023年5月7日."""
+    """Yield dates in figures: 7.5.2023, 7/5/2023, 2023年5月7日; in Chinese signs, too: 五月七日."""
     if code not in {"zh", "ja", "ko"}:
         date = rf"(?<!\d)(\d{{1,2}})([./-])\s?(\d{{1,2}})\2\s?{_YEAR}"
         yield _Reading(date, lambda match: f"{match['y']}-{match[3]}-{match[1]}", (_FIGURES,))
         return
     year = rf"{_YEAR}\s*(?:年|년)\s*"
-    month, day = r"(?P<m>1[012]|0?[1-9])\s*(?:月|월)\s*", r"(?P<d>\d{1,2})\s*(?:日|號|号|일)"
+    month = r"(?P<m>1[012]|0?[1-9]|十[一二]?|[一二三四五六七八九])\s*(?:月|월)\s*"
+    day = r"(?P<d>\d{1,2}|[二三]?十[一二三四五六七八九]?|[一二三四五六七八九])\s*(?:日|號|号|일)"
 
     def said(form: str) -> _Say:
-        return lambda match: form.format(month=_MONTHS[int(match["m"]) - 1], **match.groupdict())
+        def say(match: re.Match[str]) -> str:
+            told = {name: numbers_in_figures(value) for name, value in match.groupdict().items()}
+            return form.format(month=_MONTHS[int(told["m"]) - 1], **told)
+
+        return say
 
     yield _Reading(f"{year}{month}{day}", said("{d} {month} {y}"), (_FIGURES, "year", "month"))
     yield _Reading(f"{year}{month}", said("{month} {y}"), (_FIGURES, "year", "month"))
-    yield _Reading(rf"(?<!\d){month}{day}", said("{d} {month}"), (_FIGURES, "month"))
+    yield _Reading(rf"(?<![\d十]){month}{day}", said("{d} {month}"), ("month",))
     yield _Reading(year, lambda match: match["y"], (_FIGURES, "year"))
 
 
@@ -232,7 +237,7 @@ def _dates(code: str) -> Iterator[_Reading]:
 def _sided_weekdays(code: str) -> Iterator[_Reading]:
     """Yield last and next Monday, in some languages the Monday of last week."""
     name, gap = f"(?P<w>{_named(code, 'weekdays')})", _gap(code)
-    week = rf"(?:{_any(code, words(code)['week'])}{gap}{_OF}{gap})?" if code in {*UNSPACED, "vi"} else ""
+    week = rf"(?:{_any(code, words(code)['week'])}{gap}{_OF}\s*)?" if code in {*UNSPACED, "vi"} else ""
 
     def said(which: str) -> _Say:
         return lambda match: f"{which} {WEEKDAYS[_place(code, 'weekdays', match['w'])]}"
@@ -247,14 +252,14 @@ def _counted(code: str) -> Iterator[_Reading]:
     """Yield what is counted from today: two weeks ago, the last three days, in a month."""
     known = words(code)
     units = {entry.split("=")[0]: unit for unit in _UNITS for entry in known[unit]}
-    duals = {entry.split("=")[0] for unit in _UNITS for entry in known[unit] if "=" in entry}
+    counts = dict(entry.split("=") for unit in _UNITS for entry in known[unit] if "=" in entry)  # "two days", one word
     numbers, values = _numbers(code)
     parts = {"n": f"(?P<n>{numbers})", "u": f"(?P<u>{_any(code, tuple(units))})"}
 
     def said(english: str) -> _Say:
         def say(match: re.Match[str]) -> str:
             unit = match["u"]
-            number = match.groupdict().get("n") or ("2" if unit in duals else "1")
+            number = match.groupdict().get("n") or counts.get(unit, "1")
             return english.format(f"{values.get(number, number)} {units[unit]}s")
 
         return say
