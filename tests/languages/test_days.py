@@ -39,6 +39,7 @@ SAYINGS = (
     ("nl", "Wat gebeurde er gisteren?|eergisteren|vorige week|twee weken geleden|3 mei 2023|in maart"),
     ("pl", "Co się stało wczoraj?|przedwczoraj|w zeszłym tygodniu|dwa tygodnie temu|3 maja 2023|w marcu"),
     ("ru", "Что случилось вчера?|позавчера|на прошлой неделе|две недели назад|3 мая 2023|в марте"),
+    ("uk", "Що сталося вчора?|позавчора|минулого тижня|два тижні тому|3 травня 2023|у березні"),
     ("tr", "Dün ne oldu?|evvelsi gün|geçen hafta|iki hafta önce|3 Mayıs 2023|martta"),
     ("fi", "Mitä eilen tapahtui?|toissapäivänä|viime viikolla|kaksi viikkoa sitten|3. toukokuuta 2023|maaliskuussa"),
     ("el", "Τι έγινε χθες;|προχθές|την περασμένη εβδομάδα|πριν από δύο εβδομάδες|3 Μαΐου 2023|τον Μάρτιο"),

@@ -13,7 +13,7 @@ LINES = (
     "stop not numbers months weekdays today yesterday before tomorrow after last this next day week weekend month "
     "year ago past ahead recently every when single many a few"
 ).split()
-CODES = sorted({*languages.LATIN, "ru", "el", "he", "ar", "hi", "th", "ko", "ja", "zh"})
+CODES = sorted({*languages.LATIN, "ru", "uk", "el", "he", "ar", "hi", "th", "ko", "ja", "zh"})
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -31,6 +31,19 @@ def test_the_words_by_which_languages_are_known_are_current() -> None:
     spec.loader.exec_module(tool)
     written = tool.FILE.read_text(encoding="utf-8").splitlines()
     assert written == [f"{code}: {' '.join(tool.marks(code))}" for code in languages.LATIN]
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("Де ключі від гаража?", ("uk",)),
+        ("Где ключи, которые были утром?", ("ru",)),
+        ("вчора", ("ru", "uk")),
+        ("Анна 日本 і", ("uk", "zh", "ja")),
+    ],
+)
+def test_ukrainian_and_russian_share_a_script(text: str, codes: tuple[str, ...]) -> None:
+    assert languages.of(text) == codes
 
 
 def test_languages_are_told_apart() -> None:
@@ -79,6 +92,9 @@ def test_words_are_folded() -> None:
         ("à", "fr", "in"),
         ("a", "fr", "has"),
         ("живёт", "ru", "live"),
+        ("дев’ять", "uk", "9"),
+        ("девʼять", "uk", "9"),
+        ("немає", "uk", "not"),
         ("Haus", "de", ""),
         ("μαΐου", "el", "may"),
     ],

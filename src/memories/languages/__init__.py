@@ -25,6 +25,7 @@ _SCRIPTS = (
     ("zh", "\u4e00", "\ua000"),
 )
 UNSPACED = frozenset(("th", "ko", "ja", "zh"))
+_CYRILLIC = {"uk": "іїєґ", "ru": "ыэъё"}  # letters that the other one has not
 _LETTERS = {
     "de": "ß",
     "es": "ñ¿¡",
@@ -63,7 +64,7 @@ class _Folds(dict[int, str]):
 
 
 _FOLDS = _Folds(
-    {ord(one): other for one, other in zip("ıłøđßς’‘أإآٱىة", "iłødßσ''ااااية", strict=True)}
+    {ord(one): other for one, other in zip("ıłøđßς’‘ʼأإآٱىة", "iłødßσ'''ااااية", strict=True)}
     | {ord("ł"): "l", ord("ß"): "ss", ord("ـ"): "", 0x93C: ""}  # the last is a dot below letters of Devanagari
     | dict.fromkeys((*range(0x591, 0x5C8), *range(0x64B, 0x653)), "")  # points of Hebrew, vowels of Arabic
 )
@@ -102,6 +103,9 @@ def of(text: str) -> Sequence[str]:
 
 def _scripts(text: str) -> Sequence[str]:
     found = [code for code, first, last in _SCRIPTS if any(first <= sign < last and sign.isalpha() for sign in text)]
+    if "ru" in found:
+        found = [code for code, letters in _CYRILLIC.items() if any(letter in text for letter in letters)] + found[1:]
+        found = found if {*found} & {*_CYRILLIC} else ["ru", "uk", *found]
     if "zh" in found and "ja" not in found:
         return (*found, "ja")  # which may be written without kana
     return tuple(code for code in found if code != "zh")
