@@ -177,8 +177,9 @@ def _in_format(file: Path, name: str) -> Iterator[None]:
 
 
 def _clean(text: str) -> str:
-    """Return a text as it can be stored: without NUL and halves of characters, which JSON can hold."""
-    return unicodedata.normalize("NFC", text.replace("\0", "").encode("utf-8", "replace").decode()).strip()
+    """Return a text as it can be stored: without NUL and halves of characters, which JSON can hold; empty if blank."""
+    kept = unicodedata.normalize("NFC", text.replace("\0", "").encode("utf-8", "replace").decode()).strip()
+    return kept if any(unicodedata.category(sign)[0] in "LNPSM" for sign in kept) else ""
 
 
 def _number_in(file: Path) -> tuple[int, str]:

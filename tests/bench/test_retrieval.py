@@ -312,7 +312,7 @@ def test_what_json_holds_and_no_text_may_is_left_out(here: Path) -> None:
     file = folder / "3" / "chat.json"
     batches = json.loads(file.read_text())
     batches[0]["turns"][0][1]["content"] = "A \0plan, half \ud83d"
-    batches[0]["turns"][0][3]["content"] = "\0"
+    batches[0]["turns"][0][3]["content"] = "\0\x01\u200b"
     write(file, batches)
     [pool] = datasets.load("beam", folder).pools
     assert [turn.text for turn in pool.turns][:3] == ["Plan my week", "A plan, half ?", "Thanks"]
