@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memories.stores.words import occurrences, parse, tokens
 from memories.text import MAX_QUERY_TERMS, STOP_WORDS, covered, index_text, normal_form, query_terms
 
 
@@ -36,6 +37,37 @@ def _mark(character: str) -> bool:
 )
 def test_normal_form(text: str, form: str) -> None:
     assert normal_form(text) == form
+
+
+@pytest.mark.parametrize(
+    ("query", "content"),
+    [
+        ("αγγελος", "Ο Άγγελος μένει εδώ"),
+        ("ΑΓΓΕΛΟΣ", "Ο Άγγελος μένει εδώ"),
+        ("Άγγελος", "ο αγγελος μενει εδω"),
+        ("где еще елка", "ёлка стоит у входа"),
+        ("ёлка", "елка стоит у входа"),
+        ("gdzie jest Łódź", "Spotkanie w Łodzi"),
+        ("gdzie jest lodz", "Spotkanie w Łodzi"),
+        ("ışık nerede", "ışıklar açık"),
+        ("isik nerede", "ışıklar açık"),
+        ("wo liegt Koeln", "Wir fahren nach Köln"),
+        ("Köln", "Wir fahren nach Koeln"),
+        ("احمد", "أحمد هنا"),
+        ("أحمد", "احمد هنا"),
+        ("الاحمر", "اللون الأحمر"),
+        ("كِتاب", "كتاب جديد"),
+        ("जरूरी", "ज़रूरी काम"),
+        ("ज़रूरी", "जरूरी काम"),
+    ],
+)
+def test_a_word_is_found_that_is_spelled_with_other_marks(query: str, content: str) -> None:
+    told, terms = tokens(content), [term for term in map(parse, query_terms(query)) if term]
+    assert any(occurrences(told, term) for term in terms)
+
+
+def test_english_has_no_other_spellings() -> None:
+    assert query_terms("the poet queues for maize") == ["poet", "queues", "maize"]
 
 
 @given(st.text())

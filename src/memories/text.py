@@ -168,6 +168,10 @@ def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
         yield from _pairs(run) if len(run) > 1 else run
     yield from (sign for sign in spelled if _is_emoji(sign))
     yield from _glued([word for word in words if len(word) >= _LEAST_BASE], codes)
+    for word in dict.fromkeys(words) if codes or not spelled.isascii() else ():
+        told = _stem(word, codes)
+        forms = (_stem(other, codes) for other in _spellings(word, codes) if len(other) >= _LEAST_BASE)
+        yield from (f" {form}" for form in dict.fromkeys(forms) if form != told)
 
 
 @functools.cache
@@ -196,12 +200,46 @@ def _stem(word: str, codes: Sequence[str]) -> str:
     endings = languages.words(codes[0]).get("endings", ()) if codes else ()
     if not endings or not word.isalpha() or not is_latin(word):
         return _open_ended(word)
-    stem = languages.folded(word)
+    stem, written = languages.folded(word), _bare(word)
     for _ in range(_ENDINGS):
         ending = max((each for each in endings if stem.endswith(each)), key=len, default="")
         if len(stem) - len(ending) >= _LEAST_STEM:
             stem = stem.removesuffix(ending)
-    return f"{stem}*" if len(stem) >= _LEAST_STEM else word
+    # The index has letters that are no others with an accent, such as ł and ı, as they are written.
+    same = len(written) == len(languages.folded(word))
+    return f"{written[: len(stem)] if same else stem}*" if len(stem) >= _LEAST_STEM else word
+
+
+# Letters that are often written as others, and those: by the language where it must be known.
+_MARKED = {"α": "ά", "ε": "έ", "η": "ή", "ι": "ί", "ο": "ό", "υ": "ύ", "ω": "ώ"} | {
+    sign: f"{sign}\u093c" for sign in "कखगजडढफ"
+}
+_MARKED_IN = {"ru": {"е": "ё"}, "pl": {"l": "ł"}, "vi": {"d": "đ"}}
+_SPELLED_OUT = {"ä": "ae", "ö": "oe", "ü": "ue"}
+_ALEFS = "أإآ"
+
+
+def _spellings(word: str, codes: Sequence[str]) -> Iterator[str]:
+    """Yield other ways to write a word: without its marks, or with one that was left out, as the index keeps them."""
+    unmarked = word.replace("ё", "е").replace("\u093c", "")
+    if not "\u0400" <= word[0] < "\u0530" and not "\u0900" <= word[0] < "\u0e00":
+        unmarked = languages.folded(word)
+        unmarked = word if unmarked == _bare(word) and is_latin(word) else unmarked  # the index does that itself
+    yield unmarked
+    for letter, two in _SPELLED_OUT.items():
+        if letter in word:
+            yield word.replace(letter, two)
+        elif "de" in codes and two in word:
+            yield word.replace(two, letter)
+    if "tr" in codes and "i" in word:
+        yield word.replace("i", "ı")
+    marked = _MARKED | {letter: other for code in codes for letter, other in _MARKED_IN.get(code, {}).items()}
+    yield from (
+        f"{unmarked[:at]}{marked[sign]}{unmarked[at + 1 :]}" for at, sign in enumerate(unmarked) if sign in marked
+    )
+    for article in ("", "ال"):
+        if unmarked.startswith(f"{article}ا"):
+            yield from (f"{article}{alef}{unmarked[len(article) + 1 :]}" for alef in _ALEFS)
 
 
 def _glued(words: Sequence[str], codes: Sequence[str]) -> Iterator[str]:
