@@ -8,7 +8,7 @@ from memories.embedders.protocol import Embedder
 from memories.search.calibration import uncalibrated
 from memories.search.ranking import Features
 from memories.stores.protocol import Store
-from memories.stores.records import Candidate, Collection, Filter
+from memories.stores.records import Candidate, Filter
 from memories.text import STOP_WORDS, covered
 
 MIN_FAMILIARITY = 0.5  # more of its words are known to the model: a question, however strange
@@ -18,7 +18,8 @@ MIN_COVERAGE = 0.5  # share of a query's words in one place that makes it a sens
 FAMILIAR_MARGIN = 1.65  # below the floor, where a question of known words is still no noise
 NEAR_BEST = 1.25  # from the best similarity: what is further away is then no answer
 MAX_COVERED = 10  # candidates whose texts are looked at
-_COVERED = 20_000  # characters of each
+_COVERED = 20_000  # characters of each; of a longer one also where the words stand
+_AROUND = 100  # characters read before and after such a word
 _COUNTED = 20_000  # beyond that the floor hardly grows, and counting takes time
 
 
@@ -75,8 +76,8 @@ def sense(
     known = [each.similarity for each in found if each.similarity is not None]
     sense = Sense(similarity=max(known, default=None), coverage=coverage, pointed=pointed)
     if not makes_sense(sense, calibration):
-        written = [each for each in found if each.record.ref.collection is Collection.MEMORY]
-        sense = sense._replace(coverage=max(coverage, _coverage(written, terms)))
+        # Of turns too: what an assistant says counts less in their windows, and may be the very words that are asked.
+        sense = sense._replace(coverage=max(coverage, _coverage(found, terms)))
     return sense
 
 
@@ -111,7 +112,16 @@ def _coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> float:
     best = sorted((found for found in candidates if found.words > 0), key=lambda found: -found.words)
     largest = 0.0
     for found in best[:MAX_COVERED]:
-        largest = max(largest, covered(found.record.text[:_COVERED], words))
+        largest = max(largest, covered(_read(found.record.text, words), words))
         if largest >= MIN_COVERAGE:
             break
     return largest
+
+
+def _read(text: str, words: Sequence[str]) -> str:
+    """Return what is read of a text: its beginning, and what stands around each of these words behind that."""
+    if len(text) <= _COVERED:
+        return text
+    rest = text[_COVERED - _AROUND :].casefold()
+    places = (rest.find(word.strip(" *")) for word in words)
+    return " ".join((text[:_COVERED], *(rest[max(0, at - _AROUND) : at + _AROUND] for at in places if at >= 0)))
