@@ -879,6 +879,15 @@ def test_a_change_of_the_embedder_goes_on_where_it_was(
     assert opened("one", None).info(live()).model == "other/1"
 
 
+def test_an_empty_store_says_that_a_model_is_not_there(opened: Open) -> None:
+    class Absent(Other):
+        def embed(self, text: str) -> Any:
+            raise InvalidInput(f"no model for {text}")
+
+    with pytest.raises(InvalidInput, match="no model"):
+        reembed(opened(), Absent(), progress=quiet)
+
+
 def test_with_the_embedder_in_use_what_is_missing_is_made(opened: Open) -> None:
     plain = opened("one", None)
     plain.append([record(IDS[0], text="apple", vectors=None), turn(1, vectors=None)])

@@ -36,6 +36,7 @@ def reembed(store: Store, embedder: Embedder, *, progress: Progress) -> Reembedd
     space = embedder.space
     among = places(store)
     if not among:
+        embedder.embed(space.model)  # a model that can't be had is told now, not by the next write
         return Reembedded(0, None, space.model)
     refuse_damaged(store, among)
     before = store.info(among[0].everything()).model
