@@ -25,10 +25,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import onnx
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import QuantType, quantize_dynamic
+
+try:
+    import onnx
+    import onnxruntime
+    from onnx import TensorProto, helper, numpy_helper
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+except ImportError as exc:
+    raise SystemExit(f"{__doc__}\n{exc}: install first what is named above") from None
 
 NAME = "multilingual-e5-small"
 MIN_COSINE = 0.985  # int8 against the source's own weights, the least of the pieces below
