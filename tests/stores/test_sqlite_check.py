@@ -231,6 +231,41 @@ DERIVED = [
     "DELETE FROM turn_words",
     "INSERT INTO words (words) VALUES ('delete-all')",
     "UPDATE words_data SET block = CAST(replace(block, 'again', 'agaim') AS BLOB) WHERE instr(block, 'again')",
+    "UPDATE words_data SET block = NULL WHERE id > 1000",
+    "UPDATE words_data SET id = id + 256 WHERE id > 1000",
+    "UPDATE words_data SET id = 8202 WHERE id = 10",
+    "UPDATE turn_words_data SET block = x'00' WHERE id = 10",
+    "UPDATE words_data SET block = NULL WHERE id = 1",
+    "UPDATE turn_words_data SET block = x'0203' WHERE id = 1",
+    "DELETE FROM words_ended_data",
+    "DROP TABLE words_docsize",
+    "UPDATE words_config SET k = 'versioo'",
+    "UPDATE turn_words_config SET v = 20",
+    "UPDATE words_ended_config SET v = NULL",
+    "DROP TABLE words_config",
+    "PRAGMA writable_schema=ON; UPDATE sqlite_schema SET sql = replace(sql, 'ascii', 'asciy') WHERE name = 'words'",
+    "UPDATE OR IGNORE words_idx SET segid = segid + 1",
+    "UPDATE words_docsize SET sz = NULL",
+    "UPDATE words_docsize SET sz = x'ffffffffffffffffff' WHERE id = 15",
+    "UPDATE words_docsize SET sz = x'30' WHERE id = 15",
+    "UPDATE turn_words_docsize SET sz = 'text'",
+    "UPDATE turn_words_docsize SET origin = NULL",
+    "UPDATE corpus SET tokens = tokens + 1",
+    "UPDATE corpus SET documents = -1",
+    "DELETE FROM corpus",
+    "UPDATE meta SET value = NULL WHERE name = 'dimension'",
+    "UPDATE meta SET value = 'x' WHERE name = 'dimension'",
+    "UPDATE meta SET value = value + 8 WHERE name = 'dimension'",
+    "UPDATE meta SET name = 'dimensioo' WHERE name = 'dimension'",
+    "INSERT INTO meta VALUES ('compact', 1)",
+    "INSERT INTO meta VALUES ('words_epoch', NULL)",
+    "INSERT OR REPLACE INTO meta VALUES ('blocks_epoch', 'x')",
+    "UPDATE meta SET value = NULL WHERE name = 'staged_model'",
+    "UPDATE meta SET value = 'x' WHERE name = 'staged_dimension'",
+    "UPDATE sqlite_sequence SET seq = 3 WHERE name = 'record'",
+    "UPDATE sqlite_sequence SET seq = 'x' WHERE name = 'record'",
+    "DROP TRIGGER record_added; CREATE TRIGGER record_added AFTER INSERT ON record BEGIN SELECT 1; END",
+    "CREATE TRIGGER other AFTER INSERT ON record BEGIN SELECT absent FROM record; END",
     "DELETE FROM record_label WHERE seq = 15",
     "INSERT INTO record_label VALUES (1, 5)",
     "DELETE FROM label_pool",
@@ -264,6 +299,117 @@ def test_what_is_derived_is_told_and_made_again(path: Path, sound: Path, sql: st
     if "vector" not in sql:
         assert search(store, "word7 of every note", k=5) == search(other, "word7 of every note", k=5)
     other.close()
+    store.close()
+
+
+UNUSABLE = [
+    "UPDATE words_data SET block = NULL WHERE id > 1000; UPDATE turn_words_data SET block = NULL WHERE id > 1000",
+    "UPDATE words_config SET v = NULL; UPDATE turn_words_config SET k = 'x'",
+    "DELETE FROM words_data; DELETE FROM turn_words_data",
+]
+
+
+@pytest.mark.parametrize("sql", UNUSABLE)
+def test_a_search_goes_on_by_vectors_where_the_index_of_words_is_damaged(path: Path, sql: str) -> None:
+    run(path, sql)
+    for exact in (20, 4_096):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(sqlite_vectors, "EXACT_ROWS", exact)
+            patched.setattr(sqlite_vectors, "BLOCK_ROWS", max(16, exact // 4))
+            store = SQLiteStore(path, SPACE)
+            for ask, text in ((search, "word7 of every note"), (matching, "said20 of every turn")):
+                mark = store.damaged.mark()
+                assert ask(store, text)
+                [told] = store.damaged.since(mark)
+                assert (told.ref, told.derived, told.remedy) == (None, True, "run: memory doctor --fix")
+            with pytest.raises(StoreDamaged, match=r"index of words .* memory doctor --fix"):
+                by_words(store, ["word7"])
+            assert [finding.derived for finding in store.check(deep=False)] == [True]
+            store.close()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE words_config SET v = NULL",
+        "UPDATE words_data SET id = 8202 WHERE id = 10",
+        "UPDATE words_ended_data SET block = x'ffffffffffffffffffff' WHERE id = 10",
+        "UPDATE OR IGNORE words_idx SET segid = segid + 1",
+    ],
+)
+def test_a_write_that_the_index_of_words_refuses_names_the_way_on(path: Path, sql: str) -> None:
+    run(path, sql)
+    store, other = SQLiteStore(path, SPACE), SQLiteStore(path, SPACE)
+    other.check(deep=False)  # it knows of the index from before
+
+    def write() -> None:
+        with store.transaction():
+            store.append([record("new", text="a thing that is new")])
+            store.patch([Patch(Ref(MEMORY, "ann", "new", 1), record("x", 9).created_at, "update", {})])
+        store.remove([M7])
+
+    with pytest.raises(StoreDamaged, match=r"index of words .* memory doctor --fix"):
+        write()
+    assert other.repair() == ["the index of words"]
+    assert list(store.check(deep=True)) == []
+    write()
+    assert by_words(store, ["again"])
+    assert by_words(store, ["again"]) == by_words(other, ["again"])
+    assert list(other.check(deep=True)) == []
+    store.close()
+    other.close()
+
+
+@pytest.mark.parametrize("sql", ["value = NULL WHERE name = 'model'", "name = 'modem' WHERE name = 'model'"])
+def test_where_the_model_can_not_be_read_vectors_are_made_again(path: Path, sql: str) -> None:
+    run(path, f"UPDATE meta SET {sql}")
+    store = SQLiteStore(path, SPACE)
+    assert store.info(pool()).model is None
+    for use in (lambda: search(store, "word7"), lambda: store.append([record("new", text="a new thing")])):
+        with pytest.raises(StoreDamaged, match="memory reembed"):
+            use()
+    [finding] = store.check(deep=False)
+    assert (finding.derived, "memory reembed" in finding.remedy) == (False, True)
+    assert by_words(store, ["word7"])
+    store.remove([M7])
+    stage_all(store, SPACE)
+    store.switch(SPACE)
+    assert list(store.check(deep=True)) == []
+    assert search(store, "word8 of every note")
+    store.close()
+
+
+def test_a_dimension_that_can_not_be_read_is_told(path: Path) -> None:
+    run(path, "UPDATE meta SET value = NULL WHERE name = 'dimension'")
+    store = SQLiteStore(path, SPACE)
+    for use in (
+        lambda: search(store, "word7"),
+        lambda: store.append([record("new", text="a new thing")]),
+        lambda: store.remove([M7]),
+    ):
+        with pytest.raises(StoreDamaged, match="memory doctor --fix"):
+            use()
+    assert store.repair()
+    store.remove([M7])
+    assert store.info(pool()).erasing is False
+    store.close()
+
+
+def test_nothing_is_derived_from_records_that_can_not_be_read(path: Path) -> None:
+    """A page of theirs is lost, and the index of words is damaged, too."""
+    run(path, "UPDATE words_config SET v = NULL")
+    db = apsw.Connection(str(path))
+    [(root,)] = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'record'").fetchall()
+    db.close()
+    content = bytearray(path.read_bytes())
+    content[4_096 * (root - 1)] = 0
+    path.write_bytes(bytes(content))
+    store = SQLiteStore(path, SPACE)
+    found = list(store.check(deep=True))
+    assert found
+    assert all("--salvage" in finding.remedy for finding in found)
+    with pytest.raises(StoreDamaged, match="--salvage"):
+        store.repair()
     store.close()
 
 

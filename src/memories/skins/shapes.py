@@ -414,11 +414,15 @@ def damaged(findings: "Sequence[Finding]") -> list[dict[str, Any]]:
     ]
 
 
+_REMOVE = "memory forget ID removes one"
+
+
 def damage(findings: "Sequence[Finding]") -> str:
     """Return the same as one sentence."""
     shown = "; ".join(finding.what for finding in findings[:_SHOWN])
     more = f"; and {len(findings) - _SHOWN} more" if len(findings) > _SHOWN else ""
-    remedy = findings[0].remedy if len(findings) == 1 else "memory forget ID removes one"
+    remedies = dict.fromkeys(_REMOVE if finding.ref and len(findings) > 1 else finding.remedy for finding in findings)
+    remedy = "; ".join(remedies)
     return f"left out: {shown}{more}; {remedy}; memory doctor tells more"
 
 

@@ -52,6 +52,53 @@ def test_commands_go_on_and_tell(memory: Command, damaged: str, command: tuple[s
     assert "tecond" not in answer.out
 
 
+def test_what_is_derived_needs_no_backup(memory: Command, damaged: str, home: Path) -> None:
+    """A damaged index of words: searches go on by vectors, writes name the remedy, and that works."""
+    [path] = home.rglob("memories.db")
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE words_config SET v = NULL; UPDATE words_docsize SET sz = NULL")
+    db.close()
+    answer = memory("search", "note one about sailing")
+    assert answer.code == 4
+    assert answer.json["results"][0]["content"] == "note one about sailing"
+    remedies = {each.get("id"): each["remedy"] for each in answer.json["damaged"]}
+    assert remedies[None] == "run: memory doctor --fix"
+    assert f"memory forget {damaged}" in remedies[damaged]
+    assert len(answer.err.splitlines()) == 1
+    assert "memory doctor --fix" in answer.err
+    refused = memory("create", "note four about sailing", "--force")
+    assert refused.code == 1
+    assert "memory doctor --fix" in refused.error
+    memory("forget", damaged, "--yes")
+    memory("turns", "forget", "talk", "--index", "1", "--yes")
+    found = json.loads(memory("doctor").out)["findings"]
+    assert "run: memory doctor --fix" in {each["remedy"] for each in found if each["derived"]}
+    memory("doctor", "--fix")
+    memory("forget", damaged, "--yes")
+    memory("turns", "forget", "talk", "--index", "1", "--yes")
+    memory("doctor", "--fix")
+    assert memory("doctor", "--deep").json["status"] == "healthy"
+    assert memory("search", "sailing").code == 0
+    assert memory("create", "note four about sailing", "--force").code == 0
+
+
+def test_vectors_of_a_model_that_can_not_be_read_are_made_again(
+    memory: Command, stored: Callable[..., str], home: Path
+) -> None:
+    stored("a note about sailing")
+    [path] = home.rglob("memories.db")
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE meta SET value = NULL WHERE name = 'model'")
+    db.close()
+    assert "memory reembed" in memory("create", "another").error
+    [finding] = json.loads(memory("doctor").out)["findings"]
+    assert "memory reembed" in finding["remedy"]
+    assert memory("reembed").code == 0
+    assert memory("doctor", "--deep").json["status"] == "healthy"
+    assert memory("search", "sailing").code == 0
+    stored("another")
+
+
 def test_an_export_has_the_others(memory: Command, damaged: str, tmp_path: Path) -> None:
     answer = memory("export")
     assert answer.code == 4

@@ -179,15 +179,18 @@ def exchanging(db: apsw.Connection) -> Iterator[None]:
 
 
 def wrong(db: apsw.Connection) -> list[Finding]:
+    """Return which counts differ from what the records say, and which trigger is not as it was made."""
+    return [*triggers_differ(db), *miscounted(db)]
+
+
+def miscounted(db: apsw.Connection) -> list[Finding]:
     """Return which counts differ from what the records say; nothing is changed."""
     compared = (
         ("the counts of a namespace", _POOLS, "SELECT id, live, deleted, without_vector FROM pool"),
         ("how many memories have a tag", _LABEL_POOLS, "SELECT label, pool, live FROM label_pool"),
         ("how many memories have a tag key", _KEY_POOLS, "SELECT key, pool, live, total FROM key_pool"),
     )
-    there = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")}
-    missing = [name for name in _TRIGGERS if name not in there]
-    found = [f"{name}, which keeps counts, is missing" for name in missing]
+    found: list[str] = []
     for what, truth, kept in compared:
         [(count,)] = db.execute(
             f"SELECT count(*) FROM (SELECT * FROM ({truth} EXCEPT {kept}) "
@@ -195,9 +198,38 @@ def wrong(db: apsw.Connection) -> list[Finding]:
         ).fetchall()
         if count:
             found.append(f"{what} differ from the records ({count} rows)")
-    return [Finding(each, "Run memory doctor --fix, which counts again.", derived=True) for each in found]
+    return [_again(each) for each in found]
+
+
+def triggers_differ(db: apsw.Connection) -> list[Finding]:
+    """Return which of the triggers that keep counts is not what it was made as."""
+    there = _triggers(db)
+    made = {sql.split(None, 3)[2]: sql for sql in map(str.strip, _CREATE.replace("END;", "END\0").split("\0")) if sql}
+    wrong = {name: "damaged" if name in there else "missing" for name in made if there.get(name) != made[name]}
+    wrong |= dict.fromkeys(there.keys() - made.keys(), "damaged")
+    return [_again(f"{name}, which keeps counts, is {how}") for name, how in sorted(wrong.items())]
+
+
+def _triggers(db: apsw.Connection) -> dict[str, str]:
+    """Return the triggers that there are; a sign that is no UTF-8 is another one."""
+    sql = "SELECT CAST(name AS BLOB), CAST(sql AS BLOB) FROM sqlite_schema WHERE type = 'trigger'"
+    rows: list[Any] = db.execute(sql).fetchall()
+    return {name.decode(errors="replace"): (text or b"").decode(errors="replace").strip() for name, text in rows}
+
+
+def _again(what: str) -> Finding:
+    return Finding(what, "Run memory doctor --fix, which counts again.", derived=True)
+
+
+def make_triggers(db: apsw.Connection) -> None:
+    """Make the triggers that keep counts again, inside a transaction; another one has no place in a store."""
+    for name in _triggers(db):
+        quoted = name.replace('"', '""')
+        db.execute(f'DROP TRIGGER "{quoted}"')
+    db.execute(_CREATE)
 
 
 def repair(db: apsw.Connection) -> None:
     """Count again, inside a transaction."""
-    db.execute(_DROP + _CREATE + _RECOUNT)
+    make_triggers(db)
+    db.execute(_RECOUNT)

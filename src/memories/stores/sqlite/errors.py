@@ -13,6 +13,11 @@ from memories.errors import StoreBusy, StoreDamaged, StoreError
 _DESCRIPTORS = 4
 _FULL = "the disk of {path} is full; nothing was written; make room and try again"
 # The first that fits counts, so the general ones come last.
+FIX = "run: memory doctor --fix"
+SALVAGE = (
+    "restore a backup, or save every sound record with: memory doctor --salvage FILE, "
+    "and make the store of them with: memory restore FILE --replace"
+)
 _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (apsw.FullError, StoreError, _FULL),
     (apsw.NotADBError, StoreDamaged, "{path} is not a SQLite database; it was not touched"),
@@ -28,6 +33,21 @@ class CommitsMissing(StoreDamaged):
     """Acknowledged commits are gone; what is left can be read."""
 
 
+class WordsDamaged(StoreDamaged):
+    """The index of words can't be used; it can be made again from the records.
+
+    Attributes:
+        why: What SQLite says.
+        remedy: What to do.
+    """
+
+    def __init__(self, path: object, error: Exception) -> None:
+        """Tell it of a file, given what SQLite raised."""
+        lost = isinstance(error, apsw.CorruptError) and _detail(error) == apsw.SQLITE_CORRUPT  # pages of the file
+        self.why, self.remedy = str(error), "see what to do with: memory doctor" if lost else FIX
+        super().__init__(f"the index of words in {path} is damaged ({error}); {self.remedy}")
+
+
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Turn the errors of SQLite into ours."""
@@ -38,10 +58,27 @@ def translated(path: Path) -> Iterator[None]:
     except apsw.CantOpenError as exc:
         raise StoreError(f"cannot open {path}: {_why_closed(path)}") from exc
     except apsw.Error as exc:
+        if _is_of_words(exc):
+            raise WordsDamaged(path, exc) from None
         kind, message = next((ours, text) for theirs, ours, text in _TRANSLATIONS if isinstance(exc, theirs))
         if isinstance(exc, apsw.IOError) and _is_full(path.parent):  # SQLite does not always say why
             message = _FULL
+        if isinstance(exc, apsw.CorruptError) and _detail(exc) == apsw.SQLITE_CORRUPT_INDEX:
+            message = f"an index of {{path}} is damaged ({{exc}}); {FIX}"
         raise kind(message.format(path=path, exc=exc)) from exc
+
+
+def _detail(exc: apsw.Error) -> int:
+    """Return SQLite's extended code of an error."""
+    return int(getattr(exc, "extendedresult", 0))
+
+
+def _is_of_words(exc: apsw.Error) -> bool:
+    """Return whether FTS5 met damage; some of it only shows when a transaction ends."""
+    is_virtual = isinstance(exc, apsw.CorruptError) and _detail(exc) == apsw.SQLITE_CORRUPT_VTAB
+    if isinstance(exc, apsw.ConstraintError):
+        return str(exc) == "constraint failed"  # of a table that is not ours, which SQLite would name
+    return is_virtual or (isinstance(exc, apsw.CorruptError | apsw.SQLError) and "fts5" in str(exc))
 
 
 @contextlib.contextmanager

@@ -13,6 +13,9 @@ from memories.stores.sqlite.kept import Kept, writes
 from memories.stores.sqlite.query import fetch, fetch_value
 from memories.stores.sqlite.schema import WORDS_EPOCH, view_of
 
+_MOST_TOKENS = 2**32
+_NEWEST = "SELECT max(seq) FROM record"
+_FAR = 1_000_000  # seqs beyond those that are known; so many more are rarely met at once
 _MOST_COUNTS = 2_000  # of terms, for each connection
 
 
@@ -94,12 +97,18 @@ class Seen(NamedTuple):
         """Look up how many tokens these records have, as far as that is not known."""
         sizes = self.sizes
         known = len(sizes)
-        new = [seq for seq in seqs if seq >= known or not sizes[seq]]
+        never = apsw.CorruptError(f"fts5: {table} has a row of a record that never was")
+        try:
+            new = [seq for seq in seqs if seq >= known or not sizes[seq]]
+        except IndexError:
+            raise never from None
         if not new:
             return
+        most = max(new)
+        if min(new) < 0 or (most > known + _FAR and most > int(fetch_value(self.db, _NEWEST) or 0)):
+            raise never
         sql = f"SELECT d.id, d.sz FROM json_each(?) wanted CROSS JOIN {table}_docsize d ON d.id = wanted.value"
         rows = fetch(self.db, sql, (json.dumps(new),))
-        most = max(new)
         if most >= known:
             sizes.frombytes(bytes(sizes.itemsize * (most + most // 8 + 1 - known)))
         for seq, size in rows:
@@ -120,5 +129,6 @@ def numbers(block: bytes) -> Iterator[int]:
 
 @functools.lru_cache(4096)
 def tokens_in(size: bytes) -> int:
-    """Return how many tokens a row has, given its size in FTS5's table of sizes."""
-    return next(numbers(size), 0)
+    """Return how many tokens a row has, given its size in FTS5's table of sizes; 0 if that is damaged."""
+    found = next(numbers(size), 0) if type(size) is bytes else 0
+    return found if found < _MOST_TOKENS else 0

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memories.stores.sqlite.codes import COMPACT_BITS, SCALE_BYTES, code_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-SCALE_BYTES = 4
 _PIECE = 16_384  # codes at once, so that they stay in the processor's cache
 _MANY = 4_096  # codes that are all scored; of more,
 _SHARE = 64  # one in this many is
 _SAMPLE = 65_536  # codes that tell how near that share is, at least
-_COMPACT_BITS = 5
 # The levels above 0 that lose least of numbers of a normal distribution (Max, Quantizing for minimum distortion, 1960).
 # After the rotation those of a vector are nearly that, with a variance of 1 / dimension.
 _ABOVE = (0.0659, 0.1981, 0.3314, 0.4667, 0.6049, 0.7471, 0.8946, 1.0488,
@@ -40,7 +40,7 @@ class Quantizer:
     def __init__(self, dimension: int, *, compact: bool = False) -> None:
         """Prepare for vectors of that many numbers; `compact` is how their codes are written."""
         self.dimension, self.compact = dimension, compact
-        self.code_bytes = SCALE_BYTES + (_COMPACT_BITS * -(-dimension // 8) if compact else dimension)
+        self.code_bytes = code_bytes(dimension, compact=compact)
         self.words = -(-dimension // 64)
         self._block = dimension & -dimension  # the largest power of two that divides it
         self._hadamard = _hadamard(self._block)
@@ -89,7 +89,7 @@ class Quantizer:
         numbers = np.searchsorted(between, turned * np.float32(self.dimension**0.5)).astype(np.uint8)
         products = (turned * _LEVELS[numbers]).sum(axis=1)
         scales = (1 / np.maximum(products, 1e-12)).astype("<f4")  # so that the cosine with itself is 1
-        planes = numbers[:, None, :] >> np.arange(_COMPACT_BITS - 1, -1, -1, dtype=np.uint8)[:, None] & 1
+        planes = numbers[:, None, :] >> np.arange(COMPACT_BITS - 1, -1, -1, dtype=np.uint8)[:, None] & 1
         packed = np.packbits(planes, axis=2, bitorder="little").reshape(len(numbers), -1)
         return np.concatenate([scales[:, None].view(np.uint8), packed], axis=1).tobytes()
 
@@ -118,10 +118,10 @@ class Quantizer:
         scales = np.ascontiguousarray(table[:, :SCALE_BYTES]).view("<f4")[:, 0].astype(np.float32, copy=False)
         if not self.compact:
             return scales, table[:, SCALE_BYTES:]
-        packed = table[:, SCALE_BYTES:].view(np.uint8).reshape(len(table), _COMPACT_BITS, -1)
+        packed = table[:, SCALE_BYTES:].view(np.uint8).reshape(len(table), COMPACT_BITS, -1)
         planes = np.unpackbits(packed, axis=2, count=self.dimension, bitorder="little")
         numbers = planes[:, 0]
-        for plane in range(1, _COMPACT_BITS):
+        for plane in range(1, COMPACT_BITS):
             numbers = np.left_shift(numbers, 1) | planes[:, plane]
         return scales, _LEVELS[numbers]
 

@@ -140,6 +140,18 @@ STAGED = {Collection.MEMORY: "staged_vector", Collection.HISTORY: "staged_turn_v
 BLOCKS = {Collection.MEMORY: "block", Collection.HISTORY: "turn_block"}
 WORDS = {Collection.MEMORY: "words", Collection.HISTORY: "turn_words"}
 WORDS_ENDED = "words_ended"
+# What makes one of these tables again; where FTS5 can't read its settings, it can't even drop it.
+WORDS_AGAIN = """
+CREATE TABLE IF NOT EXISTS {table}_config (k PRIMARY KEY, v) WITHOUT ROWID;
+DELETE FROM {table}_config;
+INSERT INTO {table}_config VALUES ('version', 4);
+DROP TABLE IF EXISTS {table};
+DROP TABLE IF EXISTS {table}_data;
+DROP TABLE IF EXISTS {table}_idx;
+DROP TABLE IF EXISTS {table}_docsize;
+DROP TABLE IF EXISTS {table}_config;
+CREATE VIRTUAL TABLE {table} USING fts5 (text, content = '', contentless_delete = 1, tokenize = 'ascii');
+"""
 WORDS_EPOCH = "words_epoch"  # in `meta`: how often the words were indexed anew
 
 
@@ -272,11 +284,17 @@ def count_commit(db: apsw.Connection, after: Marker) -> None:
     db.execute("UPDATE store SET id = ?, commits = ?", (after.store, f"{after.commits:020d}"))
 
 
+COUNTED = "typeof(value) = 'integer' AND value BETWEEN 0 AND 1000000000000"  # of a row of meta that counts something
+# A number that is damaged goes on anywhere: it only has to be another one.
+COUNT_ONE = f"""
+INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE
+SET value = iif({COUNTED}, value + 1, abs(random() % 1000000000000))
+"""
+
+
 def count_epoch(db: apsw.Connection, name: str) -> None:
     """Tell those who keep what they have read of something that it changed in another way than by growing."""
-    db.execute(
-        "INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1", (name,)
-    )
+    db.execute(COUNT_ONE, (name,))
 
 
 def view_of(table: str, kind: str) -> str:

@@ -1,18 +1,22 @@
 """The spaces of vectors in the SQLite store: which one is in use, which is staged, and the switch between them."""
 
 import json
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import apsw
 
-from memories.errors import Conflict
+from memories.errors import Conflict, StoreDamaged
 from memories.stores.damage import Damaged
 from memories.stores.protocol import other_space
-from memories.stores.records import SEARCHED, Collection, Record, Space
+from memories.stores.records import SEARCHED, Collection, Finding, Record, Space
+from memories.stores.sqlite.codes import COMPACT_BITS, SCALE_BYTES, code_bytes
 from memories.stores.sqlite.counts import exchanging
-from memories.stores.sqlite.query import READ, damage_noticed, fetch, records_of
-from memories.stores.sqlite.schema import BLOCKS, STAGED, VECTORS
+from memories.stores.sqlite.errors import FIX
+from memories.stores.sqlite.query import READ, fetch, records_of
+from memories.stores.sqlite.schema import BLOCKS, COUNTED, STAGED, VECTORS, WORDS_EPOCH, count_epoch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +25,12 @@ if TYPE_CHECKING:
     from memories.stores.sqlite.vectors import VectorIndex
 
 Named = tuple[str, int, bool]  # a model, its dimension, and whether its codes are compact
+_KINDS: tuple[tuple[str, Mapping[Collection, str]], ...] = (("", VECTORS), ("staged_", STAGED))
+_COUNTS = ("erasing", WORDS_EPOCH, *(f"{table}s_epoch" for table in BLOCKS.values()))  # the rows that count something
+NO_MODEL = "which model made its vectors can't be read"
+_NO_DIMENSION = "how long its vectors are can't be read"
+MAKE_AGAIN = "make the vectors again with: memory reembed"
+_MOST_DIMENSIONS = 1_000_000
 
 
 def named(space: Space, *, compact: bool) -> Named:
@@ -29,8 +39,38 @@ def named(space: Space, *, compact: bool) -> Named:
 
 
 def in_use(db: apsw.Connection) -> Named | None:
-    """Return what names the vectors in the store, if it has any."""
-    return _named(db, "")
+    """Return what names the vectors in the store, if it has any.
+
+    Raises:
+        StoreDamaged: What names them can't be read.
+    """
+    found = form_in_use(db)
+    if found is not None and not found[0]:
+        raise StoreDamaged(f"{db.filename} is damaged: {NO_MODEL}; {MAKE_AGAIN}")
+    return found
+
+
+def form_in_use(db: apsw.Connection) -> Named | None:
+    """Return the same where only the codes have to be understood: an unreadable model is "".
+
+    Raises:
+        StoreDamaged: The dimension can't be read.
+    """
+    found = known(db)
+    if found is not None and not found[1]:
+        raise StoreDamaged(f"{db.filename} is damaged: {_NO_DIMENSION}; {FIX}")
+    return found
+
+
+def known(db: apsw.Connection, prefix: str = "") -> Named | None:
+    """Return what names the vectors in use or, with the prefix `staged_`, staged; "" and 0 for what can't be read."""
+    names = _names(prefix)
+    found = dict(fetch(db, "SELECT name, value FROM meta WHERE name IN (?, ?, ?)", names))
+    if not found:
+        return None
+    model, dimension = found.get(names[0]), found.get(names[1])
+    length = dimension if type(dimension) is int and 0 < dimension <= _MOST_DIMENSIONS else 0
+    return model if type(model) is str else "", length, bool(found.get(names[2]))
 
 
 def claim(db: apsw.Connection, space: Space, *, compact: bool) -> None:
@@ -60,7 +100,7 @@ def without(
         behind: Only those with a greater seq.
     """
     among = "r.pool IN (SELECT id FROM pool WHERE collection = ?) AND r.seq > ?"
-    tables = {in_use(db): VECTORS, _named(db, "staged_"): STAGED}
+    tables = {known(db, "staged_"): STAGED, known(db): VECTORS}
     if space in tables:
         among += f" AND NOT EXISTS (SELECT 1 FROM {tables[space][collection]} v WHERE v.seq = r.seq)"
     found: dict[int, Record] = {}
@@ -84,13 +124,13 @@ def stage(db: apsw.Connection, space: Named, vectors: "Mapping[Collection, Mappi
         space: What names the vectors; see `named`.
         vectors: For each collection the vectors of each seq.
     """
-    if in_use(db) is None:
+    if known(db) is None:
         _name(db, "", space)
-    if in_use(db) != space and _named(db, "staged_") != space:
+    if known(db) != space and known(db, "staged_") != space:
         drop_staged(db)
         _name(db, "staged_", space)
     for collection, given in vectors.items():
-        _index(space, collection).stage(db, given, in_use=in_use(db) == space)
+        _index(space, collection).stage(db, given, in_use=known(db) == space)
 
 
 def switch(db: apsw.Connection, space: Named, damaged: Damaged) -> None:
@@ -104,9 +144,9 @@ def switch(db: apsw.Connection, space: Named, damaged: Damaged) -> None:
         raise Conflict(
             f"there are records without vectors of {space[0]}; run memory reembed again, it continues where it was"
         )
-    if in_use(db) in (None, space):
+    if known(db) in (None, space):
         return
-    if _named(db, "staged_") != space:
+    if known(db, "staged_") != space:
         drop_staged(db)  # of a third space, in a store without records
     with exchanging(db):
         for collection in SEARCHED:
@@ -136,18 +176,82 @@ def _index(space: Named, collection: Collection) -> "VectorIndex":
     return VectorIndex(Quantizer(space[1], compact=space[2]), collection)
 
 
-def _named(db: apsw.Connection, prefix: str) -> Named | None:
-    names = [f"{prefix}{name}" for name in ("model", "dimension", "compact")]
-    found = dict(fetch(db, "SELECT name, value FROM meta WHERE name IN (?, ?, ?)", names))
-    with damage_noticed():
-        return (found[names[0]], found[names[1]], bool(found.get(names[2]))) if found else None
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def wrong(db: apsw.Connection) -> list[Finding]:
+    """Return what is wrong with the rows of `meta`: with what names the vectors, and with what counts something."""
+    sql = f"SELECT name FROM meta WHERE name IN ({', '.join('?' * len(_COUNTS))}) AND NOT ({COUNTED}) ORDER BY 1"
+    found = [Finding(f"the number {name} is damaged", FIX, derived=True) for (name,) in fetch(db, sql, _COUNTS)]
+    for prefix, tables in _KINDS:
+        space, form = known(db, prefix), _form(db, prefix, tables)
+        if space is None or (space[0] and form == space[1:]):
+            continue
+        if prefix or form != space[1:]:
+            which = "the staged vectors" if prefix else "the vectors"
+            found.append(Finding(f"what is noted of {which} is not that of their codes", FIX, derived=True))
+        if not prefix and not space[0] and form is not None:
+            found.append(Finding(NO_MODEL, MAKE_AGAIN))
+    return found
+
+
+def mend(db: apsw.Connection) -> None:
+    """Mend these rows as far as the codes tell what was there; what they don't tell is dropped, with its vectors."""
+    for (name,) in fetch(db, f"SELECT name FROM meta WHERE NOT ({COUNTED})"):
+        if name in _COUNTS:
+            count_epoch(db, name)
+    for prefix, tables in _KINDS:
+        space, form = known(db, prefix), _form(db, prefix, tables)
+        if space is None or (form == space[1:] and (space[0] or not prefix)):
+            continue
+        if form is None or prefix:
+            for table in tables.values():
+                db.execute(f"DELETE FROM {table}")
+            db.execute("DELETE FROM meta WHERE name IN (?, ?, ?)", _names(prefix))
+        else:
+            _note(db, prefix, dimension=form[0], compact=form[1])
+
+
+def _form(db: apsw.Connection, prefix: str, tables: Mapping[Collection, str]) -> tuple[int, bool] | None:
+    """Return the dimension that codes have, and whether they are compact; as it is noted if that fits most of them."""
+    noted = known(db, prefix)
+    lengths: Counter[int] = Counter()
+    for table in tables.values():
+        sql = (
+            f"SELECT length(codes), count(*) FROM {table} WHERE typeof(codes) = 'blob' AND length(codes) > 0 GROUP BY 1"
+        )
+        lengths.update(dict(fetch(db, sql)))
+    if noted is None or (not lengths and not (noted[0] and noted[1])):
+        return None
+    _, dimension, compact = noted
+    whole, [(usual, _)] = math.gcd(*lengths), lengths.most_common(1) or [(0, 0)]
+    forms = [(dimension, compact), (dimension, not compact)] if dimension else []
+    if not lengths:
+        return forms[0]
+    for length in (whole - SCALE_BYTES, usual - SCALE_BYTES):
+        forms += [(8 * (length // COMPACT_BITS), True)] if compact else []
+        forms += [(length, False)]
+    for form in forms:
+        size = code_bytes(form[0], compact=form[1])
+        if form[0] > 0 and 2 * sum(count for length, count in lengths.items() if not length % size) > lengths.total():
+            return form
+    return None
 
 
 def _name(db: apsw.Connection, prefix: str, space: Named) -> None:
     model, dimension, compact = space
-    rows = [(f"{prefix}model", model), (f"{prefix}dimension", dimension)]
+    db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (f"{prefix}model", model))
+    _note(db, prefix, dimension=dimension, compact=compact)
+
+
+def _note(db: apsw.Connection, prefix: str, *, dimension: int, compact: bool) -> None:
+    rows = [(f"{prefix}dimension", dimension)]
     if compact:
         rows.append((f"{prefix}compact", 1))
     else:
         db.execute("DELETE FROM meta WHERE name = ?", (f"{prefix}compact",))
     db.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", rows)
+
+
+def _names(prefix: str) -> list[str]:
+    return [f"{prefix}{name}" for name in ("model", "dimension", "compact")]

@@ -29,7 +29,7 @@ from memories.stores.sqlite import counts, schema, spaces
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.adding import add
 from memories.stores.sqlite.connection import SQLiteFile
-from memories.stores.sqlite.errors import CommitsMissing
+from memories.stores.sqlite.errors import CommitsMissing, WordsDamaged
 from memories.stores.sqlite.kept import overlook
 from memories.stores.sqlite.postings import Postings
 from memories.stores.sqlite.query import (
@@ -56,10 +56,6 @@ if TYPE_CHECKING:
     from memories.stores.sqlite.turns import LastPlaces
     from memories.stores.sqlite.vectors import VectorIndex
 
-# Each has a number of its own, so that none ends what another one has begun.
-_BEGIN_ERASURE = """
-INSERT INTO meta (name, value) VALUES ('erasing', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1
-"""
 _FORGET_LABELS = """
 DELETE FROM label WHERE id NOT IN (SELECT label FROM record_label);
 DELETE FROM label_pool WHERE NOT EXISTS (
@@ -205,7 +201,7 @@ class SQLiteStore:
             for table in ("record_label", "access", "record"):
                 db.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))
         db.execute(_FORGET_LABELS)
-        db.execute(_BEGIN_ERASURE)
+        schema.count_epoch(db, "erasing")  # each has a number of its own, so that none ends what another has begun
 
     # --- changing the space ----------------------------------------------------------------------------------------
 
@@ -330,9 +326,15 @@ class SQLiteStore:
         """See `Store.candidates`."""
         with self._file.read() as db:
             selected = selection(db, where)
-            words = index.best(db, self._postings, selected, terms, k)
+            vectors = None if vector is None else self._searched(db, where.collection)
+            try:
+                words = index.best(db, self._postings, selected, terms, k)
+            except WordsDamaged as exc:
+                if vectors is None:
+                    raise
+                words = index.left_out(exc, self.damaged)
             similar: dict[int, float] = {}
-            if vector is not None and (vectors := self._searched(db, where.collection)) is not None:
+            if vector is not None and vectors is not None:
                 turned = vectors.turn(vector)
                 similar = vectors.best(db, selected, turned, k)
                 similar |= vectors.exact(db, [seq for seq in words if seq not in similar], turned)
@@ -381,7 +383,8 @@ class SQLiteStore:
         """See `Store.vectors`."""
         found: dict[Ref, NDArray[np.float32]] = {}
         with self._file.read() as db:
-            if spaces.in_use(db) is None:
+            stored = spaces.known(db)
+            if stored is None or not all(stored[:2]):  # none, or damaged ones
                 return found
             for collection, table in schema.VECTORS.items():
                 wanted = [ref for ref in refs if ref.collection == collection]
@@ -397,7 +400,7 @@ class SQLiteStore:
         """See `Store.info`."""
         with self._file.read() as db:
             version = fetch_value(db, "PRAGMA user_version")
-            stored = spaces.in_use(db)
+            stored = spaces.known(db)
             erasing = bool(fetch(db, "SELECT 1 FROM meta WHERE name = 'erasing'"))
             if where == Filter(where.collection, where.namespaces):
                 without = counts.without_vector(db, namespace_ids(db, where))
@@ -412,7 +415,7 @@ class SQLiteStore:
         return StoreInfo(
             url=f"sqlite:///{self._file.path}",
             schema_version=version or None,
-            model=stored[0] if stored else None,
+            model=(stored[0] or None) if stored else None,
             size_bytes=self._file.size_bytes(),
             without_vector_count=without,
             erasing=erasing,
@@ -448,7 +451,7 @@ class SQLiteStore:
 
     def _vectors(self, db: apsw.Connection, collection: Collection) -> "VectorIndex":
         """Return the vectors in use, whatever space the store was opened with."""
-        _, dimension, compact = spaces.in_use(db) or spaces.named(required(self._space), compact=self._compact)
+        _, dimension, compact = spaces.form_in_use(db) or spaces.named(required(self._space), compact=self._compact)
         if (collection, dimension, compact) not in self._indexes:
             from memories.stores.sqlite.quantize import Quantizer
             from memories.stores.sqlite.vectors import VectorIndex

@@ -13,6 +13,7 @@ from memories.stores.columns import OF_A_DAY, Places, leading, matches_at, place
 from memories.stores.damage import Damaged
 from memories.stores.records import BESIDE, Matches, TurnQuery
 from memories.stores.sqlite import words as index
+from memories.stores.sqlite.errors import WordsDamaged
 from memories.stores.sqlite.postings import Postings
 from memories.stores.sqlite.query import (
     READ_ANY,
@@ -94,7 +95,7 @@ def find(
     """
     codes, join = ("NULL", "") if vectors is None else ("v.codes", f"LEFT JOIN {vectors.table} v ON v.seq = r.seq")
     if is_large(db, selected):
-        words = index.ranked(db, last.postings, selected, query.terms)
+        words = _words((db, last.postings), selected, vectors, query, damaged)
         wanted = json.dumps(sorted(_best(db, selected, vectors, query, words)))
         sql = (
             f"SELECT {_PLACE}, {codes} FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value {join} "
@@ -106,9 +107,27 @@ def find(
         sql = f"SELECT {_PLACE}, {codes} FROM record r {join} WHERE {selected.find}"
         rows = last.read(db, sql, selected.values, vectors, damaged)
         seqs = rows.places.seqs.tolist()
-        words = index.ranked(db, last.postings, selected, query.terms, seqs)
+        words = _words((db, last.postings), selected, vectors, query, damaged, seqs)
         searched = len(seqs)
     return matches_at(rows.places, words, _similarity(rows, vectors, query), searched)
+
+
+def _words(
+    given: tuple[apsw.Connection, Postings],
+    selected: Selection,
+    vectors: VectorIndex | None,
+    query: TurnQuery,
+    damaged: Damaged,
+    among: Sequence[int] | None = None,
+) -> WordHits:
+    """Return what is found by words; nothing where their index is damaged and vectors are left to search by."""
+    try:
+        return index.ranked(*given, selected, query.terms, among)
+    except WordsDamaged as exc:
+        if vectors is None:
+            raise
+        index.left_out(exc, damaged)
+        return WordHits({}, {term: [] for term in query.terms})
 
 
 def _best(

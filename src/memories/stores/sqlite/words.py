@@ -6,20 +6,23 @@ records and their tokens. So neither a score nor the time of a search depends on
 versions and turns do not change how rare a word is in current memories.
 """
 
+import contextlib
 import functools
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import apsw
 
-from memories.stores.records import Record
+from memories.stores.damage import Damaged
+from memories.stores.records import Finding, Record
+from memories.stores.sqlite.errors import WordsDamaged
 from memories.stores.sqlite.postings import Postings, Seen, tokens_in
 from memories.stores.sqlite.postings import numbers as numbers_in
 from memories.stores.sqlite.query import Selection, fetch, fetch_value, matching
-from memories.stores.sqlite.schema import WORDS, WORDS_ENDED, own_tokens
+from memories.stores.sqlite.schema import WORDS, WORDS_AGAIN, WORDS_ENDED, own_tokens
 from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_of
 from memories.stores.words import best as highest
 
@@ -32,6 +35,8 @@ _SURPLUS = 4  # this many times `k` are looked at before a filter that most reco
 _FEW = 4_096  # records with a label: of these, looking at them alone is faster than asking each whether it has it
 _SPREAD = 4  # times as many seqs as records may lie between the first and the last to be looked at
 
+TABLES = (*WORDS.values(), WORDS_ENDED)
+
 Scores = dict[int, float]
 
 
@@ -42,6 +47,77 @@ class _Corpus(NamedTuple):
     pools: tuple[int, ...]
     documents: int
     mean_length: float
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _damage_told(db: apsw.Connection) -> Iterator[None]:
+    """Say that it is the index of words that SQLite can't use; to be put around nothing but its statements."""
+    try:
+        yield
+    except (apsw.CorruptError, apsw.SQLError, apsw.ConstraintError) as exc:
+        raise WordsDamaged(db.filename, exc) from None
+
+
+def left_out(exc: WordsDamaged, damaged: Damaged) -> Scores:
+    """Note that a search goes on without the index; return what it finds in it: nothing."""
+    what = f"what is found by words alone: the index of words is damaged ({exc.why})"
+    damaged.note(Finding(what, exc.remedy, derived=True))
+    return {}
+
+
+def broken(db: apsw.Connection, check: str | None) -> str | None:
+    """Return why FTS5 can't use the index, None if it can.
+
+    Args:
+        db: A connection inside a transaction.
+        check: What SQLite is to check it with, such as `quick_check`; None for a look that takes no time.
+    """
+    try:
+        for table in TABLES:
+            # SQLite's check takes what it knows of the index from before, which another process may have made anew
+            # since; a query looks at it again.
+            db.execute(f"SELECT rowid FROM {table} WHERE {table} MATCH 'a' LIMIT 1").fetchall()
+        segments = _segments(db)
+        for table in TABLES if check else ():
+            numbers = {segment.number for segment in segments if segment.table == table}
+            # A page's id has that of its part in 16 bits; one more tells that it has the marks of removed rows.
+            there = f"SELECT segid FROM {table}_idx UNION SELECT id >> 37 & 65535 FROM {table}_data WHERE id > 10"
+            if not numbers.issuperset(number for (number,) in fetch(db, there)):
+                return f"{table} has pages of a part that does not exist"
+            # What FTS5 has counted, as it asks for when a row is removed.
+            averages = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 1")
+            sizes = [tokens_in(size) for (size,) in fetch(db, f"SELECT sz FROM {table}_docsize")]
+            counted = [*numbers_in(averages)] if type(averages) is bytes else [0]
+            if counted != [len(sizes), sum(sizes)] and (counted or sizes):
+                return f"{table} has counted other rows than it has"
+            for part in ("", "_data", "_idx", "_docsize", "_config"):
+                for (message,) in db.execute(f"PRAGMA {check}({table}{part})").fetchall():
+                    if message != "ok" and not is_of_pages(str(message)):
+                        return str(message)
+    except (apsw.CorruptError, apsw.SQLError) as exc:
+        return str(exc)
+    return None
+
+
+def is_of_pages(message: str) -> bool:
+    """Return whether SQLite's check means pages of the file, whatever table they are of."""
+    return message.startswith(("Tree ", "Page ", "Freelist", "On tree", "***"))
+
+
+def make_again(db: apsw.Connection) -> None:
+    """Make an empty index in the place of one in whatever state."""
+    for table in TABLES:
+        try:
+            db.execute(WORDS_AGAIN.format(table=table))
+        except apsw.SQLError:  # how it was made is damaged, so that FTS5 can't drop it
+            db.execute("PRAGMA writable_schema=ON")
+            db.execute("DELETE FROM sqlite_schema WHERE name = ? AND rootpage = 0", (table,))
+            db.execute("PRAGMA writable_schema=RESET")
+            db.execute(WORDS_AGAIN.format(table=table))
+    db.execute("DELETE FROM corpus")
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -60,24 +136,27 @@ def insert(db: apsw.Connection, rows: Sequence[tuple[int, int, Record]]) -> None
             texts.setdefault(table, []).append((seq, own_tokens(pool, found)))
             documents[pool, ended] += 1
             lengths[pool, ended] += len(found)
-    for table, some in texts.items():
-        db.executemany(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", some)
-    for (pool, ended), count in documents.items():
-        _count(db, pool, count, lengths[pool, ended], ended=ended)
+    with _damage_told(db):
+        for table, some in texts.items():
+            db.executemany(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", some)
+        for (pool, ended), count in documents.items():
+            _count(db, pool, count, lengths[pool, ended], ended=ended)
 
 
 def remove(db: apsw.Connection, seq: int) -> None:
     """Remove the words of a record from the index; their bytes stay in the file until `erase` has rewritten them."""
-    for table in (*WORDS.values(), WORDS_ENDED):
-        sql = f"SELECT r.pool, d.sz FROM {table}_docsize d JOIN record r ON r.seq = d.id WHERE d.id = ?"
-        for pool, size in fetch(db, sql, (seq,)):
-            _count(db, pool, -1, -tokens_in(size), ended=table == WORDS_ENDED)
-            db.execute(f"DELETE FROM {table} WHERE rowid = ?", (seq,))
+    with _damage_told(db):
+        for table in TABLES:
+            sql = f"SELECT r.pool, d.sz FROM {table}_docsize d JOIN record r ON r.seq = d.id WHERE d.id = ?"
+            for pool, size in fetch(db, sql, (seq,)):
+                _count(db, pool, -1, -tokens_in(size), ended=table == WORDS_ENDED)
+                db.execute(f"DELETE FROM {table} WHERE rowid = ?", (seq,))
 
 
 def unerased(db: apsw.Connection) -> "set[Segment]":
     """Return the parts of the index that still have the bytes of removed words."""
-    return {segment for segment, removed in _segments(db).items() if removed}
+    with _damage_told(db):
+        return {segment for segment, removed in _segments(db).items() if removed}
 
 
 def erase(db: apsw.Connection, segments: "set[Segment]") -> "set[Segment]":
@@ -86,12 +165,13 @@ def erase(db: apsw.Connection, segments: "set[Segment]") -> "set[Segment]":
     FTS5 marks a row as removed and drops its words when it merges parts. A negative number of pages has it merge all
     parts of a table, and go on with that merge whenever it is asked again.
     """
-    for table in sorted({segment.table for segment in segments}):
-        before = db.total_changes()
-        db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('merge', {-_MERGED_PAGES})")
-        if db.total_changes() - before < 2:  # as FTS5 says that it finds nothing to merge
-            db.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")
-    return segments & _segments(db).keys()
+    with _damage_told(db):
+        for table in sorted({segment.table for segment in segments}):
+            before = db.total_changes()
+            db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('merge', {-_MERGED_PAGES})")
+            if db.total_changes() - before < 2:  # as FTS5 says that it finds nothing to merge
+                db.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")
+        return segments & _segments(db).keys()
 
 
 class Segment(NamedTuple):
@@ -111,14 +191,19 @@ def _segments(db: apsw.Connection) -> dict[Segment, int]:
     these its number, first page, last page, first write, last write, pages of marks, marks, rows.
     """
     found: dict[Segment, int] = {}
-    for table in (*WORDS.values(), WORDS_ENDED):
-        numbers = numbers_in(fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 10")[8:])
-        levels, _, _ = (next(numbers) for _ in range(3))
-        for _ in range(levels):
-            next(numbers)
-            for _ in range(next(numbers)):
-                number, _, _, first, last, marks, _, _ = (next(numbers) for _ in range(8))
-                found[Segment(table, number, first, last)] = marks
+    for table in TABLES:
+        structure = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 10")
+        numbers = list(numbers_in(structure[8:])) if type(structure) is bytes else []
+        try:
+            levels, at = numbers[0], 3
+            for _ in range(levels):
+                count, at = numbers[at + 1], at + 2
+                for _ in range(count):
+                    number, _, _, first, last, marks, _, _ = numbers[at : at + 8]
+                    found[Segment(table, number, first, last)] = marks
+                    at += 8
+        except (IndexError, ValueError):
+            raise apsw.CorruptError(f"fts5: the structure of {table} can't be read") from None
     return found
 
 
@@ -174,18 +259,19 @@ def ranked(
     found = WordHits({}, {})
     known = {term: parsed for term in terms if (parsed := parse(term)) is not None}
     within, seen = _within(selected, among), postings.now(db)
-    left_out: set[str] = set()
-    for corpus in _corpora(db, selected):
-        wanted = [each for each in _counted(seen, corpus, known, within.most) if each.holding]
-        rare = wanted if corpus.documents <= _RANK_ALL_ROWS else _rare(wanted, within.most)
-        for each in rare:
-            _score(seen, corpus, each, within, found)
-        if rare:
-            left_out |= {each.term for each in wanted} - {each.term for each in rare}
-        elif wanted:
-            _score_common(seen, corpus, wanted, within, found)
+    common: set[str] = set()
+    with _damage_told(db):
+        for corpus in _corpora(db, selected):
+            wanted = [each for each in _counted(seen, corpus, known, within.most) if each.holding]
+            rare = wanted if corpus.documents <= _RANK_ALL_ROWS else _rare(wanted, within.most)
+            for each in rare:
+                _score(seen, corpus, each, within, found)
+            if rare:
+                common |= {each.term for each in wanted} - {each.term for each in rare}
+            elif wanted:
+                _score_common(seen, corpus, wanted, within, found)
     for term in terms:
-        if term not in left_out:
+        if term not in common:
             found.holders.setdefault(term, [])
     return found
 
@@ -233,9 +319,9 @@ def _corpora(db: apsw.Connection, selected: Selection) -> list[_Corpus]:
     found: list[_Corpus] = []
     for ended in (False, True) if selected.also_ended else (False,):
         [(documents, tokens)] = fetch(db, sql, (json.dumps(selected.pools), ended))
-        if documents:
+        if (documents or 0) > 0:
             table = WORDS_ENDED if ended else WORDS[selected.collection]
-            found.append(_Corpus(table, selected.pools, documents, max(tokens / documents, 1e-9)))
+            found.append(_Corpus(table, selected.pools, documents, max((tokens or 0) / documents, 1e-9)))
     return found
 
 
