@@ -152,6 +152,7 @@ def _guarded(what: str, look: Callable[[], Iterable[Finding]], *, derived: bool 
     try:
         yield from look()
     except _UNREADABLE as exc:
+        derived = derived and not isinstance(exc, apsw.SQLError)  # of a table that is not as it was made
         yield Finding(f"{what} can't be read ({exc})", FIX if derived else SALVAGE, derived=derived)
 
 
@@ -307,23 +308,24 @@ def _unusable_words(look: Look, check: str | None = None) -> Iterator[Finding]:
 
 def _rows_of_words(look: Look) -> Iterator[Finding]:
     """Yield words of records that do not exist or are in another table, and records without words."""
-    unusable = list(_unusable_words(look, "quick_check"))
-    yield from unusable
+    told = list(_unusable_words(look, "quick_check"))
+    yield from told
     counted: Counter[tuple[Any, bool]] = Counter()
     tokens: Counter[tuple[Any, bool]] = Counter()
-    for kind, table in _WORDS.items() if not unusable else ():
+    for kind, table in () if told else _WORDS.items():
         sql = f"SELECT r.seq, r.pool FROM record r JOIN pool p ON p.id = r.pool WHERE {_TABLE_OF_WORDS} = ?"
         expected = dict(fetch(look.db, sql, (kind,)))
-        there = {seq: (size, origin) for seq, *(size, origin) in fetch(look.db, f"SELECT * FROM {table}_docsize")}
+        there = {seq: (size, origin) for seq, size, origin in fetch(look.db, f"SELECT * FROM {table}_docsize")}
         wrong = (expected.keys() ^ there.keys()) | {seq for seq, row in there.items() if not _is_size(*row)}
         count = len(wrong - look.damaged)
         if count:
-            yield Finding(f"the index of words and the records differ in {count} records", FIX, derived=True)
+            told.append(Finding(f"the index of words and the records differ in {count} records", FIX, derived=True))
+            yield told[-1]
         for seq in expected.keys() & there.keys():
             corpus = expected[seq], kind == "ended"
             counted[corpus] += 1
             tokens[corpus] += tokens_in(there[seq][0])
-    if not unusable and not look.damaged:
+    if not told and not look.damaged:
         sums = {(*corpus, count, tokens[corpus]) for corpus, count in counted.items()}
         if sums != {*fetch(look.db, _CORPUS)}:
             yield Finding("the counts of words of a namespace are wrong", FIX, derived=True)

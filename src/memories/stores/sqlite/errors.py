@@ -11,6 +11,7 @@ import apsw
 from memories.errors import StoreBusy, StoreDamaged, StoreError
 
 _DESCRIPTORS = 4
+_DAMAGED = "{path} is damaged ({exc}); stop writing to it and restore a backup"
 _FULL = "the disk of {path} is full; nothing was written; make room and try again"
 # The first that fits counts, so the general ones come last.
 FIX = "run: memory doctor --fix"
@@ -21,7 +22,7 @@ SALVAGE = (
 _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (apsw.FullError, StoreError, _FULL),
     (apsw.NotADBError, StoreDamaged, "{path} is not a SQLite database; it was not touched"),
-    (apsw.CorruptError, StoreDamaged, "{path} is damaged ({exc}); stop writing to it and restore a backup"),
+    (apsw.CorruptError, StoreDamaged, _DAMAGED),
     (apsw.ReadOnlyError, StoreError, "{path} or its folder can't be written; check who owns it and its permissions"),
     (apsw.IOError, StoreError, "the disk of {path} reported an error ({exc}); nothing was acknowledged"),
     (apsw.NoMemError, StoreError, "out of memory while using {path}; nothing was written"),
@@ -63,6 +64,8 @@ def translated(path: Path) -> Iterator[None]:
         kind, message = next((ours, text) for theirs, ours, text in _TRANSLATIONS if isinstance(exc, theirs))
         if isinstance(exc, apsw.IOError) and _is_full(path.parent):  # SQLite does not always say why
             message = _FULL
+        if isinstance(exc, apsw.SQLError) and str(exc).startswith("no such "):  # the tables are not as they were made
+            kind, message = StoreDamaged, _DAMAGED
         if isinstance(exc, apsw.CorruptError) and _detail(exc) == apsw.SQLITE_CORRUPT_INDEX:
             message = f"an index of {{path}} is damaged ({{exc}}); {FIX}"
         raise kind(message.format(path=path, exc=exc)) from exc
