@@ -13,12 +13,12 @@ from memories.errors import StoreBusy, StoreDamaged, StoreError
 _DESCRIPTORS = 4
 _DAMAGED = "{path} is damaged ({exc}); stop writing to it and restore a backup"
 _FULL = "the disk of {path} is full; nothing was written; make room and try again"
-# The first that fits counts, so the general ones come last.
 FIX = "run: memory doctor --fix"
 SALVAGE = (
     "restore a backup, or save every sound record with: memory doctor --salvage FILE, "
     "and make the store of them with: memory restore FILE --replace"
 )
+# The first that fits counts, so the general ones come last.
 _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (apsw.FullError, StoreError, _FULL),
     (apsw.NotADBError, StoreDamaged, "{path} is not a SQLite database; it was not touched"),
