@@ -6,7 +6,7 @@ Words and similarity are each a weighted mean over three scales: the text itself
     words      = mean of own, best of session, window, session      own = BM25 / max(best BM25, 4)
     similarity = mean of own, window, session
     fused      = (words + weight × similarity + Σ signs / unit) / (1 + weight)     unit = sum of the word weights;
-                 for a memory the weight is 1.4 times as large
+                 for a memory the weight is twice as large
     score      = fused × the factor for age and use of a memory; see `relevance`
 
 `WEIGHTS` has the weights of the means, the signs, and where the numbers come from.
@@ -58,7 +58,7 @@ WEIGHTS = Weights()
 _WORDS, _SIMILARITY = WEIGHTS.words, WEIGHTS.similarity  # once, and not for each of the candidates
 OWN_WORDS = 0.5  # share of the best words from which those of a stale memory speak for it, whatever it means
 FULL_WORDS = 4.0  # from this BM25 on, the best words count in full; one common word in a small store should not
-STANDALONE = 1.4  # factor on the weight of similarity for a memory: no turn beside it shares its words
+STANDALONE = 2.0  # factor on the weight of similarity for a memory: no turn beside it shares its words
 FULL_LENGTH = 20  # words from which a turn is not brief
 WORDS_ONLY_SIGNS = 0.4  # what signs count where there are no similarities that they could outweigh
 ON_DATE = 0.5  # this close to a date in the query, a text is a hit even if it shares no word with it
