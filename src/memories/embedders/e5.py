@@ -134,7 +134,8 @@ def _folder() -> Path:
         import memories_e5
     except ImportError as exc:
         raise ConfigError(
-            "EMBEDDER=e5 needs its model, which is a package of its own; run: pip install 'memories[multilingual]'"
+            "EMBEDDER=e5 needs its model, which is a package of its own; run: pip install "
+            "'memories[multilingual]', or in a checkout: pip install packages/memories-e5"
         ) from exc
     return Path(memories_e5.__file__).parent
 
