@@ -28,6 +28,7 @@ from memories.errors import InvalidInput
 from memories.languages import days
 from memories.redaction import contexts, redactor, rules, scan
 from memories.skins.capture import extract, prompts
+from memories.stores.sqlite import check
 from memories.write import corrections, create, duplicates, orders, suspicion
 
 SOURCE = Path(__file__).parent.parent / "src" / "memories"
@@ -50,6 +51,7 @@ COMPUTED = {
     "search/speakers.py: _pattern": r"(?<!\w)Ann(?!\w)(?:'s\b)?",
     "skins/capture/extract.py: _phrases": "_PHRASES",
     "skins/capture/prompts.py: wish": "of the names of the wishes, tried on at most 120 characters",
+    "stores/sqlite/check.py: _is_of": "|".join(part.rows for part in check.PARTS if part.rows),
     "text.py: _telling": "什么|怎么样|(?<!\\w)wann(?!\\w)",
     "transfer/backup.py: _remove_oldest": r"backup-\d{8}T\d{6}Z(-\d+)?\.(db|jsonl)",
     "write/corrections.py: _exchanged_signs": "|".join(corrections._CASE.values()),
