@@ -200,14 +200,15 @@ def _stem(word: str, codes: Sequence[str]) -> str:
     endings = languages.words(codes[0]).get("endings", ()) if codes else ()
     if not endings or not word.isalpha() or not is_latin(word):
         return _open_ended(word)
-    stem, written = languages.folded(word), _bare(word)
+    whole, written = languages.folded(word), _bare(word)
+    stem = whole
     for _ in range(_ENDINGS):
         ending = max((each for each in endings if stem.endswith(each)), key=len, default="")
         if len(stem) - len(ending) >= _LEAST_STEM:
             stem = stem.removesuffix(ending)
     # The index has letters that are no others with an accent, such as ł and ı, as they are written.
-    same = len(written) == len(languages.folded(word))
-    return f"{written[: len(stem)] if same else stem}*" if len(stem) >= _LEAST_STEM else word
+    stem = written[: len(stem)] if len(written) == len(whole) else stem
+    return f"{stem}*" if len(stem) >= _LEAST_STEM else word
 
 
 # Letters that are often written as others, and those: by the language where it must be known.

@@ -10,6 +10,7 @@ from memories.stores.records import Collection, Finding, Ref
 from memories.validate import shown
 
 UNKNOWN = "?"  # a namespace that can't be read; no namespace has this name
+UNREADABLE = "damaged-"  # and a number: the group of a record whose own can't be read or asked for
 _MOST = 1_000
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from memories.errors import StoreDamaged
 from memories.models import PENDING, Actor
 from memories.origin import Origin, host, program, stamped, user
+from memories.stores.damage import UNREADABLE
 from memories.stores.records import SEARCHED, Collection, Patch, Record, Ref
 
 if TYPE_CHECKING:
@@ -289,7 +290,7 @@ class _Logged:
         """Return whether an entry of a namespace was left out since a moment, whose position is taken all the same."""
         noted = [finding.ref for finding in self._store.damaged.since(mark) if finding.ref is not None]
         return any(
-            ref.namespace == namespace and (ref.collection is Collection.LOG or ref.group.startswith("damaged-"))
+            ref.namespace == namespace and (ref.collection is Collection.LOG or ref.group.startswith(UNREADABLE))
             for ref in noted
         )
 

@@ -302,8 +302,8 @@ def reembed(config: "Config", model: str | None) -> None:
     answer = transfers.reembedded(done, name)
     if name != config.embedder:
         answer |= {"switch": f"export EMBEDDER={name}"}
-        held = "The store now uses" if done.before else "There is nothing to embed yet; to use"
-        note(f"{held} {done.model}{';' if done.before else ','} set EMBEDDER={name}.")
+        held = "The store now uses" if done.before else "Nothing is stored yet that is embedded by"
+        note(f"{held} {done.model}; set EMBEDDER={name}.")
     emit(answer, lambda: f"Embedded {done.embedded} records with {done.model}.")
 
 

@@ -244,8 +244,10 @@ class Warm:
     def _opener(self, arguments: Sequence[str]) -> Callable[[Config, bool], Memories]:
         def opened(config: Config, shared: bool) -> Memories:
             ours = self._served.config
-            same = absolute(config.store) == self._served.url and config.home.resolve() == ours.home.resolve()
-            same = same and all(getattr(config, name) == getattr(ours, name) for name in _OF_STORE)
+            same = absolute(config.store) == self._served.url and all(
+                getattr(config, name) == getattr(ours, name) for name in _OF_STORE
+            )
+            same = same and (config.home == ours.home or config.home.resolve() == ours.home.resolve())
             keys = all(_shown(getattr(config, name)) == _shown(getattr(ours, name)) for name in _SECRET)
             logged = arguments[0] == "context" and config.sources["log_level"] != "default"
             if not (same and keys) or logged or config.mcp_endpoint != ours.mcp_endpoint:

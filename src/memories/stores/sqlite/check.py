@@ -82,12 +82,14 @@ class Look:
         damaged: The seqs of damaged records, of which nothing can be derived.
         vectors: Returns what reads and writes vectors of the model in use.
         whole: Whether all records were read; of some alone nothing can be derived.
+        words_told: Whether it was told that the index of words is damaged, which is made again as a whole.
     """
 
     db: apsw.Connection
     damaged: set[int]
     vectors: "Callable[[Collection], VectorIndex]"
     whole: bool = False
+    words_told: bool = False
 
 
 def check(db: apsw.Connection, vectors: "Callable[[Collection], VectorIndex]", *, deep: bool) -> list[Finding]:
@@ -308,24 +310,25 @@ def _unusable_words(look: Look, check: str | None = None) -> Iterator[Finding]:
 
 def _rows_of_words(look: Look) -> Iterator[Finding]:
     """Yield words of records that do not exist or are in another table, and records without words."""
-    told = list(_unusable_words(look, "quick_check"))
-    yield from told
+    for unusable in _unusable_words(look, "quick_check"):
+        look.words_told = True
+        yield unusable
     counted: Counter[tuple[Any, bool]] = Counter()
     tokens: Counter[tuple[Any, bool]] = Counter()
-    for kind, table in () if told else _WORDS.items():
+    for kind, table in () if look.words_told else _WORDS.items():
         sql = f"SELECT r.seq, r.pool FROM record r JOIN pool p ON p.id = r.pool WHERE {_TABLE_OF_WORDS} = ?"
         expected = dict(fetch(look.db, sql, (kind,)))
         there = {seq: (size, origin) for seq, size, origin in fetch(look.db, f"SELECT * FROM {table}_docsize")}
         wrong = (expected.keys() ^ there.keys()) | {seq for seq, row in there.items() if not _is_size(*row)}
         count = len(wrong - look.damaged)
         if count:
-            told.append(Finding(f"the index of words and the records differ in {count} records", FIX, derived=True))
-            yield told[-1]
+            look.words_told = True
+            yield Finding(f"the index of words and the records differ in {count} records", FIX, derived=True)
         for seq in expected.keys() & there.keys():
             corpus = expected[seq], kind == "ended"
             counted[corpus] += 1
             tokens[corpus] += tokens_in(there[seq][0])
-    if not told and not look.damaged:
+    if not look.words_told and not look.damaged:
         sums = {(*corpus, count, tokens[corpus]) for corpus, count in counted.items()}
         if sums != {*fetch(look.db, _CORPUS)}:
             yield Finding("the counts of words of a namespace are wrong", FIX, derived=True)
@@ -337,8 +340,8 @@ def _is_size(size: Any, origin: Any) -> bool:
 
 def _words(look: Look) -> Iterator[Finding]:
     """Yield an index of words that is broken, or that has other words than the texts."""
-    if index.broken(look.db, "quick_check") is not None:
-        return  # see `_rows_of_words`
+    if look.words_told:
+        return  # by `_rows_of_words`
     unusable = list(_unusable_words(look, "integrity_check"))
     yield from unusable or _other_words(look)
 
@@ -384,6 +387,7 @@ def _hashes(db: apsw.Connection, table: str) -> dict[Any, int]:
 
 
 def _index_words(look: Look) -> None:
+    look.words_told = True  # SQLite may still see what it knew of the index before
     index.make_again(look.db)
     _insert_words(look.db, look.db)
     schema.count_epoch(look.db, schema.WORDS_EPOCH)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from memories.errors import StoreDamaged
-from memories.stores.damage import UNKNOWN, Damaged, damaged_record
+from memories.stores.damage import UNKNOWN, UNREADABLE, Damaged, damaged_record
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.stores.sound import problem
 from memories.stores.sql import plain_conditions
@@ -38,7 +38,7 @@ SELECT r.seq FROM pool p JOIN record r ON r.pool = p.id
 WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 """
 # Stands for the group of a record whose own can't be written, because of damage in it or in its namespace.
-_UNWRITABLE = re.compile(r"damaged-(\d{1,18})")
+_UNWRITABLE = re.compile(rf"{UNREADABLE}(\d{{1,18}})")
 _LABELLED = "r.seq IN (SELECT seq FROM record_label WHERE label = {})"
 _RARER = 4  # times: from there on it is faster to begin at the label than at the namespaces
 _LABELS: Kept[str, tuple[str, str]] = Kept(4_000)
@@ -149,7 +149,7 @@ def ref_of(db: apsw.Connection, row: Sequence[Any]) -> Ref:
         ref = Ref(kind, namespace, decode_group(group), position)
         if fetch_value(db, _FIND, (kind, namespace, encode_group(ref.group), position)) == seq:
             return ref
-    return Ref(kind, namespace if isinstance(namespace, str) else UNKNOWN, f"damaged-{seq}", 0)
+    return Ref(kind, namespace if isinstance(namespace, str) else UNKNOWN, f"{UNREADABLE}{seq}", 0)
 
 
 def unwritable_ref(db: apsw.Connection, where: Filter) -> Ref | None:
