@@ -1,0 +1,230 @@
+"""The home of a user of an earlier version keeps working: it opens, upgrades under `kill -9`, reconnects, disconnects.
+
+`data/homes/*.tar.xz` hold one home each, written by `data/write_home.py` with the program of that version.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from memories import __main__ as front_door
+
+HOMES = sorted((Path(__file__).parent / "data" / "homes").glob("*.tar.xz"))
+PROGRAM = Path(sys.executable).with_name("memory")
+# Fields that depend on when and where a question is asked, or that a better ranking may change.
+PASSING = {"confidence", "score", "similarity", "calibrated", "access_count", "file", "folders", "next_cursor", "count"}
+# Questions whose answers grow when a memory is created and a captured prompt is stored.
+ADDED_TO = ("scratchpad", "shared", "waiting", "namespaces", "projects", "conversations")
+
+Ask = Callable[..., Any]
+
+sys.path.insert(0, str(Path(__file__).parent / "data"))
+from write_home import HOSTS, QUESTIONS  # noqa: E402 - the questions that the earlier version was asked
+
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="the command is not installed beside this Python")
+
+
+@pytest.fixture(params=HOMES, ids=lambda home: home.name.removesuffix(".tar.xz"))
+def user(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder, unpacked as if it had always been there; the user works in a project in it."""
+    folder = unpack(request.param, tmp_path / "user")
+    for variable in ("MEMORY_HOME", "PROJECT_DETECTION", "EMBEDDER", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.chdir(folder / "shop")
+    return folder
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """Unpack a home, with the paths of this machine in place of the placeholders."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder.parent, filter="data")
+    digests = {}
+    for file in [file for file in folder.rglob("*") if file.is_file()]:
+        data = file.read_bytes()
+        if b"@USER@" in data or b"@PROGRAM@" in data:
+            here = data.replace(b"@PROGRAM@", os.fsencode(PROGRAM)).replace(b"@USER@", os.fsencode(folder))
+            digests[hashlib.sha256(data).hexdigest()] = hashlib.sha256(here).hexdigest()
+            file.write_bytes(here)
+    register = folder / ".config" / "memories" / "connected.json"
+    for receipt in (receipts := json.loads(register.read_text()))["connected"]:
+        for written in receipt["files"]:
+            written["after"] = hashlib.sha256(Path(written["path"]).read_bytes()).hexdigest()
+    register.write_text(json.dumps(receipts))
+    return folder
+
+
+@pytest.fixture
+def ask() -> Ask:
+    """Run a command in this process; return its answer."""
+
+    def run(*arguments: str, stdin: str = "") -> Any:
+        with CliRunner().isolation(input=stdin) as (out, err, _):
+            code = front_door.ask([*arguments, "--format", "json"])
+            sys.stdout.flush()
+            printed, reported = out.getvalue().decode(), err.getvalue().decode()
+        assert code == 0, (arguments, reported)
+        return json.loads(printed)
+
+    return run
+
+
+def before(user: Path) -> dict[str, Any]:
+    """Return what the earlier version answered."""
+    return dict(json.loads((user / "answers.json").read_text()))
+
+
+def missing(then: Any, now: Any, where: str = "") -> list[str]:
+    """Return what an earlier answer has and this one has not; fields that came since do not count."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        pairs = [(f".{key}", value, now.get(key, ...)) for key, value in then.items() if key not in PASSING]
+        return [gap for key, value, other in pairs for gap in missing(value, other, where + key)]
+    if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        return [
+            gap for place, pair in enumerate(zip(then, now, strict=True)) for gap in missing(*pair, f"{where}[{place}]")
+        ]
+    return [] if then == now else [f"{where}: {then!r} is now {now!r}"]
+
+
+def changes(user: Path, ask: Ask, *, but: tuple[str, ...] = ()) -> list[str]:
+    """Return in what the answers of today differ from those of the earlier version."""
+    answers = before(user)
+    asked = {name: ask(*arguments) for name, arguments in QUESTIONS.items() if name not in but}
+    gaps = [gap for name, answer in asked.items() for gap in missing(answers[name], answer, name)]
+    for memory_id, history in answers["histories"].items():
+        gaps += missing(history, ask("history", memory_id, "-n", "bob"), "history")
+    return gaps
+
+
+def test_everything_is_found_again(user: Path, ask: Ask) -> None:
+    """Memories, versions, tags, keys, conversations, projects, reviews and searches."""
+    assert changes(user, ask, but=("scratchpad",)) == []
+    assert ask("doctor", "--deep")["findings"] == []
+
+
+def test_what_waited_is_taken_over_once(user: Path, ask: Ask) -> None:
+    """A scratchpad was edited and a hook captured a prompt, and no command has run since."""
+    for _ in range(2):
+        ask("prompt", "-n", "ann")
+        contents = {memory["content"] for memory in ask("list", "-n", "ann", "--no-shared")["results"]}
+        assert contents == {
+            "Never push to main on a Friday",
+            "Ann's laptop is called osprey",
+            "Ann learns Welsh on Wednesdays",
+        }
+        ask("capture", "flush")
+        [captured] = ask("review")["results"]
+        assert "staging key rotates" in captured["content"]
+
+
+def test_hosts_can_be_connected_again_and_disconnected(user: Path, ask: Ask) -> None:
+    """Disconnecting restores every file to the byte, and removes the files that connecting made."""
+    receipts = json.loads((user / ".config/memories/connected.json").read_text())["connected"]
+    files = [file for receipt in receipts for file in receipt["files"]]
+    assert {receipt["host"] for receipt in receipts} == set(HOSTS)
+    originals = {file["path"]: Path(file["before"]).read_bytes() if file["existed"] else None for file in files}
+    for host in HOSTS:
+        ask("connect", host)
+    ask("disconnect", *HOSTS)
+    left = {path: Path(path).read_bytes() if Path(path).exists() else None for path in originals}
+    assert left == originals
+
+
+def test_the_hooks_that_a_host_runs_still_answer(user: Path) -> None:
+    """A host runs the very command that is in its settings, until it is connected again."""
+    hooks = json.loads((user / ".claude/settings.json").read_text())["hooks"]
+    [command] = [hook["command"] for entry in hooks["SessionStart"] for hook in entry["hooks"]]
+    event = {"session_id": "s2", "cwd": str(user / "shop"), "hook_event_name": "SessionStart", "source": "startup"}
+    command += " --seconds 30"
+    done = subprocess.run(command, shell=True, input=json.dumps(event), capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Service 29 belongs to team b" in json.loads(done.stdout)["hookSpecificOutput"]["additionalContext"]
+
+
+def test_a_move_that_was_cut_short_loses_and_doubles_nothing(
+    user: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store of files was moving to SQLite when its process was killed."""
+    monkeypatch.setenv("MEMORY_STORE", f"files:///{user}/notebook")
+    owls = {f"Line {number} of the notebook is about {'owls hares otters'.split()[number % 3]}" for number in range(8)}
+    expected = owls | {"The last line of the notebook is about seals"}
+    contents = [memory["content"] for memory in ask("list", "--limit", "100")["results"]]
+    expected |= {"The notebook is full"} & set(contents)  # the killed process had written it, and not acknowledged it
+    assert sorted(contents) == sorted(expected)
+    monkeypatch.setenv("FILE_MIGRATE_AT", "5")
+    ask("create", "The cat sat on the notebook")
+    memories = ask("list", "--limit", "100")["results"]
+    assert sorted(memory["content"] for memory in memories) == sorted(expected | {"The cat sat on the notebook"})
+    assert (user / "notebook" / "shared.moved").exists()
+    assert [turn["content"] for turn in ask("turns", "show", "trip")["results"]] == ["We saw an otter"]
+
+
+def test_backup_export_and_token_are_still_good(user: Path, ask: Ask, tmp_path: Path) -> None:
+    """The backup restores, the export is recognised as one's own, and the token is listed."""
+    home = user / ".local/share/memories"
+    [backup] = (home / "backups").iterdir()
+    restored = f"sqlite:///{tmp_path}/restored/memories.db"
+    assert ask("restore", str(backup), "--store", restored)["verified"]
+    kept = {memory["id"] for memory in ask("list", "--limit", "1000", "--store", restored)["results"]}
+    assert kept == {memory["id"] for memory in before(user)["shared"]["results"]}
+    imported = f"sqlite:///{tmp_path}/imported/memories.db"
+    ask("import", "export.jsonl", "--store", imported)
+    assert ask("review", "--store", imported)["results"] == []
+    assert [token["name"] for token in ask("tokens", "list")["tokens"]] == ["reader"]
+
+
+def test_an_upgrade_that_is_killed_is_finished_by_the_next_command(
+    user: Path, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first command of the new version is killed at one file operation after the other."""
+    script = """
+import os, signal, sys
+left = int(sys.argv[1])
+def step():
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+def audit(event, arguments):
+    writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+    if writes or event in {"os.rename", "os.remove", "os.mkdir"}:
+        step()
+import apsw
+def traced(connection):
+    def statement(cursor, sql, bindings):
+        step()
+        return True
+    connection.exec_trace = statement
+apsw.connection_hooks.append(traced)
+sys.addaudithook(audit)
+from memories.__main__ import ask
+for arguments in (["create", "The upgrade went well"], ["prompt", "-n", "ann"], ["capture", "flush"]):
+    assert ask([*arguments, "--format", "json"]) == 0
+"""
+    whole = tmp_path / "whole"
+    shutil.copytree(user, whole, symlinks=True)
+    kills, step = 0, 7
+    while True:
+        shutil.rmtree(user)
+        shutil.copytree(whole, user, symlinks=True)
+        command = [sys.executable, "-c", script, str(step)]
+        environment = {**os.environ, "EMBEDDER": "none"}
+        done = subprocess.run(command, env=environment, cwd=user / "shop", capture_output=True, text=True, timeout=120)
+        monkeypatch.chdir(user / "shop")
+        assert changes(user, ask, but=ADDED_TO) == [], step
+        if done.returncode != -signal.SIGKILL:
+            assert done.returncode == 0, done.stderr
+            break
+        kills, step = kills + 1, step + 90
+    assert kills > 3
