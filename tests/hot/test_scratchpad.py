@@ -15,7 +15,7 @@ import yaml
 
 from memories import Draft, InvalidInput, Memories, RequestError, StoreBusy, load_config
 from memories.hot import layout, scratchpad
-from memories.hot.entries import Entry, chosen, heat, ordered
+from memories.hot.entries import Entry, Rules, chosen, current, heat, ordered
 from memories.hot.scratchpad import read
 from memories.models import DecayPolicy
 from memories.search.relevance import Relevance, factor, freshness
@@ -103,10 +103,13 @@ def test_only_what_is_current_is_in_it(bob: Memories) -> None:
     assert [entry.content for entry in bob.scratchpad(rebuild=True).entries] == ["The port is 81"]
 
 
-def test_what_expires_leaves_without_a_write(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = Entry("a", "old news", expires="2026-01-01T00:00:00.000Z")
-    later = Entry("b", "news", expires="2999-01-01T00:00:00.000Z")
-    assert chosen([entry, later], 10, datetime(2026, 6, 1, tzinfo=UTC), Relevance()) == [later]
+def test_what_is_no_longer_current_only_takes_room_that_is_left() -> None:
+    now = datetime(2026, 6, 1, tzinfo=UTC)
+    old = Entry("a", "old news", decay="contextual", aging_from="2026-01-01T00:00:00.000Z")
+    new = Entry("b", "news", decay="contextual", aging_from="2026-05-31T00:00:00.000Z")
+    assert chosen([old, new], Rules(size=1), now) == [new]
+    assert chosen([old, new], Rules(size=2), now) == [new, old]
+    assert current([old, new], Rules(), now) == [new]
 
 
 def test_pinned_ones_come_first_and_stay_and_what_is_often_used_has_a_third() -> None:
@@ -115,7 +118,7 @@ def test_pinned_ones_come_first_and_stay_and_what_is_often_used_has_a_third() ->
     many = [Entry(f"{at:03}", f"m{at}", written=day) for at, day in enumerate(days)]
     many[399] = many[399]._replace(pinned=True)
     many[390] = many[390]._replace(uses=90)
-    names = [entry.id for entry in chosen(many, 10, now, Relevance())]
+    names = [entry.id for entry in chosen(many, Rules(size=10), now)]
     assert names[0] == "399"
     assert "390" in names
     assert {f"{at:03}" for at in range(8)} <= set(names)
@@ -162,7 +165,7 @@ def test_what_sessions_left_has_places_of_its_own() -> None:
         for at in range(1, 13)
     ]
     facts = [Entry(f"f{at:02}", "f", written=f"2026-05-{at:02}T00:00:00Z") for at in range(1, 25)]
-    names = [entry.id for entry in chosen([*left, *facts], 10, now, Relevance())]
+    names = [entry.id for entry in chosen([*left, *facts], Rules(size=10), now)]
     assert sorted(name for name in names if not name.startswith("f")) == ["07", "08", "09", "10", "11", "12"]
     assert sum(name.startswith("f") for name in names) == 10
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from memories.config import local_path, without_password
 from memories.errors import InvalidInput
 from memories.hot import scratchpad
-from memories.hot.entries import Entry, moment, ordered
+from memories.hot.entries import Entry, Rules, current, has_age, moment, of_unknown_age
 from memories.hot.layout import Pad
 from memories.hot.scratchpad import Place
-from memories.search.relevance import Relevance
 
 if TYPE_CHECKING:
     from memories.settings import Config
@@ -23,7 +22,7 @@ class Scratchpad(NamedTuple):
     """What is in the hot tier of a namespace.
 
     Attributes:
-        entries: Pinned ones first, then the hottest.
+        entries: What it holds.
         waiting: How many memories wait for review.
         file: The file; None where the store was given by hand, which no file mirrors.
         notes: What a person wrote in the file and was not taken over, each a sentence; and what else is wrong with it.
@@ -36,10 +35,17 @@ class Scratchpad(NamedTuple):
     notes: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
 
+    def current(self, rules: Rules, now: datetime) -> "Scratchpad":
+        """Return it with the entries that are shown, in their order; a note counts those of unknown confidence."""
+        notes = (*self.notes, note) if (note := of_unknown_age(self.entries)) else self.notes
+        return self._replace(entries=tuple(current(self.entries, rules, now)), notes=notes)
+
 
 def needs_store(place: Place, pad: Pad | None, now: datetime) -> bool:
     """Return whether a scratchpad must be brought up to date with its store before it is shown."""
-    if pad is None or pad.edited or (pad.store, pad.stamp, pad.size) != (place.store, place.stamp, place.size):
+    if pad is None or pad.edited or (pad.store, pad.stamp, pad.size) != (place.store, place.stamp, place.rules.size):
+        return True
+    if not all(map(has_age, pad.entries)):
         return True
     age = now - moment(pad.written, now - 2 * _FRESH)
     return not timedelta() <= age <= _FRESH or scratchpad.is_stale(place)
@@ -47,18 +53,12 @@ def needs_store(place: Place, pad: Pad | None, now: datetime) -> bool:
 
 def from_file(place: Place, pad: Pad) -> Scratchpad:
     """Return what a scratchpad's file holds."""
-    return Scratchpad(tuple(scratchpad.shown(pad, place.namespace, place.relevance)), pad.waiting, str(place.file))
+    return Scratchpad(tuple(scratchpad.memories_of(pad, place.namespace)), pad.waiting, str(place.file))
 
 
-def together(own: Scratchpad, shared: Scratchpad, now: datetime, relevance: Relevance) -> Scratchpad:
-    """Return what a namespace's scratchpad and the shared one hold, in one order."""
-    entries = shown([*own.entries, *shared.entries], now, relevance)
-    return own._replace(entries=entries, notes=(*own.notes, *shared.notes))
-
-
-def shown(entries: Sequence[Entry], now: datetime, relevance: Relevance) -> tuple[Entry, ...]:
-    """Return entries in the order in which they are shown."""
-    return tuple(ordered(entries, now, relevance))
+def together(own: Scratchpad, shared: Scratchpad) -> Scratchpad:
+    """Return what a namespace's scratchpad and the shared one hold."""
+    return own._replace(entries=(*own.entries, *shared.entries), notes=(*own.notes, *shared.notes))
 
 
 def place_of(config: "Config", namespace: str) -> Place:
@@ -69,7 +69,7 @@ def place_of(config: "Config", namespace: str) -> Place:
         with contextlib.suppress(OSError):
             stamp = str(file.stat().st_ino)
     store = without_password(config.store)
-    return Place(config.home, namespace, store, config.scratchpad_size, stamp, Relevance.of(config))
+    return Place(config.home, namespace, store, stamp, Rules.of(config))
 
 
 def at_hand(config: "Config", namespaces: Sequence[str], now: datetime) -> Scratchpad | None:
@@ -84,5 +84,5 @@ def at_hand(config: "Config", namespaces: Sequence[str], now: datetime) -> Scrat
         if pad is None or needs_store(place, pad, now):
             return None
         one = from_file(place, pad)
-        found = one if found is None else together(found, one, now, place.relevance)
-    return found
+        found = one if found is None else together(found, one)
+    return None if found is None else found.current(Rules.of(config), now)

@@ -1,64 +1,36 @@
 """Which memories of a store a scratchpad shows: records as entries, and what a refresh reads."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import datetime
+from typing import NamedTuple
 
 from memories import versions
-from memories.hot.entries import MAX_SHOWN, MOST_PINNED, MOST_SESSIONS, SESSION, Entry, chosen
+from memories.hot.entries import MAX_SHOWN, MOST_PINNED, MOST_SESSIONS, SESSION, Entry, Rules, chosen
 from memories.lookup import waiting
-from memories.models import DecayPolicy, Memory
+from memories.models import DecayPolicy
 from memories.origin import PINNED, origin_of, tags_of
-from memories.search.relevance import Relevance
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
-from memories.times import to_iso
-
-if TYPE_CHECKING:
-    from memories.settings import Config
+from memories.times import from_millis, to_iso, to_millis
 
 _PAGE = 500
 _MORE = 4  # times the size: so many of the newest are looked at, since some are not shown
 
 
-class Rules(NamedTuple):
-    """What the settings say about entries.
+def is_shown(record: Record, now: datetime) -> bool:
+    """Return whether a scratchpad may hold the latest version of a memory, however sure it is.
 
-    Attributes:
-        size: How many at most.
-        min_confidence: The least confidence of one that is shown.
-        half_life_hours: See `decay`.
-        relevance: How age and use count in their order.
+    Not if it was deleted, replaced or corrected, or waits for review.
     """
-
-    size: int
-    min_confidence: float
-    half_life_hours: float
-    relevance: Relevance = Relevance()
-
-    @classmethod
-    def of(cls, config: "Config") -> "Rules":
-        """Return what the settings say."""
-        least, hours = config.min_confidence, config.decay_half_life_hours
-        return cls(config.scratchpad_size, least, hours, Relevance.of(config))
+    return record.ended_at is None and versions.corrected_by(record, now) is None
 
 
-def is_shown(record: Record, rules: Rules, now: datetime) -> bool:
-    """Return whether a scratchpad may show the latest version of a memory.
-
-    Not if it was deleted, replaced or corrected, waits for review, or has expired.
-    """
-    if record.ended_at is not None or versions.corrected_by(record, now) is not None:
-        return False
-    return versions.confidence(record, now, rules.half_life_hours) >= rules.min_confidence
-
-
-def entry_of(record: Record, rules: Rules, now: datetime) -> Entry | None:
-    """Return what a scratchpad shows of the latest version of a memory; None if it does not show it."""
-    if not is_shown(record, rules, now):
+def entry_of(record: Record, now: datetime) -> Entry | None:
+    """Return what a scratchpad holds of the latest version of a memory; None if it does not hold it."""
+    if not is_shown(record, now):
         return None
     origin = origin_of(record.labels)
-    known = versions.to_memory(record, now, rules.half_life_hours)
+    known = versions.to_memory(record, now, half_life_hours=1.0)  # an entry has no confidence of a moment
     return Entry(
         id=record.ref.group,
         content=record.text[:MAX_SHOWN],
@@ -73,7 +45,7 @@ def entry_of(record: Record, rules: Rules, now: datetime) -> Entry | None:
         trust="" if origin is None else origin.trust,
         decay=None if known.decay_policy is DecayPolicy.STABLE else str(known.decay_policy),
         confidence=known.base_confidence,
-        expires=_expires(record, known, rules, now),
+        **_times(record, known.decay_policy),
         suspicious=" ".join(known.suspicious),
         cut=len(record.text) if len(record.text) > MAX_SHOWN else None,
         accepted="accepted_at" in record.fields,
@@ -91,15 +63,14 @@ def newest(records: Iterable[Record], size: int) -> list[Record]:
     return special + sorted(rest, key=lambda record: (record.created_at, record.ref.group))[max(0, len(rest) - size) :]
 
 
-def _expires(record: Record, known: Memory, rules: Rules, now: datetime) -> str | None:
-    """Return when the confidence falls below the least that is shown, by the straight line of `decay`."""
-    if known.decay_policy is DecayPolicy.STABLE or not known.base_confidence:
-        return None
-    left = 1.0 - rules.min_confidence / known.base_confidence
-    try:
-        return to_iso(versions.aging_from(record, now) + timedelta(hours=left * rules.half_life_hours))
-    except OverflowError:
-        return None
+def _times(record: Record, policy: DecayPolicy) -> dict[str, str]:
+    """Return the times that the confidence of a version depends on, as an entry has them."""
+    times = {"aging_from": record.fields.get("aging_from"), "reinforced": record.fields.get("reinforced_at")}
+    if policy is DecayPolicy.STABLE:
+        times["aging_from"] = None
+    elif times["aging_from"] is None:
+        times["aging_from"] = to_millis(record.created_at)
+    return {name: to_iso(from_millis(millis)) for name, millis in times.items() if millis is not None}
 
 
 class Selection(NamedTuple):
@@ -128,7 +99,7 @@ def select(store: Store, namespace: str, rules: Rules, now: datetime, known: Seq
         *store.scan(where._replace(labels={"type": SESSION}), limit=_MORE * MOST_SESSIONS, newest_first=True),
         *store.read([Ref(Collection.MEMORY, namespace, each.id, each.version) for each in known if each.version]),
     ]
-    return Selection(_entries(records, rules, now), store.count(waiting(where)))
+    return Selection(_entries(records, now), store.count(waiting(where)))
 
 
 def select_all(store: Store, namespace: str, rules: Rules, now: datetime) -> Selection:
@@ -136,12 +107,12 @@ def select_all(store: Store, namespace: str, rules: Rules, now: datetime) -> Sel
     where = Filter(Collection.MEMORY, (namespace,))
     best: list[Entry] = []
     for page in _pages(store, where):
-        best = chosen([*best, *_entries(page, rules, now)], rules.size, now, rules.relevance)
+        best = chosen([*best, *_entries(page, now)], rules, now)
     return Selection(best, store.count(waiting(where)))
 
 
-def _entries(records: Iterable[Record], rules: Rules, now: datetime) -> list[Entry]:
-    found = (entry_of(record, rules, now) for record in records)
+def _entries(records: Iterable[Record], now: datetime) -> list[Entry]:
+    found = (entry_of(record, now) for record in records)
     return list({entry.id: entry for entry in found if entry is not None}.values())
 
 

@@ -13,13 +13,15 @@ from memories import unseen
 from memories.errors import InvalidInput
 from memories.hot.entries import Entry
 from memories.hot.file import check, is_edited
+from memories.models import DecayPolicy
 
 FORMAT = 1
 _LINE = re.compile(r"(- |  )?([a-z_]+):(?: (.*))?")
 _LONG = re.compile(r'\\(?:U([0-9a-fA-F]{8})|["\\/bfnrtu])')
 _BARE = re.compile(r'- ("(?:[^"\\]|\\.)*")')
-_TEXTS = ("id", "content", "written", "created", "by", "trust", "suspicious")
-_OPTIONAL = ("key", "decay", "expires")
+_TEXTS = ("id", "content", "written", "created", "by", "trust", "suspicious", "aging_from", "reinforced")
+_OPTIONAL = ("key", "decay")
+_IF_ANY = ("key", "tags", "decay", "aging_from", "reinforced", "suspicious", "cut")
 _HEAD = """\
 # The scratchpad of {namespace}: what its sessions begin with. You may edit this file.
 # - Change a content, and the memory gets a new version. Set pinned to true to keep an entry here, or to false.
@@ -152,7 +154,7 @@ def _item(entry: Entry) -> str:
     known: dict[str, Any] = {"id": entry.id, "content": entry.content, "pinned": entry.pinned, "by": entry.by or None}
     known |= {"written": entry.written, "created": None if entry.created == entry.written else entry.created}
     known |= {"version": entry.version, "uses": entry.uses or None, "trust": entry.trust or None}
-    known |= {name: getattr(entry, name) or None for name in ("key", "tags", "decay", "expires", "suspicious", "cut")}
+    known |= {name: getattr(entry, name) or None for name in _IF_ANY}
     known |= {"accepted": entry.accepted or None}
     known |= {"confidence": None if entry.confidence == 1.0 else entry.confidence}
     rows = [f"{name}: {_value(value)}\n" for name, value in known.items() if value is not None]
@@ -231,6 +233,8 @@ def _entry(item: Any, where: str) -> Entry:
     tags = item.get("tags") or {}
     if not isinstance(tags, Mapping) or not all(isinstance(value, str) for value in tags.values()):
         raise InvalidInput(f"{where} has tags that are no pairs of texts; {_CURE}")
+    if texts["decay"] not in (None, *DecayPolicy):
+        raise InvalidInput(f"{where} has a decay that is not {', '.join(DecayPolicy)}; {_CURE}")
     cut = item.get("cut")
     return Entry(
         **texts,

@@ -1,12 +1,11 @@
 """Search by words in scratchpads: what answers at once, and what is left where the store can't be asked. Pure."""
 
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from memories import versions
-from memories.hot.choice import Rules
-from memories.hot.entries import Entry, heat, moment
+from memories.hot.entries import Entry, Rules, aging, heat, is_current, moment, of_unknown_age
 from memories.origin import AGENT, TRUSTS, Origin, stamped
 from memories.search.results import Explanation, Hit
 from memories.stores.records import Collection, Record, Ref
@@ -36,7 +35,7 @@ class Matches(NamedTuple):
 
 
 def matches(
-    entries: Iterable[Entry], query: str, fits: Callable[[Record], bool], limit: int, rules: Rules, now: datetime
+    entries: Sequence[Entry], query: str, fits: Callable[[Record], bool], limit: int, rules: Rules, now: datetime
 ) -> Matches:
     """Return the entries that have words of a question, best first.
 
@@ -52,16 +51,15 @@ def matches(
     words = [term for term in terms if " " not in term]
     rows: list[tuple[float, float, str, Record]] = []
     for entry in entries:
-        record = record_of(entry, rules, now)
+        record = record_of(entry, now)
         share = covered(_said(entry), words) if words else 0.0
-        confident = versions.confidence(record, now, rules.half_life_hours) >= rules.min_confidence
-        if share >= LEAST and confident and fits(record):
+        if share >= LEAST and is_current(entry, rules, now) and fits(record):
             score = share * (_OF_WORDS + _OF_HEAT * min(1.0, heat(entry, now, rules.relevance)))
             rows.append((share, score, entry.id, record))
     rows.sort(reverse=True)
     hits = tuple(_hit(record, score, rules, now) for _, score, _, record in rows[:limit])
     whole = sum(share == 1.0 for share, _, _, _ in rows[:limit]) if len(words) >= ENOUGH_WORDS else 0
-    return Matches(Explanation(hits, (), terms), hits[:whole])
+    return Matches(Explanation(hits, (), terms, of_unknown_age(entries)), hits[:whole])
 
 
 def merged(deep: Explanation, hot: Sequence[Hit], limit: int) -> Explanation:
@@ -70,15 +68,13 @@ def merged(deep: Explanation, hot: Sequence[Hit], limit: int) -> Explanation:
     return deep._replace(hits=(*deep.hits, *(each for each in hot if each.id not in known))[:limit])
 
 
-def record_of(entry: Entry, rules: Rules, now: datetime) -> Record:
+def record_of(entry: Entry, now: datetime) -> Record:
     """Return the record that an entry stands for, as far as it tells."""
     written = moment(entry.written, now)
     fields = {
         "first_at": to_millis(moment(entry.created, written)),
-        "decay": entry.decay,
-        "confidence": None if entry.confidence == 1.0 else entry.confidence,
         "suspicious": entry.suspicious or None,
-        "aging_from": _aging_from(entry, rules, written),
+        **aging(entry),
     }
     by = Origin(entry.trust if entry.trust in TRUSTS else AGENT, "", entry.by, None, "", "", "", entry.namespace)
     text = entry.content
@@ -95,20 +91,10 @@ def record_of(entry: Entry, rules: Rules, now: datetime) -> Record:
     )
 
 
-def _aging_from(entry: Entry, rules: Rules, written: datetime) -> int | None:
-    """Return when the decay began: an entry tells when it ends."""
-    if entry.decay is None or entry.expires is None or not entry.confidence:
-        return None
-    left = 1.0 - rules.min_confidence / entry.confidence
-    try:
-        return to_millis(moment(entry.expires, written) - timedelta(hours=left * rules.half_life_hours))
-    except OverflowError:
-        return None
-
-
 def _said(entry: Entry) -> str:
     return " ".join([entry.content, *entry.tags.values(), entry.key or "", entry.by])
 
 
 def _hit(record: Record, score: float, rules: Rules, now: datetime) -> Hit:
+    record = record._replace(accesses=0)  # a file counts reads too late to report them
     return Hit(versions.to_memory(record, now, rules.half_life_hours), round(score, 4), None, None)

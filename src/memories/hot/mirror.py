@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from memories.errors import InvalidInput, StoreBusy, StoreError
 from memories.hot import scratchpad
-from memories.hot.choice import Rules, entry_of, is_shown, newest
+from memories.hot.choice import entry_of, is_shown, newest
 from memories.hot.entries import OFTEN, chosen
 from memories.hot.scratchpad import Place
 from memories.models import PENDING
 from memories.stores.records import Collection, Patch, Record, Ref
+from memories.times import from_millis, to_iso
 
 Change = Record | Patch | Ref  # added, changed, or about to be removed
 _REST_SECONDS = 0.25  # between two writes of one file because of something new
@@ -27,20 +28,17 @@ class Mirror:
     marked as stale, and `flush` writes the rest.
     """
 
-    def __init__(
-        self, like: Callable[[str], Place], rules: Rules, clock: Callable[[], datetime], *, make: bool
-    ) -> None:
+    def __init__(self, like: Callable[[str], Place], clock: Callable[[], datetime], *, make: bool) -> None:
         """Prepare.
 
         Args:
             like: Returns the place of the scratchpad of a namespace.
-            rules: What the settings say about entries.
             clock: Returns the current time, aware.
             make: Make files that are not there.
         """
-        self._like, self._rules, self._clock, self._make = like, rules, clock, make
+        self._like, self._clock, self._make = like, clock, make
         self._lock = threading.Lock()
-        self._waiting: dict[str, dict[str, Record]] = {}
+        self._waiting: dict[str, _Waiting] = {}
         self._written: dict[str, float] = {}
 
     def __call__(self, changes: Sequence[Change]) -> None:
@@ -54,8 +52,8 @@ class Mirror:
         for change in changes:
             ref = change if isinstance(change, Ref) else change.ref
             if ref.collection is Collection.MEMORY:
-                one = told.get(ref.namespace) or told.setdefault(ref.namespace, _Told({}, {}, set(), []))
-                one.take(change, self._rules, now)
+                one = told.get(ref.namespace) or told.setdefault(ref.namespace, _Told({}, {}, set(), [], {}))
+                one.take(change, now)
         for namespace, one in told.items():
             self._tell(self._like(namespace), one)
 
@@ -72,46 +70,49 @@ class Mirror:
             known = {entry.id for entry in pad.entries}
             often = [each for each in found if each.ref.namespace == namespace and each.accesses + 1 >= OFTEN]
             fresh = {each.ref.group: each for each in often if each.ref.group not in known}
-            entries = (entry_of(each, self._rules, now) for each in fresh.values())
+            entries = (entry_of(each, now) for each in fresh.values())
             every = [*pad.entries, *(entry for entry in entries if entry is not None)]
-            chose = chosen(every, place.size, now, place.relevance, pad.left_out) if fresh else ()
+            chose = chosen(every, place.rules, now, pad.left_out) if fresh else ()
             if placed := {entry.id: fresh[entry.id] for entry in chose if entry.id in fresh}:
-                self._tell(place, _Told(placed, {}, set(), []))
+                self._tell(place, _Told(placed, {}, set(), [], {}))
 
     def flush(self) -> None:
         """Write what is new and was not written yet."""
         with self._lock:
             rest, self._waiting = self._waiting, {}
-        for namespace, records in rest.items():
-            if records:
-                self._change(self._like(namespace), list(records.values()), {})
+        for namespace, waiting in rest.items():
+            if any(waiting):
+                self._change(self._like(namespace), waiting, {})
 
     def _tell(self, place: Place, told: "_Told") -> None:
         with self._lock:
-            waiting = self._waiting.setdefault(place.namespace, {})
+            waiting = self._waiting.setdefault(place.namespace, _Waiting({}, {}))
             for name in told.dropped:
-                waiting.pop(name, None)
-            waiting |= told.added
-            if len(waiting) > _MOST_WAITING:
-                kept = newest(waiting.values(), place.size)
-                waiting = self._waiting[place.namespace] = {record.ref.group: record for record in kept}
+                waiting.added.pop(name, None)
+            for name in (*told.added, *told.dropped):
+                waiting.reinforced.pop(name, None)
+            waiting.added.update(told.added)
+            waiting.reinforced.update(told.reinforced)
+            if len(waiting.added) > _MOST_WAITING:
+                kept = newest(waiting.added.values(), place.rules.size)
+                waiting = waiting._replace(added={record.ref.group: record for record in kept})
+                self._waiting[place.namespace] = waiting
             rested = time.monotonic() - self._written.get(place.namespace, -_REST_SECONDS) >= _REST_SECONDS
-            now = bool(told.ended) or (bool(waiting) and rested)
-            added = list(waiting.values()) if now else []
+            now = bool(told.ended) or (any(waiting) and rested)
             if now:
-                self._waiting[place.namespace] = {}
+                del self._waiting[place.namespace]
                 self._written[place.namespace] = time.monotonic()
         if now:
-            self._change(place, added, told.dropped)
+            self._change(place, waiting, told.dropped)
         if (told.unclear or not now) and scratchpad.exists(place):
             with contextlib.suppress(OSError):  # the folder can't be written, so the file isn't either
                 scratchpad.mark_stale(place)
 
-    def _change(self, place: Place, added: Sequence[Record], dropped: dict[str, int]) -> None:
-        found = (entry_of(record, self._rules, self._clock()) for record in newest(added, place.size))
+    def _change(self, place: Place, waiting: "_Waiting", dropped: dict[str, int]) -> None:
+        found = (entry_of(record, self._clock()) for record in newest(waiting.added.values(), place.rules.size))
         entries = [entry for entry in found if entry is not None]
         try:
-            scratchpad.change(place, entries, list(dropped.items()), make=self._make)
+            scratchpad.change(place, entries, list(dropped.items()), waiting.reinforced, make=self._make)
         except (OSError, StoreBusy) as exc:
             if not dropped:
                 return  # a file that shows too little; the next refresh, or `memory scratchpad`, says why
@@ -122,6 +123,18 @@ class Mirror:
             ) from exc
 
 
+class _Waiting(NamedTuple):
+    """What a file has not been told yet.
+
+    Attributes:
+        added: What is new, or has a new version.
+        reinforced: Ids of memories, and when they were reinforced.
+    """
+
+    added: dict[str, Record]
+    reinforced: dict[str, str]
+
+
 class _Told(NamedTuple):
     """What a transaction did to one namespace, in its order.
 
@@ -130,18 +143,21 @@ class _Told(NamedTuple):
         dropped: What is gone, with its last version.
         ended: What is gone, or has a new version: what is shown of it must not stay.
         unclear: What a file can't be told, such as a decision about what waited for review.
+        reinforced: What was reinforced, and when.
     """
 
     added: dict[str, Record]
     dropped: dict[str, int]
     ended: set[str]
     unclear: list[Change]
+    reinforced: dict[str, str]
 
-    def take(self, change: Change, rules: Rules, now: datetime) -> None:
+    def take(self, change: Change, now: datetime) -> None:
         """Take in one change."""
         ref = change if isinstance(change, Ref) else change.ref
         if isinstance(change, Record):
-            if is_shown(change, rules, now):
+            self.reinforced.pop(ref.group, None)
+            if is_shown(change, now):
                 self.added[ref.group] = change
                 self.dropped.pop(ref.group, None)
             elif change.ended_by == PENDING:
@@ -152,3 +168,5 @@ class _Told(NamedTuple):
             self.dropped[ref.group] = max(ref.position, self.dropped.get(ref.group, 0))
         else:
             self.unclear.append(change)
+            if (millis := change.fields.get("reinforced_at")) is not None:
+                self.reinforced[ref.group] = to_iso(from_millis(millis))

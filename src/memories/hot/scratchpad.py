@@ -2,20 +2,21 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from memories.disk import locked, make_folder, replacing, tried
 from memories.errors import InvalidInput, StoreBusy
-from memories.hot.entries import Entry, chosen, current, ordered
+from memories.hot.entries import Entry, Rules, chosen, ordered
 from memories.hot.file import content, path
 from memories.hot.layout import Pad, parse, render, without, without_ids
 from memories.search.relevance import Relevance
 
 _MOST_WRITTEN = 131_072  # characters of one that is written; a person may add as much again
 _MOST_GONE = 64
+_NONE: Mapping[str, str] = {}
 _WAIT_SECONDS = 30.0
 _ATTEMPTS = 20  # at replacing a file that a person saves just then
 _LOCK = ".scratchpad.lock"
@@ -34,17 +35,15 @@ class Place(NamedTuple):
         home: The folder of the default store and of the settings.
         namespace: The namespace.
         store: The URL of the store, without a password.
-        size: How many entries are chosen at most.
         stamp: Tells the file of the store from another one in its place; empty where there is none.
-        relevance: How age and use count in the order of entries.
+        rules: The settings that its entries depend on.
     """
 
     home: Path
     namespace: str
     store: str
-    size: int
     stamp: str = ""
-    relevance: Relevance = Relevance()
+    rules: Rules = Rules()
 
     @property
     def folder(self) -> Path:
@@ -71,14 +70,12 @@ def read(home: Path, namespace: str) -> list[Entry]:
         InvalidInput: It can't be read, or is not to be relied on; the message says why.
     """
     pad = load(home, namespace)
-    return [] if pad is None else shown(pad, namespace, Relevance())
+    return [] if pad is None else ordered(memories_of(pad, namespace), datetime.now(UTC), Relevance())
 
 
-def shown(pad: Pad, namespace: str, relevance: Relevance) -> list[Entry]:
-    """Return the entries of a scratchpad that are shown, in their order; those without an id are no memories yet."""
-    now = datetime.now(UTC)
-    known = ordered(current(pad.entries, now), now, relevance)
-    return [each._replace(namespace=namespace) for each in known if each.id]
+def memories_of(pad: Pad, namespace: str) -> list[Entry]:
+    """Return the entries of a scratchpad that are memories; those without an id are not yet."""
+    return [each._replace(namespace=namespace) for each in pad.entries if each.id]
 
 
 def load(home: Path, namespace: str) -> Pad | None:
@@ -182,13 +179,13 @@ def write(place: Place, pad: Pad, before: tuple[int, int, int] | None) -> Pad:
         Overtaken: See `replace`.
     """
     now = datetime.now(UTC)
-    entries = chosen(pad.entries, place.size, now, place.relevance, pad.left_out)
+    entries = chosen(pad.entries, place.rules, now, pad.left_out)
     while True:
         kept = pad._replace(
             namespace=place.namespace,
             store=place.store,
             stamp=place.stamp,
-            size=place.size,
+            size=place.rules.size,
             entries=tuple(entries),
             edited=False,
         )
@@ -250,7 +247,7 @@ def mark_stale(place: Place) -> None:
 
 def mark_all_stale(home: Path) -> None:
     """Note in every scratchpad of a home that its store was changed by what tells none of them, such as an import."""
-    for place in each_place(home, lambda name: Place(home, name, "", 0)):
+    for place in each_place(home, lambda name: Place(home, name, "")):
         mark_stale(place)
 
 
@@ -269,7 +266,14 @@ def freshening(place: Place) -> Iterator[None]:
     taken.unlink(missing_ok=True)
 
 
-def change(place: Place, added: Sequence[Entry], dropped: Collection[tuple[str, int]], *, make: bool) -> None:
+def change(
+    place: Place,
+    added: Sequence[Entry],
+    dropped: Collection[tuple[str, int]],
+    reinforced: Mapping[str, str] = _NONE,
+    *,
+    make: bool,
+) -> None:
     """Tell a scratchpad what has been written.
 
     A file that a person has edited keeps what was written there: what is dropped is cut out of it, and what is added
@@ -279,6 +283,7 @@ def change(place: Place, added: Sequence[Entry], dropped: Collection[tuple[str, 
         place: The scratchpad.
         added: Memories as they are now.
         dropped: Ids of memories that are no longer shown, each with its last version.
+        reinforced: Ids of memories, each with the time at which it was reinforced.
         make: Make the file if it is not there.
 
     Raises:
@@ -289,10 +294,12 @@ def change(place: Place, added: Sequence[Entry], dropped: Collection[tuple[str, 
     if not (make or exists(place)):
         return
     with alone(place):
-        attempted(lambda: _change(place, added, dict(dropped), make=make), place)
+        attempted(lambda: _change(place, added, dict(dropped), reinforced, make=make), place)
 
 
-def _change(place: Place, added: Sequence[Entry], dropped: dict[str, int], *, make: bool) -> None:
+def _change(
+    place: Place, added: Sequence[Entry], dropped: dict[str, int], reinforced: Mapping[str, str], *, make: bool
+) -> None:
     before = seen(place)
     if before is None:
         if make:
@@ -314,7 +321,9 @@ def _change(place: Place, added: Sequence[Entry], dropped: dict[str, int], *, ma
             replace(place, without(content(place.file) or "", spans), before)
         mark_stale(place)
         return
-    write(place, _changed(pad, added, dropped), before)
+    changed = _changed(pad, added, dropped)
+    entries = (each._replace(reinforced=reinforced.get(each.id, each.reinforced)) for each in changed.entries)
+    write(place, changed._replace(entries=tuple(entries)), before)
     if pad.stamp != place.stamp or not {entry.id for entry in pad.entries}.issuperset(dropped):
         mark_stale(place)  # it may have waited for review, or make room for another one; or the store is another one
 

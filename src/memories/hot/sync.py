@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memories.errors import InvalidInput, NotFound, RequestError
 from memories.hot import scratchpad
-from memories.hot.at_hand import Scratchpad, shown
-from memories.hot.choice import Rules, Selection, entry_of, select, select_all
-from memories.hot.entries import Entry, chosen
+from memories.hot.at_hand import Scratchpad
+from memories.hot.choice import Selection, entry_of, select, select_all
+from memories.hot.entries import Entry, Rules, chosen
 from memories.hot.layout import Pad
 from memories.hot.scratchpad import Place
 from memories.models import Draft
@@ -58,17 +58,15 @@ def _refreshed(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool) -
         if not done.notes:
             gone = () if pad is None else pad.gone
             fresh = scratchpad.write(place, fresh._replace(left_out=left, gone=gone), before)
-        chose = chosen(fresh.entries, rules.size, now, rules.relevance, left)
-    entries = shown(chose, now, rules.relevance)
-    return Scratchpad(entries, found.waiting, str(place.file), tuple(done.notes), tuple(done.taken))
+        chose = chosen(fresh.entries, rules, now, left)
+    return Scratchpad(tuple(chose), found.waiting, str(place.file), tuple(done.notes), tuple(done.taken))
 
 
 def from_store(writer: "Writer", rules: Rules, *, rebuild: bool = False) -> Scratchpad:
     """Return what a scratchpad of a namespace would hold, without a file."""
     store, namespace, now = writer.lookup.store, writer.lookup.namespace, writer.now
     found: Selection = (select_all if rebuild else select)(store, namespace, rules, now)
-    entries = chosen(found.entries, rules.size, now, rules.relevance)
-    return Scratchpad(shown(entries, now, rules.relevance), found.waiting, None)
+    return Scratchpad(tuple(chosen(found.entries, rules, now)), found.waiting, None)
 
 
 def _iso(now: datetime) -> str:
@@ -125,7 +123,7 @@ def _adopt_entry(entry: Entry, writer: "Writer") -> list[str]:
     if latest.ended_at is not None:  # replaced or taken back to waiting since the file was written: it just leaves
         return taken
     shown = next((r for r in lookup.versions(entry.id) if r.ref.position == entry.version), latest)
-    known = entry_of(shown._replace(ended_at=None), Rules(1, 0.0, 1e9), now)
+    known = entry_of(shown._replace(ended_at=None), now)
     same = known is None or entry.content in (known.content, latest.text)
     if not same:
         if entry.cut is not None:

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
+from memories import validate
 from memories.errors import InvalidInput, StoreError
 from memories.lookup import Lookup, narrowed, with_global
 from memories.models import SHARED, Memory
@@ -17,7 +18,7 @@ from memories.stores import Store, local_path
 if TYPE_CHECKING:
     from memories.embedders import Embedder
     from memories.hot.at_hand import Scratchpad
-    from memories.hot.choice import Rules
+    from memories.hot.entries import Rules
     from memories.hot.matching import Matches
     from memories.hot.mirror import Change, Mirror
     from memories.hot.scratchpad import Place
@@ -77,14 +78,7 @@ class ScratchpadVerbs:
         Raises:
             InvalidInput: With `rebuild`: what a person wrote in the file can't be taken over.
         """
-        if missing := self.missing():
-            raise StoreError(missing)
-        own = self._scratchpad_of(self.namespace, refresh=refresh, rebuild=rebuild)
-        if SHARED not in self._lookup.readable or self.namespace == SHARED:
-            return own
-        from memories.hot.at_hand import together
-
-        return together(own, self._scratchpad_of(SHARED), self._clock(), self._rules().relevance)
+        return self._scratchpad(refresh=refresh, rebuild=rebuild).current(self._rules(), self._clock())
 
     def scratchpad_at_hand(self) -> "Scratchpad | None":
         """Return what `scratchpad` does if that takes no look at the store; else None."""
@@ -109,11 +103,11 @@ class ScratchpadVerbs:
         asked += ["scope"] if filters.get("scope", "memories") != "memories" else []
         if asked:
             raise InvalidInput(f"the scratchpad can't answer this ({', '.join(asked)}); leave it out or ask the store")
-        found = self.offline() if offline else self.scratchpad()
+        found = self._offline() if offline else self._scratchpad()
         entries = () if found is None else found.entries
         fits, rules = self._fits(filters), self._rules()
         least = filters.get("min_confidence")
-        rules = rules if least is None else rules._replace(min_confidence=least)
+        rules = rules if least is None else rules._replace(min_confidence=validate.unit(least, "min-confidence"))
         return matches(entries, query, fits, self._limit(filters.get("limit")), rules, self._clock())
 
     def edits(self) -> tuple[str, ...]:
@@ -137,24 +131,12 @@ class ScratchpadVerbs:
             return (f"what was changed in {file} is taken over later: {exc}",)
 
     def offline(self) -> "Scratchpad | None":
-        """Return what the files of scratchpads say, whichever store they mirror; None if there are none."""
-        from memories.hot import scratchpad
-        from memories.hot.at_hand import Scratchpad
-        from memories.hot.file import path
+        """Return what the files of scratchpads say, whichever store they mirror; None if there are none.
 
-        entries, notes, waiting, there = [], [], 0, False
-        for namespace in self._lookup.readable:
-            try:
-                pad = scratchpad.load(self.config.home, namespace)
-            except InvalidInput as exc:
-                notes.append(str(exc))
-                continue
-            if pad is not None:
-                there = True
-                entries += scratchpad.shown(pad, namespace, self._rules().relevance)
-                waiting += pad.waiting if namespace == self.namespace else 0
-        file = str(path(self.config.home, self.namespace))
-        return Scratchpad(tuple(entries), waiting, file, tuple(notes)) if there else None
+        A memory that decays is left out if an older program wrote the file, which lacks what its confidence depends on.
+        """
+        found = self._offline()
+        return None if found is None else found.current(self._rules(), self._clock())
 
     def missing(self) -> str | None:
         """Return that the file of the store is gone although its scratchpad has memories, a sentence; None if not."""
@@ -187,6 +169,37 @@ class ScratchpadVerbs:
         return self
 
     # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _scratchpad(self, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
+        """Return the hot tier, memories that are not current included."""
+        if missing := self.missing():
+            raise StoreError(missing)
+        own = self._scratchpad_of(self.namespace, refresh=refresh, rebuild=rebuild)
+        if SHARED not in self._lookup.readable or self.namespace == SHARED:
+            return own
+        from memories.hot.at_hand import together
+
+        return together(own, self._scratchpad_of(SHARED))
+
+    def _offline(self) -> "Scratchpad | None":
+        """Return what the files hold, memories that are not current included; None if there are no files."""
+        from memories.hot import scratchpad
+        from memories.hot.at_hand import Scratchpad
+        from memories.hot.file import path
+
+        entries, notes, waiting, there = [], [], 0, False
+        for namespace in self._lookup.readable:
+            try:
+                pad = scratchpad.load(self.config.home, namespace)
+            except InvalidInput as exc:
+                notes.append(str(exc))
+                continue
+            if pad is not None:
+                there = True
+                entries += scratchpad.memories_of(pad, namespace)
+                waiting += pad.waiting if namespace == self.namespace else 0
+        file = str(path(self.config.home, self.namespace))
+        return Scratchpad(tuple(entries), waiting, file, tuple(notes)) if there else None
 
     def _scratchpad_of(self, namespace: str, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
         from memories.hot import at_hand, scratchpad, sync
@@ -244,7 +257,7 @@ class ScratchpadVerbs:
         return local_path(self.config.store) if is_file else None
 
     def _rules(self) -> "Rules":
-        from memories.hot.choice import Rules
+        from memories.hot.entries import Rules
 
         return Rules.of(self.config)
 
@@ -263,7 +276,7 @@ class ScratchpadVerbs:
     def _mirror(self) -> "Mirror":
         from memories.hot.mirror import Mirror
 
-        return Mirror(self._scratchpad_place, self._rules(), self._clock, make=self._is_configured)
+        return Mirror(self._scratchpad_place, self._clock, make=self._is_configured)
 
     def _tell_scratchpads(self) -> "Told":
         return lambda changes: self._mirror(changes if self._is_home else _gone(changes))

@@ -505,7 +505,7 @@ def _entry(entry: "Entry") -> dict[str, Any]:
         "id": entry.id, "content": entry.content, "pinned": entry.pinned, "namespace": entry.namespace,
         "tags": dict(sorted(entry.tags.items())), "key": entry.key, "written_by": entry.by or None,
         "trust": entry.trust or None, "updated_at": entry.written, "created_at": entry.created,
-        "version": entry.version, "access_count": entry.uses, "expires_at": entry.expires,
+        "version": entry.version, "access_count": entry.uses,
         "suspicious": entry.suspicious.split() or None, "cut": entry.cut,
     }  # fmt: skip
     return {name: value for name, value in shape.items() if value is not None}

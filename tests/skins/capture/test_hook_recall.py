@@ -41,6 +41,15 @@ def test_a_prompt_recalls_what_is_relevant_once(hook: Hook, host: str, name: str
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}, host=host).context
 
 
+def test_without_the_store_a_prompt_recalls_only_what_is_sure_enough(hook: Hook) -> None:
+    with Memories() as memories:
+        for sure in (0.35, 0.5, 0.9):
+            memories.create(f"ocelot sighting {sure}", confidence=sure, decay="contextual", force=True)
+    told = {"prompt": "tell me about the ocelot sighting"}
+    said = hook("user-prompt", told, env={"MEMORY_STORE": "qdrant://127.0.0.1:1"}).context
+    assert [sure for sure in ("0.35", "0.5", "0.9") if f"sighting {sure}" in said] == ["0.9"]
+
+
 @pytest.mark.usefixtures("deploys")
 def test_prompts_that_are_not_searched(hook: Hook) -> None:
     for prompt in ("", "   ", "/deploys happen", "<hook_context>when do deploys happen?</hook_context>", "zzz qqq"):

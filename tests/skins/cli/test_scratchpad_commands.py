@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from memories import Memories
 from skins.cli.conftest import Command
 
 DOWN = ["missing", "corrupt", "empty", "chroma://127.0.0.1:1", "qdrant://127.0.0.1:1", "postgresql://u@127.0.0.1:1/db"]
@@ -166,6 +168,46 @@ def test_the_scratchpad_answers_when_the_store_is_down(memory: Command, down: Ca
         assert memory("create", "something new", "-n", "bob", env=environment).code == 1
         assert memory("search", "tabs", "-n", "bob", "--in", "history", env=environment).code == 1
         assert memory("search", "tabs", "-n", "bob", "--as-of", "2020-01-01", env=environment).code == 1
+
+
+def test_every_tier_and_every_offline_answer_has_the_confidence_of_the_store(
+    memory: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the gate of contexts, MEMORY_CONFIDENCE_MIN: a model never reads a certainty that nobody has."""
+    with Memories(namespace="bob") as memories:
+        for number, (sure, days, decay) in enumerate(
+            [(0.32, 0, "stable"), (0.5, 0, "reinforceable"), (0.9, 3, "contextual"), (1.0, 15, "reinforceable")]
+        ):
+            then = datetime.now(UTC) - timedelta(days=days)
+            memories.create(f"ocelot sighting {number}", confidence=sure, decay=decay, created_at=then, force=True)
+
+    def answer(*options: str, **environment: str) -> dict[str, float]:
+        found = memory("search", "ocelot sighting", "-n", "bob", *options, env=environment)
+        assert found.code == (4 if "MEMORY_STORE" in environment else 0), found.err
+        return {each["content"]: round(each["confidence"], 3) for each in found.json["results"]}
+
+    down = {"MEMORY_STORE": "qdrant://127.0.0.1:1"}
+    for options, settings in (
+        ([], {}),
+        (["--min-confidence", "0.6"], {}),
+        (["--min-confidence", "0.95"], {}),
+        (["--min-confidence", "0.1"], {"DECAY_HALF_LIFE_HOURS": "400"}),
+        ([], {"DECAY_HALF_LIFE_HOURS": "2000"}),
+        ([], {"MIN_CONFIDENCE": "0.6"}),
+    ):
+        deep = answer(*options, **settings)
+        assert answer("--tier", "hot", *options, **settings) == deep
+        assert answer("--tier", "auto", *options, **settings) == deep
+        assert answer(*options, **settings, **down) == deep
+    assert len(answer("--min-confidence", "0.6")) == 1
+
+    def context(**environment: str) -> dict[str, float]:
+        found = memory("context", "ocelot sighting", "-n", "bob", env=environment)
+        return {each["text"]: round(each["confidence"], 3) for each in found.json["memories"]}
+
+    assert len(context()) == 1
+    assert context(**down) == context()
+    assert context(MEMORY_CONFIDENCE_MIN="0.4", **down) == context(MEMORY_CONFIDENCE_MIN="0.4")
 
 
 @pytest.mark.cold  # a server has the store open, so nobody can lock it alone

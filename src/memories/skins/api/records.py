@@ -24,7 +24,6 @@ from starlette.responses import Response
 from memories.errors import InvalidInput, StoreBusy, StoreError
 from memories.hot import scratchpad
 from memories.hot.at_hand import place_of
-from memories.hot.choice import Rules
 from memories.hot.mirror import Change, Mirror
 from memories.skins.api.access import Principal
 from memories.skins.api.metrics import Named
@@ -163,9 +162,7 @@ class Records:
 
     def __init__(self, server: Server) -> None:
         self._server, config = server, server.config
-        self._mirror = Mirror(
-            lambda name: place_of(config, name), Rules.of(config), lambda: datetime.now(UTC), make=False
-        )
+        self._mirror = Mirror(lambda name: place_of(config, name), lambda: datetime.now(UTC), make=False)
         self._lock = threading.Lock()
         self._stores: dict[Space | None, Store] = {}
         self._transactions: dict[str, _Open] = {}

@@ -111,7 +111,7 @@ SCHEMAS: dict[str, Schema] = {
     "Entry": _object(
         "id:text content:text pinned:flag namespace:text tags:tags updated_at:text created_at:text version:whole "
         "access_count:whole",
-        "key:text written_by:text trust:text expires_at:text suspicious:texts cut:whole",
+        "key:text written_by:text trust:text suspicious:texts cut:whole",
     ),
     "Scratchpad": _object("results:[Entry] count:whole namespace:text pending_count:whole", "file:text? notes:texts"),
     "Prompt": _object(
