@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,12 @@ def test_a_prompt_recalls_what_is_relevant_once(hook: Hook, host: str, name: str
 
 def test_without_the_store_a_prompt_recalls_only_what_is_sure_enough(hook: Hook) -> None:
     with Memories() as memories:
-        for sure in (0.35, 0.5, 0.9):
-            memories.create(f"ocelot sighting {sure}", confidence=sure, decay="contextual", force=True)
+        for days in (0, 3, 15, 20):
+            then = datetime.now(UTC) - timedelta(days=days)
+            memories.create(f"ocelot sighting of {days} days ago", decay="contextual", created_at=then, force=True)
     told = {"prompt": "tell me about the ocelot sighting"}
     said = hook("user-prompt", told, env={"MEMORY_STORE": "qdrant://127.0.0.1:1"}).context
-    assert [sure for sure in ("0.35", "0.5", "0.9") if f"sighting {sure}" in said] == ["0.9"]
+    assert [days for days in (0, 3, 15, 20) if f"sighting of {days} days" in said] == [0, 3]
 
 
 @pytest.mark.usefixtures("deploys")
