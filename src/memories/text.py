@@ -25,6 +25,9 @@ _LETTER = r"(?:[^\W_]|[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0dff])"
 _WORD = re.compile(f"{_LETTER}+")
 _COMPOUND = re.compile(rf"(?<!{_LETTER}){_LETTER}+(?:[.'/@:+_-]+{_LETTER}+)+")
 _QUOTED = re.compile(r'"([^"]{3,200})"')
+# A word as it stands: a sign between two digits does not end it, as in versions, dates, addresses and large numbers.
+_TOKEN = re.compile(rf"{_LETTER}+(?:(?<=\d)(?:[^\w\s]|_)(?=\d){_LETTER}+)*")
+_HAN_NUMBER = re.compile("[〇零一二三四五六七八九十百千万億亿兆]+")
 # Letters that the index can hold, for names that consist of signs: C++, C#.
 _SIGNS = ((re.compile(r"(?<=\w)\+\+"), "plusplus "), (re.compile(r"(?<=\w)#(?!\w)"), "sharp "))
 
@@ -140,6 +143,36 @@ def words_in(text: str) -> set[str]:
     if not indexed.isascii():
         found.update(piece for piece in indexed.split() if is_unspaced(piece) or _is_emoji(piece[0]))
     return found
+
+
+def tokens(text: str) -> set[str]:
+    """Return the words of a text without case and accents, numbers whole: `1.2` is not in `1.20`, nor `80` in `8080`.
+
+    Versions, dates, IP addresses and identifiers such as `k8s` are words too. Digits of all scripts are the same. Of
+    unspaced scripts there are the characters and the pairs, and their numbers, each with a `=` before it.
+    """
+    plain = normal_form(mark_raised(text))
+    if not plain.isascii():
+        plain = "".join(str(unicodedata.decimal(sign, sign)) for sign in plain)
+    indexed = _bare(index_text(plain))
+    found = set(_TOKEN.findall(_spaced(indexed)))
+    if not indexed.isascii():
+        found.update(piece for piece in indexed.split() if is_unspaced(piece) or _is_emoji(piece[0]))
+        found.update(f"={number}" for number in _HAN_NUMBER.findall(plain))
+    return found
+
+
+def telling_tokens(query: str) -> set[str]:
+    """Return the tokens of a question without its function words, unless it has no others."""
+    spelled = _spelled(mark_raised(query))
+    telling = _telling(spelled, languages.of(spelled))
+    telling = _COMPOUND.sub(lambda found: " " if found[0] in STOP_WORDS else found[0], telling)
+    return (tokens(telling) - STOP_WORDS - {"s"}) or tokens(spelled)
+
+
+def is_number(token: str) -> bool:
+    """Return whether a token has digits, or is a number of an unspaced script."""
+    return token.startswith("=") or any(sign.isdigit() for sign in token)
 
 
 def _bare(text: str) -> str:

@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from memories import versions
 from memories.hot.entries import Entry, Rules, aging, heat, is_current, moment, of_unknown_age
 from memories.origin import AGENT, TRUSTS, Origin, stamped
 from memories.search.results import Explanation, Hit
 from memories.stores.records import Collection, Record, Ref
-from memories.text import covered, query_terms
+from memories.text import covered, is_number, is_unspaced, query_terms, telling_tokens, tokens
 from memories.times import to_millis
 
 LEAST = 1 / 3  # of the telling words of a question
 ENOUGH_WORDS = 2  # so many at least, and all of them: then the scratchpad alone is an answer
+LEAST_BEGINNING = 4  # letters of a word that may have another ending
 _OF_WORDS, _OF_HEAT = 0.7, 0.3  # in a score
 
 
@@ -22,7 +23,7 @@ class Matches(NamedTuple):
 
     Attributes:
         found: The hits, best first.
-        best: Those of them that have every telling word of the question, of which there are at least two.
+        best: Those of them that have every telling word of the question as it stands, and there are at least two.
     """
 
     found: Explanation
@@ -48,24 +49,54 @@ def matches(
         now: The time to judge at.
     """
     terms = tuple(dict.fromkeys(term.strip() for term in query_terms(query)))
-    words = [term for term in terms if " " not in term]
-    rows: list[tuple[float, float, str, Record]] = []
+    asked = _Asked.of(query, terms)
+    rows: list[tuple[bool, float, float, str, Record]] = []
     for entry in entries:
         record = record_of(entry, now)
-        share = covered(_said(entry), words) if words else 0.0
+        share, is_whole = asked.found_in(_said(entry))
         if share >= LEAST and is_current(entry, rules, now) and fits(record):
             score = share * (_OF_WORDS + _OF_HEAT * min(1.0, heat(entry, now, rules.relevance)))
-            rows.append((share, score, entry.id, record))
+            rows.append((is_whole, share, score, entry.id, record))
     rows.sort(reverse=True)
-    hits = tuple(_hit(record, score, rules, now) for _, score, _, record in rows[:limit])
-    whole = sum(share == 1.0 for share, _, _, _ in rows[:limit]) if len(words) >= ENOUGH_WORDS else 0
+    hits = tuple(_hit(record, score, rules, now) for _, _, score, _, record in rows[:limit])
+    whole = sum(is_whole for is_whole, *_ in rows[:limit])
     return Matches(Explanation(hits, (), terms, of_unknown_age(entries)), hits[:whole])
 
 
-def merged(deep: Explanation, hot: Sequence[Hit], limit: int) -> Explanation:
-    """Return the hits of the store, and behind them those of the scratchpad that it did not find; each memory once."""
-    known = {each.id for each in deep.hits}
-    return deep._replace(hits=(*deep.hits, *(each for each in hot if each.id not in known))[:limit])
+class _Asked(NamedTuple):
+    """What is looked for in an entry.
+
+    Attributes:
+        beginnings: Words that an entry may have with another ending.
+        exact: Numbers and short words, which it must have as they stand: the beginning of one is another word.
+        whole: All telling words, as they stand.
+        is_answerable: Whether an entry with all of them is enough of an answer.
+    """
+
+    beginnings: Sequence[str]
+    exact: Sequence[str]
+    whole: set[str]
+    is_answerable: bool
+
+    @classmethod
+    def of(cls, query: str, terms: Sequence[str]) -> Self:
+        """Read a question; `terms` are its terms."""
+        words = [term for term in terms if " " not in term]
+        whole = telling_tokens(query)
+        short = [word for word in words if len(word) < LEAST_BEGINNING and not (is_unspaced(word) or is_number(word))]
+        return cls(
+            beginnings=[word for word in words if word not in short and not is_number(word)],
+            exact=[*short, *filter(is_number, whole)],
+            whole=whole,
+            is_answerable=min(len(words), len(whole)) >= ENOUGH_WORDS,
+        )
+
+    def found_in(self, said: str) -> tuple[float, bool]:
+        """Return the share of the words that a text has, 0 to 1, and whether it alone is an answer."""
+        held = tokens(said)
+        count = sum(word in held for word in self.exact) + covered(said, self.beginnings) * len(self.beginnings)
+        is_whole = self.is_answerable and self.whole <= held
+        return 1.0 if is_whole else count / max(1, len(self.exact) + len(self.beginnings)), is_whole
 
 
 def record_of(entry: Entry, now: datetime) -> Record:

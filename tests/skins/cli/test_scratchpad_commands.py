@@ -272,3 +272,29 @@ def test_nothing_of_it_is_there_before_it_is_used(memory: Command, home: Path) -
     assert memory("list", "-n", "bob").json["count"] == 0
     assert memory("search", "x", "-n", "bob").json["count"] == 0
     assert not home.exists() or [each.name for each in home.iterdir()] == ["events.jsonl"]
+
+
+def test_a_number_that_only_begins_like_the_one_asked_for_goes_on_to_the_store(
+    memory: Command, stored: Callable[..., str]
+) -> None:
+    stored("The web proxy listens on port 80", "-n", "bob")
+    for number in range(40):
+        stored(f"note {number} about another part of the shop", "-n", "bob")
+    memory("scratchpad", "pin", stored("The web service listens on port 8080", "-n", "bob"), "-n", "bob")
+    assert memory("search", "web port 8080", "--tier", "auto", "-n", "bob").json["tier"] == "hot"
+    auto = memory("search", "web port 80", "--tier", "auto", "-n", "bob").json
+    assert (auto["tier"], auto["results"][0]["content"]) == ("auto", "The web proxy listens on port 80")
+    hot = memory("search", "web port 80", "--tier", "hot", "-n", "bob").json
+    assert [each["score"] < 0.7 for each in hot["results"]] == [True]
+
+
+def test_where_the_scratchpad_is_not_enough_and_the_store_is_down_auto_answers_like_deep(
+    memory: Command, down: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files are at hand, so that the store is asked for what they do not have."""
+    memory("prompt", "-n", "bob")
+    down("chroma://127.0.0.1:1")
+    deep = memory("search", "which tabs?", "-n", "bob")
+    auto = memory("search", "which tabs?", "-n", "bob", "--tier", "auto")
+    assert (auto.code, auto.json) == (deep.code, deep.json)
+    assert (auto.code, auto.json["tier"], auto.json["count"]) == (4, "hot", 1)

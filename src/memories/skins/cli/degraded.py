@@ -71,10 +71,6 @@ def tiered(memories: "Memories", query: str, tier: str, filters: "SearchFilters"
         )
         if tier == "hot" or hot.enough or error is not None:
             return Tiered(hot.found, "hot", error)
-        from memories.hot.matching import merged
-
-        limit = filters.get("limit") or memories.config.default_limit
-        return Tiered(merged(memories.explain(query, **filters), hot.best, limit), "auto", None)
 
     def instead() -> "Explanation | None":
         try:
@@ -83,4 +79,4 @@ def tiered(memories: "Memories", query: str, tier: str, filters: "SearchFilters"
             return None
 
     found, error = offline(memories, lambda: memories.explain(query, **filters), instead)
-    return Tiered(found, "deep" if error is None else "hot", error)
+    return Tiered(found, tier if error is None else "hot", error)

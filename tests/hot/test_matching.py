@@ -1,0 +1,89 @@
+"""Which entries the scratchpad finds by words, and when they are answer enough: numbers count as a whole."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from memories.hot.entries import Entry, Rules
+from memories.hot.matching import Matches, matches
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def asked(query: str, *contents: str) -> Matches:
+    entries = [Entry(f"{at}", content, version=1, written=NOW.isoformat()) for at, content in enumerate(contents)]
+    return matches(entries, query, lambda _: True, 10, Rules(), NOW)
+
+
+# What is asked, what has its words, and what has only the beginning, or a part, of one of them.
+NUMBERS = [
+    ("web port 80", "The web proxy listens on port 80", "The web service listens on port 8080"),
+    ("web port 80", "web port: 80.", "web port 180"),
+    ("web port 80", "the port of the web server (80)", "web port 10.0.0.80"),
+    ("web port 443", "web, port=443", "web ports 4430"),
+    ("dora note 3", "dora wrote note 3", "dora wrote note 399"),
+    ("release 1.2", "the release is 1.2", "the release is 1.20"),
+    ("release 1.2", "release 1.2, at last", "release 1.2.3"),
+    ("release 1.2", "release 1.2", "release 2.1"),
+    ("release 2", "release 2", "release 1.2"),
+    ("release v2", "release v2 is out", "release v22 is out"),
+    ("release v2", "Release: V2", "release v2.1"),
+    ("deployed 2026-01-1", "deployed on 2026-01-1", "deployed on 2026-01-12"),
+    ("deployed 2026-01-12", "deployed 2026-01-12", "deployed 2026-01-13"),
+    ("deployed 2026-01", "deployed 2026-01", "deployed 2026-01-12"),
+    ("meeting 3:15", "meeting at 3:15", "meeting at 3:150"),
+    ("meeting 5pm", "the meeting is at 5pm", "the meeting is at 15pm"),
+    ("server 10.0.0.1", "the server is 10.0.0.1", "the server is 10.0.0.12"),
+    ("server 10.0.0.1", "the server is 10.0.0.1", "the server is 110.0.0.1"),
+    ("server fe80::1", "server fe80::1", "server fe80::12"),
+    ("cluster k8s", "the k8s cluster", "the k8s2 cluster"),
+    ("image python3", "image python3", "image python3.11"),
+    ("commit a1b2c3", "commit a1b2c3", "commit a1b2c3d4"),
+    ("limit 1,000", "limit 1,000", "limit 1,000,000"),
+    ("limit 8", "limit 8", "limit 8,080"),
+    ("limit 102", "limit 102", "limit 10²"),
+    ("limit 10²", "limit 10²", "limit 102"),
+    ("account 007", "account 007", "account 0071"),
+    ("issue #12", "issue #12", "issue #123"),
+    ("price €80", "price €80", "price €800"),
+    ("room b12", "room b12", "room b123"),
+    ("port ８０", "port 80", "port ８０８０"),
+    ("منفذ ٨٠", "منفذ ٨٠", "منفذ ٨٠٨٠"),
+    ("पोर्ट ८०", "पोर्ट ८०", "पोर्ट ८०८०"),
+    ("พอร์ต ๘๐", "พอร์ต ๘๐", "พอร์ต ๘๐๘๐"),
+    ("порт 80", "порт 80", "порт 8080"),
+    ("端口 80", "端口 80", "端口 8080"),
+    ("端口80", "端口80号", "端口8080号"),
+    ("端口八十", "端口八十", "端口八十八"),
+    ("포트 80", "포트 80", "포트 8080"),
+    ("the db run", "run the db", "the db running"),
+    ("set cat", "set the cat", "set the category"),
+    ("web port", "the web port", "the web portal"),
+    ("user café", "the user of the café", "the user of the cafeteria"),
+]
+
+
+@pytest.mark.parametrize(("query", "whole", "part"), NUMBERS)
+def test_only_an_entry_with_every_word_as_it_stands_is_enough(query: str, whole: str, part: str) -> None:
+    assert not asked(query, part).enough
+    found = asked(query, part, whole)
+    assert [hit.content for hit in found.best] == [whole]
+    assert found.found.hits[0].content == whole
+
+
+@pytest.mark.parametrize(("query", "part"), [(query, part) for query, _, part in NUMBERS[:-2]])
+def test_a_number_or_a_short_word_is_not_found_by_its_beginning(query: str, part: str) -> None:
+    """Without the store too: the score of such an entry has only the other words."""
+    [*hits] = asked(query, part).found.hits
+    assert all(hit.score < 1 for hit in hits)
+
+
+def test_without_the_store_other_endings_are_found() -> None:
+    assert asked("deployed services", "It deploys the service").found.hits
+    assert not asked("deployed services", "It deploys the service").enough
+    assert not asked("80", "8080", "180", "800").found.hits
+
+
+def test_one_word_is_never_enough() -> None:
+    assert not asked("1.2", "1.2").enough
+    assert not asked("the port", "the port").enough
