@@ -399,6 +399,8 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "text.index_text": text.index_text,
     "text.query_terms": text.query_terms,
     "text.words_in": text.words_in,
+    "text.tokens": text.tokens,
+    "text.telling_tokens": text.telling_tokens,
     "text.covered": lambda given: text.covered(given, ["word", "words"]),
     "dates.spans": lambda given: dates.spans(f"last week {given}", NOW, (2026,)),
     "dates.span": lambda given: dates.span(given, NOW),

@@ -288,13 +288,19 @@ def test_a_number_that_only_begins_like_the_one_asked_for_goes_on_to_the_store(
     assert [each["score"] < 0.7 for each in hot["results"]] == [True]
 
 
+@pytest.mark.cold  # a server has the store open
 def test_where_the_scratchpad_is_not_enough_and_the_store_is_down_auto_answers_like_deep(
-    memory: Command, down: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    memory: Command, stored: Callable[..., str], home: Path
 ) -> None:
-    """The files are at hand, so that the store is asked for what they do not have."""
-    memory("prompt", "-n", "bob")
-    down("chroma://127.0.0.1:1")
+    """The files are up to date, so that the store is asked only for what they do not have."""
+    for name in ("bob", "shared"):
+        stored("The user prefers tabs", "-n", name)
+        memory("scratchpad", "show", "-n", name)
+    for file in home.glob("memories.db-*"):
+        file.unlink()
+    with (home / "memories.db").open("r+b") as file:  # the same file, as the scratchpad knows it
+        file.write(b"x" * 9_000)
     deep = memory("search", "which tabs?", "-n", "bob")
     auto = memory("search", "which tabs?", "-n", "bob", "--tier", "auto")
     assert (auto.code, auto.json) == (deep.code, deep.json)
-    assert (auto.code, auto.json["tier"], auto.json["count"]) == (4, "hot", 1)
+    assert (auto.code, auto.json["tier"], auto.json["count"]) == (4, "hot", 2)
