@@ -39,7 +39,7 @@ ORDER = {
     "memories.stores.qdrant": "driver index points < local rest < folder < store",
     "memories.stores.files": "connection schema joined < log move < index < local < store",
     "memories.embedders": "protocol wordpiece unigram runtime < fake minilm e5 service",
-    "memories.embedders.service": "models cache windows < providers < client < embedder",
+    "memories.embedders.service": "models cache windows rest < providers < client < embedder",
     "memories.languages": "days",
     "memories.redaction": "values < rules < contexts < scan own < redactor",
     "memories.where": "language < selector",

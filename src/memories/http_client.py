@@ -355,29 +355,33 @@ class Retry(NamedTuple):
     clock: Callable[[], float] = time.monotonic
     draw: Callable[[], float] = random.random
 
-    def run(self, attempt: Callable[[float], Value], seconds: float, total_seconds: float) -> Value:
+    def run(
+        self, attempt: Callable[[float], Value], seconds: float, total_seconds: float, *, tries: int | None = None
+    ) -> Value:
         """Return what an attempt returns, which is told how many seconds it has.
 
         Args:
             attempt: Raises `Failed` if it may be made again.
             seconds: For one attempt.
             total_seconds: For all of them, and the pauses between them.
+            tries: How many at most. [default: as many as may help]
 
         Raises:
             Failed: The last one failed; the message says how often it was tried, and when to try again.
         """
         until = self.clock() + total_seconds
-        tries = 0
+        made = 0
         while True:
-            tries += 1
+            made += 1
             try:
                 return attempt(min(seconds, max(0.01, until - self.clock())))
             except Failed as exc:
-                doubled = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (tries - 1))
+                doubled = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (made - 1))
                 wait = max(exc.after_seconds, doubled * (1 + self.draw()) / 2)
-                if tries >= exc.tries or self.clock() + wait >= until:
-                    then = f"; tried {tries} times, try again later" if tries > 1 else "; try again later"
+                if made >= min(exc.tries, tries or exc.tries) or self.clock() + wait >= until:
+                    then = f"; tried {made} times, try again later" if made > 1 else "; try again later"
                     if 0 < exc.after_seconds == wait:
                         then = f"; it asks to wait {wait:.0f} seconds"
-                    raise Failed(f"{exc}{then if exc.tries > 1 else ''}") from exc
+                    said = f"{exc}{then if exc.tries > 1 else ''}"
+                    raise Failed(said, after_seconds=exc.after_seconds) from exc
             self.pause(wait)

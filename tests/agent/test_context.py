@@ -280,6 +280,22 @@ def test_whatever_a_gateway_raises_there_is_a_context() -> None:
     assert (texts(context)[0], [failed["part"] for failed in context["metadata"]["errors"]]) == ([], ["history"])
 
 
+@pytest.mark.parametrize("answer", [RuntimeError("the pad is torn"), None, [{"id": "?"}]])
+def test_whatever_the_scratchpad_of_a_gateway_does_there_is_a_context(answer: Any) -> None:
+    class Torn(FakeGateway):
+        def recall_offline(self, *_: object) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    context = builder(Torn(3, 3, fails=ConnectionError("down"), part="memories")).build_context("c", "what now?")
+    assert (len(texts(context)[0]), texts(context)[1]) == (3, [])
+    errors = {failed["part"]: failed["error"] for failed in context["metadata"]["errors"]}
+    assert errors["memories"] == "down"
+    assert errors.get("scratchpad") != ""
+    assert context["metadata"]["degraded"]
+
+
 def test_a_message_over_the_budget_is_cut_at_its_end() -> None:
     built = builder(FakeGateway(3, 3), token_budget=10, count_tokens=lambda text: -(-len(text) // 4))
     context = built.build_context("c", "0123456789" * 10)

@@ -11,6 +11,7 @@ import pytest
 from memories import AgentMemory, ContextBuilder, Memories, MemoryGateway, MemoryPolicy, load_config
 from memories.agent.deadline import Deadline, MemoryTimeout
 from memories.agent.engine import EngineBackend
+from memories.embedders.protocol import WAIT
 from memories.errors import InvalidInput
 
 TS = "2026-05-31T10:00:00+02:00"
@@ -139,6 +140,29 @@ def test_no_thread_is_left_of_one_that_was_closed() -> None:
     for thread in threads:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
+
+
+def test_the_time_of_the_embedder_is_not_that_of_the_store() -> None:
+    """It has limits of its own; a hook, which has none to spare, counts both and says which was late."""
+
+    def embed(release: threading.Event, seconds: float) -> bool:
+        wait = WAIT.get()
+        assert wait is not None
+        with wait:
+            return release.wait(seconds)
+
+    assert not Deadline(SOON).run(lambda: embed(threading.Event(), 3 * SOON))
+    released = threading.Event()
+
+    def then_the_store_hangs() -> None:
+        embed(threading.Event(), 3 * SOON)
+        released.wait(60)
+
+    with pytest.raises(MemoryTimeout, match="the memory did not answer within"):
+        Deadline(SOON).run(then_the_store_hangs)
+    with pytest.raises(MemoryTimeout, match="the embedder did not answer within"):
+        Deadline(SOON, whole=True).run(lambda: embed(released, 60))
+    released.set()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -1,5 +1,6 @@
 """Embedders over HTTP, against a server on this machine that speaks each service's language and can misbehave."""
 
+import contextlib
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 
 from memories import Memories, trust
+from memories.agent.deadline import Deadline
 from memories.config import load_config, registers
 from memories.embedders import (
     EmbedderUnavailable,
@@ -35,8 +37,10 @@ from memories.embedders.fake import FakeEmbedder
 from memories.embedders.minilm import MiniLM
 from memories.embedders.service import providers
 from memories.embedders.service.client import MAX_ANSWER_BYTES, MAX_REFUSED_TRIES, MAX_TRIES, ServiceClient
-from memories.embedders.service.embedder import MAX_REQUEST_BYTES, MAX_WINDOWS, RESTS_SECONDS, HTTPEmbedder
+from memories.embedders.service.embedder import MAX_REQUEST_BYTES, MAX_WINDOWS, HTTPEmbedder
 from memories.embedders.service.models import MODELS, known
+from memories.embedders.service.providers import Patience
+from memories.embedders.service.rest import LEAST_SECONDS, MOST_SECONDS, Rest
 from memories.embedders.service.windows import windows
 from memories.errors import ConfigError, EmbedderError, EmbedderMismatch
 from memories.http_client import FIRST_PAUSE_SECONDS, Retry
@@ -903,6 +907,53 @@ def test_words_stand_in_for_a_service_that_fails_where_that_is_wanted(
     assert made.note in caplog.text
 
 
+def test_words_are_waited_for_by_one_try_of_three_seconds(server: Server) -> None:
+    """A large request has more time; what has no use for words is as patient as without a fallback."""
+    seen: list[Patience] = []
+
+    class Failing(ServiceClient):
+        def post(self, body: object, patience: Patience, read: object) -> Any:
+            seen.append(patience)
+            raise EmbedderUnavailable("it is unwell")
+
+    def ask(act: Callable[[HTTPEmbedder], object], fallback: str = "local") -> Patience:
+        embedder = opened(server, embedder_fallback=fallback)
+        embedder._client = Failing(embedder._chosen.service)
+        with contextlib.suppress(EmbedderUnavailable):
+            act(embedder)
+        return seen.pop()
+
+    assert ask(lambda embedder: embed_query(embedder, "text")) == Patience(3, 3, 1)
+    assert ask(lambda embedder: embed_to_store(embedder, ["text"])) == Patience(3, 3, 1)
+    assert ask(lambda embedder: embed_to_store(embedder, [f"text {at}" for at in range(32)])) == Patience(6, 6, 1)
+    assert ask(lambda embedder: embed_many(embedder, ["text"])) == Patience(10, 40)
+    assert ask(lambda embedder: embed_query(embedder, "text"), "none") == Patience(10, 20)
+    deadline = Deadline(2, whole=True)
+    for fallback, tries in (("none", None), ("local", 1)):
+        patience = ask(lambda embedder: deadline.run(lambda: embed_query(embedder, "text")), fallback)
+        assert patience == Patience(1, 1, tries)
+
+
+def test_a_failure_counts_for_those_who_would_not_wait_much_longer(tmp_path: Path) -> None:
+    now = [1_000.0]
+    rest = Rest(tmp_path, "service", lambda: now[0])
+    rest.begin("too late for a hook", 0.25, 0)
+    other = Rest(tmp_path, "service", lambda: now[0])
+    assert (other.reason(0.3), other.reason(3)) == ("too late for a hook", "")
+    rest.begin("it asks to wait 120 seconds", 3, 120)
+    now[0] += 119
+    assert (other.reason(3), Rest(tmp_path, "another", lambda: now[0]).reason(3)) == ("it asks to wait 120 seconds", "")
+    now[0] += 2
+    assert other.reason(3) == ""
+    rest.begin("now", 3, 0)
+    now[0] -= MOST_SECONDS  # the clock was set back
+    assert other.reason(3) == ""
+    absent = Rest(tmp_path / "absent", "service", lambda: now[0])
+    absent.begin("it is unwell", 3, 0)
+    assert absent.reason(3) == "it is unwell"
+    assert not absent.path.parent.exists()
+
+
 def test_a_failing_service_is_an_error_where_nothing_else_is_wanted(server: Server) -> None:
     server.next += [status(500)] * MAX_TRIES
     with pytest.raises(EmbedderUnavailable) as caught:
@@ -928,7 +979,7 @@ def test_who_goes_by_words_does_not_wait_each_time(server: Server) -> None:
         embedder.embed("text")
     assert (str(second.value), len(server.seen), time.now) == (str(first.value), asked, waited)
     server.next.clear()
-    time.now += RESTS_SECONDS
+    time.now += LEAST_SECONDS
     assert embedder.embed("text").shape == (1, 64)
 
 

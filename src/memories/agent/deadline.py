@@ -2,9 +2,12 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
+
+from memories.embedders.protocol import WAIT, Wait
 
 Value = TypeVar("Value")
 
@@ -16,13 +19,15 @@ class MemoryTimeout(ConnectionError):
 class _Call:
     """A call that another thread makes, as a `Future` of `concurrent.futures` is, whose import costs 6 ms."""
 
-    def __init__(self, work: Callable[[], Any]) -> None:
+    def __init__(self, work: Callable[[], Any], wait: Wait) -> None:
         self.work = work
+        self.wait = wait
         self.over = threading.Event()
         self.value: Any = None
         self.error: BaseException | None = None
 
     def make(self) -> None:
+        WAIT.set(self.wait)
         try:
             self.value = self.work()
         except BaseException as exc:  # noqa: BLE001 - it is raised where the call is waited for
@@ -44,13 +49,16 @@ class Deadline:
     Threads may share a deadline; a thread that is done takes the next call, since stores keep a connection for each.
     """
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, *, whole: bool = False) -> None:
         """Set it.
 
         Args:
             seconds: How long a call may take; None for no limit: calls then run in the thread of the caller.
+            whole: Whether that includes the time of the embedder, which then gives up after half of it. Otherwise that
+                has limits of its own, and only the time of the store counts.
         """
         self.seconds = seconds
+        self._whole = whole
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._idle: list[SimpleQueue[_Call | None]] = []
@@ -65,7 +73,7 @@ class Deadline:
         """
         if self.seconds is None:
             return work()
-        call = _Call(work)
+        call = _Call(work, Wait(self.seconds / 2 if self._whole else None))
         with self._lock:
             if self._process != os.getpid():  # a fork has no threads but its own
                 self._process, self._idle, self._given_up = os.getpid(), [], set()
@@ -73,13 +81,14 @@ class Deadline:
                 raise MemoryTimeout(f"the memory still has not answered an earlier call ({_HOW})")
             tasks = self._idle.pop() if self._idle else self._start()
         tasks.put(call)
-        if not call.over.wait(self.seconds):
+        if not self._ended(call, self.seconds):
             with self._lock:
                 late = not call.over.is_set()  # else it ended just now
                 if late:
                     self._given_up.add(call)
             if late:
-                raise MemoryTimeout(f"the memory did not answer within {self.seconds:g} s ({_HOW})")
+                what = "embedder" if call.wait.is_on else "memory"
+                raise MemoryTimeout(f"the {what} did not answer within {self.seconds:g} s ({_HOW})")
         value: Value = call.result()
         return value
 
@@ -89,6 +98,15 @@ class Deadline:
             idle, self._idle, self._closed = self._idle, [], True
         for tasks in idle:
             tasks.put(None)
+
+    def _ended(self, call: _Call, seconds: float) -> bool:
+        """Wait for a call; return whether it ended in time."""
+        began = time.monotonic()
+        while True:
+            apart = 0.0 if self._whole else call.wait.seconds
+            left = began + seconds + apart - time.monotonic()
+            if left <= 0 or call.over.wait(max(left, _LEAST_WAIT)):
+                return call.over.is_set()
 
     def _start(self) -> "SimpleQueue[_Call | None]":
         tasks: SimpleQueue[_Call | None] = SimpleQueue()
@@ -107,4 +125,5 @@ class Deadline:
             del call  # what was read is not kept until the next call
 
 
+_LEAST_WAIT = 0.01  # seconds between two looks at a call that waits for its embedder
 _HOW = "the setting is MEMORY_TIMEOUT_SECONDS"

@@ -60,7 +60,7 @@ class MemoryGateway:
         self.queue = RetryQueue.of_turns(*self._backend.folder_name)
         self._counts = {"message_count": 0, "memory_count": 0}
         of_backend = getattr(self._backend, "timeout_seconds", TIMEOUT_SECONDS)
-        self._deadline = Deadline(of_backend if timeout_seconds is None else timeout_seconds)
+        self._deadline = Deadline(of_backend if timeout_seconds is None else timeout_seconds, whole=True)
 
     def ensure_collections(self, names: list[str]) -> None:
         """Make sure that the collections `history` and `memory` exist; then store what waits in the queue.
@@ -263,7 +263,7 @@ class MemoryGateway:
         if not hasattr(self._backend, "recall_turns"):
             return []
         with self._timed("history searched", k=k) as known:
-            found = self._backend.recall_turns(query_text, wanted, conversation)
+            found = self._deadline.run(lambda: self._backend.recall_turns(query_text, wanted, conversation))
             known["found"] = len(found)
         return _without_own_ids(found)
 

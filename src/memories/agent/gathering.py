@@ -94,8 +94,11 @@ class _Reader:
         except Exception as exc:  # noqa: BLE001 - an answer never fails for what is remembered
             if isinstance(exc, ConnectionError):
                 self._unreachable = exc
-            event(_log, logging.ERROR, "context degraded", part=part, error=str(exc), kind=type(exc).__name__)
-            self.found.errors.append({"part": part, "error": " ".join(str(exc).split()) or type(exc).__name__})
+            self._failed(part, exc)
+
+    def _failed(self, part: str, exc: Exception) -> None:
+        event(_log, logging.ERROR, "context degraded", part=part, error=str(exc), kind=type(exc).__name__)
+        self.found.errors.append({"part": part, "error": " ".join(str(exc).split()) or type(exc).__name__})
 
     def history(self, conversation_id: str, latest: str) -> None:
         """Read the last turns, without the latest message."""
@@ -125,8 +128,12 @@ class _Reader:
     def offline(self, query: str) -> None:
         """Take what the gateway knows without its store."""
         wanted = self._wanted
-        found = self._gateway.recall_offline(query, 2 * wanted.memories, wanted.min_confidence)  # type: ignore[attr-defined]
-        admitted = self._admitted(admission.memories(found, wanted.rules, wanted.memories))
+        try:
+            found = self._gateway.recall_offline(query, 2 * wanted.memories, wanted.min_confidence)  # type: ignore[attr-defined]
+            admitted = self._admitted(admission.memories(found, wanted.rules, wanted.memories))
+        except Exception as exc:  # noqa: BLE001 - as in `attempt`
+            self._failed("scratchpad", exc)
+            return
         self.found.memories = self._each(lambda each: (item_of(each), float(each["similarity"])), admitted)
 
     def recalled(self, query: str, conversation_id: str | None) -> None:

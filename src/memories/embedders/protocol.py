@@ -1,7 +1,10 @@
 """What an embedder is: text in, unit vectors out, in a space with a name."""
 
+import contextlib
 import functools
+import time
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
 
 from memories.errors import EmbedderError
@@ -19,11 +22,44 @@ class EmbedderUnavailable(EmbedderError):
 
     Attributes:
         words_instead: Whether the settings allow keyword search meanwhile (`EMBEDDER_FALLBACK=local`).
+        after_seconds: How long the service asks to wait; 0 if it does not say.
     """
 
-    def __init__(self, message: str, *, words_instead: bool = False) -> None:
+    def __init__(self, message: str, *, words_instead: bool = False, after_seconds: float = 0.0) -> None:
         super().__init__(message)
-        self.words_instead = words_instead
+        self.words_instead, self.after_seconds = words_instead, after_seconds
+
+
+class Wait:
+    """The time that one call spends waiting for its embedder, which a deadline tells from that of the store.
+
+    Attributes:
+        most_seconds: The most that the embedder may take for one text; None for what its settings allow.
+    """
+
+    def __init__(self, most_seconds: float | None = None) -> None:
+        self.most_seconds = most_seconds
+        self._ended, self._since = 0.0, 0.0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the call waits now."""
+        return bool(self._since)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has waited so far."""
+        since = self._since
+        return self._ended + (time.monotonic() - since if since else 0.0)
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended, self._since = self.seconds, 0.0
+
+
+WAIT: "ContextVar[Wait | None]" = ContextVar("wait", default=None)  # of the call that this thread makes
 
 
 class Embedder(Protocol):
@@ -88,7 +124,7 @@ class Embedded(NamedTuple):
 def embed_many(
     embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None] = ()
 ) -> "list[NDArray[np.float32]]":
-    """Return the vectors to store for each text, in as few requests as the embedder can.
+    """Return the vectors to store for each text, in as few requests as the embedder can, however long that takes.
 
     Args:
         embedder: Makes them.
@@ -98,10 +134,15 @@ def embed_many(
     Raises:
         EmbedderError: There are no vectors for any of the texts.
     """
-    if _is_remote(type(embedder)):
-        made = cast("RemoteEmbedder", embedder).embed_many(texts)
-    else:
-        made = [embedder.embed(text) for text in texts]
+    return _made(getattr(embedder, "patient", embedder), texts, roles)
+
+
+def _made(embedder: Embedder, texts: Sequence[str], roles: Sequence[str | None]) -> "list[NDArray[np.float32]]":
+    with WAIT.get() or contextlib.nullcontext():
+        if _is_remote(type(embedder)):
+            made = cast("RemoteEmbedder", embedder).embed_many(texts)
+        else:
+            made = [embedder.embed(text) for text in texts]
     if not roles:
         return made
     return [_of_reply(each) if role == _ASSISTANT else each for each, role in zip(made, roles, strict=True)]
@@ -126,7 +167,9 @@ def embed_query(embedder: Embedder, text: str) -> "NDArray[np.float32]":
     Raises:
         EmbedderError: There are none.
     """
-    return cast("RemoteEmbedder", embedder).embed_query(text) if _is_remote(type(embedder)) else embedder.embed(text)
+    with WAIT.get() or contextlib.nullcontext():
+        is_remote = _is_remote(type(embedder))
+        return cast("RemoteEmbedder", embedder).embed_query(text) if is_remote else embedder.embed(text)
 
 
 @functools.cache
@@ -147,7 +190,7 @@ def embed_to_store(embedder: Embedder | None, texts: Sequence[str], roles: Seque
     if embedder is None:
         return Embedded([None] * len(texts))
     try:
-        return Embedded(embed_many(embedder, texts, roles))
+        return Embedded(_made(embedder, texts, roles))
     except EmbedderUnavailable as exc:
         if not exc.words_instead:
             raise

@@ -9,8 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
 from memories import validate
-from memories.embedders.protocol import EmbedderUnavailable
-from memories.errors import InvalidInput
+from memories.errors import EmbedderError, InvalidInput
 from memories.lookup import Lookup, narrowed, waiting, with_global
 from memories.models import Moment
 from memories.search import noise
@@ -125,14 +124,16 @@ def search(
     Raises:
         InvalidInput: A value is not acceptable.
         EmbedderMismatch: The store's vectors come from another model.
+        EmbedderError: The question has no vector, and the settings require one.
     """
     asked = parse(lookup, embedder, text, given, config, now)
     try:
         return run(lookup.store, asked)
-    except EmbedderUnavailable as exc:
+    except EmbedderError as exc:
         if embedder is not None:
             refuse_other_model(lookup.store, embedder.space, asked.filters[0])
-        if not exc.words_instead or asked.min_similarity:
+        words_instead = config.embedder_fallback == "local" or getattr(exc, "words_instead", False)
+        if not words_instead or asked.min_similarity:
             raise
         by_words = asked._replace(query=asked.query._replace(embedder=None))
         return run(lookup.store, by_words)._replace(note=f"found by words alone: {exc}")

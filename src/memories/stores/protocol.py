@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from memories.stores.records import Matches, TurnQuery
 
+_DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # of the embedder where EMBEDDER is not set
+
 
 class Store(Protocol):
     """Keeps records in collections, `memory` and `history`, each divided into namespaces.
@@ -294,7 +296,8 @@ def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
 
 def other_embedder(stored: str, used: str) -> EmbedderMismatch:
     """Return the error for a store whose vectors another model made."""
+    cure = "unset EMBEDDER" if stored.startswith(_DEFAULT_MODEL) else "set EMBEDDER to the one it was made with"
     return EmbedderMismatch(
-        f"this store's vectors were made by {stored} and the embedder is {used}; set EMBEDDER to the one it was made "
-        "with, or change over to this one with: memory reembed"
+        f"this store's vectors were made by {stored} and the embedder is {used}; {cure}, or change over to this one "
+        "with: memory reembed"
     )

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from memories import ContextBuilder, Memories, MemoryGateway, events
+from embedders.test_http_service import Behaviour, Server, hang, status
+from embedders.test_http_service import server as server  # noqa: PLC0414 - a fixture
+from memories import ContextBuilder, Draft, Memories, MemoryGateway, events
 from memories.agent.engine import EngineBackend
 from memories.agent.tokens import estimate_tokens
 from memories.skins.capture import inbox, session
@@ -257,3 +259,25 @@ def test_hooks_note_nothing_where_that_is_off(hook: Hook, home: Path) -> None:
     assert hook("session-start", {"session_id": "s3"}, env={"MEMORY_OFF": "1"}).silent
     [only] = noted(home, 1)
     assert only["op"] == "hook.session-start"
+
+
+@pytest.mark.parametrize("trouble", [hang, status(500)])
+def test_while_the_embedder_fails_a_prompt_recalls_by_words_and_waits_for_it_once(
+    hook: Hook, home: Path, server: Server, monkeypatch: pytest.MonkeyPatch, trouble: Behaviour
+) -> None:
+    """From the whole store: what is asked for is too old for the scratchpad."""
+    for name, value in {
+        "EMBEDDER": "openai:tiny", "EMBEDDER_URL": f"{server.url}/v1", "EMBEDDER_DIMENSIONS": "64",
+        "EMBEDDER_CACHE_MB": "0", "EMBEDDER_FALLBACK": "local",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    with Memories() as memories:
+        memories.create_many([Draft(DEPLOY), *(Draft(f"note {at} on another part") for at in range(60))], force=True)
+        memories.scratchpad()
+    server.seen.clear()
+    server.next.extend([trouble] * 99)
+    for name in ("s1", "s2"):
+        told = {"prompt": "when do deploys happen on tuesdays?", "session_id": name}
+        assert DEPLOY in hook("user-prompt", told, seconds="8").context
+    assert len(server.seen) == 1
+    assert not (home / "hooks.log").exists() or "store" not in (home / "hooks.log").read_text()

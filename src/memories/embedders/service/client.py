@@ -52,9 +52,11 @@ class ServiceClient:
             EmbedderError: It refused the request, or answered with something else.
         """
         try:
-            answer = self._retry.run(lambda seconds: self._try(body, seconds), patience.request, patience.total)
+            answer = self._retry.run(
+                lambda seconds: self._try(body, seconds), patience.request, patience.total, tries=patience.tries
+            )
         except Failed as exc:
-            raise EmbedderUnavailable(str(exc)) from exc
+            raise EmbedderUnavailable(str(exc), after_seconds=exc.after_seconds) from exc
         try:
             return read(answer.value)
         except (LookupError, TypeError, ValueError):

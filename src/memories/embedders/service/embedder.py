@@ -1,15 +1,18 @@
 """An embedder that asks a service over HTTP: it cuts long texts, sends many at once, checks and keeps the answers."""
 
+import copy
+import math
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from memories.batches import by_weight
 from memories.config import cache_folder
-from memories.embedders.protocol import EmbedderUnavailable
+from memories.embedders.protocol import WAIT, EmbedderUnavailable
 from memories.embedders.service import providers
 from memories.embedders.service.cache import VectorCache
 from memories.embedders.service.providers import Chosen, Patience
+from memories.embedders.service.rest import Rest
 from memories.embedders.service.windows import windows
 from memories.errors import EmbedderError
 from memories.settings import Config
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 
 MAX_WINDOWS = 32  # of one text; the words of a longer one are all indexed
 MAX_REQUEST_BYTES = 200_000  # about half of what the services take at once
-RESTS_SECONDS = 15.0
+# Where words may stand in: how long the one try may take for so many texts, or fewer.
+FALLBACK_SECONDS, FALLBACK_TEXTS = 3.0, 16
 # What a search, a request for one statement, and one for many may take, in units of EMBEDDER_TIMEOUT: each try, and all
 # tries together.
 _SEARCH, _ONE, _MANY = Patience(1, 2), Patience(1, 4), Patience(3, 12)
@@ -41,7 +45,7 @@ class HTTPEmbedder:
         config: Config,
         *,
         client: "ServiceClient | None" = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Prepare it; nothing is asked yet.
 
@@ -49,16 +53,23 @@ class HTTPEmbedder:
             chosen: The model and its service.
             config: How long to wait, how much to keep, and what to do when the service is down.
             client: Asks the service. [default: over the network]
-            clock: Returns seconds that only ever grow.
+            clock: Returns seconds since 1970.
         """
         self._chosen = chosen
         self._client = client
-        self._clock = clock
         self._timeout = config.embedder_timeout
         self._words_instead = config.embedder_fallback == "local"
         kept = f"{chosen.space.model} {chosen.service.url}"
         self._cache = VectorCache(cache_folder(), kept, chosen.space.dimension, config.embedder_cache_mb * 1_000_000)
-        self._failed: tuple[float, str] | None = None
+        key = chosen.service.key.reveal() if chosen.service.key else ""
+        self._rest = Rest(config.home, f"{kept} {key}", clock)
+
+    @property
+    def patient(self) -> Self:
+        """The same embedder for those who have no use for words instead: it tries as often as may help."""
+        twin = copy.copy(self)
+        twin._words_instead = False
+        return twin
 
     @property
     def space(self) -> Space:
@@ -121,9 +132,9 @@ class HTTPEmbedder:
 
     def _ask(self, texts: Sequence[str], *, question: bool, units: Patience) -> "NDArray[np.float32]":
         body = providers.ask(self._chosen, texts, question=question)
-        if self._failed is not None and self._clock() < self._failed[0]:
-            raise EmbedderUnavailable(self._failed[1], words_instead=True)
-        patience = Patience(units.request * self._timeout, units.total * self._timeout)
+        patience = self._patience(len(texts), units)
+        if self._words_instead and (why := self._rest.reason(patience.total)):
+            raise EmbedderUnavailable(why, words_instead=True)
         try:
             if self._client is None:
                 from memories.embedders.service.client import ServiceClient  # 25 ms that only those who ask pay
@@ -132,10 +143,21 @@ class HTTPEmbedder:
             given = self._client.post(body, patience, self._chosen.provider.vectors)
         except EmbedderUnavailable as exc:
             if self._words_instead:  # the next callers need not wait for the same message
-                self._failed = (self._clock() + RESTS_SECONDS, str(exc))
+                self._rest.begin(str(exc), patience.total, exc.after_seconds)
             raise EmbedderUnavailable(str(exc), words_instead=self._words_instead) from exc
-        self._failed = None
+        if self._words_instead:
+            self._rest.end()
         return self._checked(given, len(texts))
+
+    def _patience(self, count: int, units: Patience) -> Patience:
+        """Return how long to wait for the vectors of so many texts."""
+        patience = Patience(units.request * self._timeout, units.total * self._timeout)
+        if self._words_instead:
+            once = min(patience.request, FALLBACK_SECONDS * max(1.0, count / FALLBACK_TEXTS))
+            patience = Patience(once, once, tries=1)
+        wait = WAIT.get()
+        most = math.inf if wait is None or wait.most_seconds is None else wait.most_seconds
+        return patience._replace(request=min(patience.request, most), total=min(patience.total, most))
 
     def _checked(self, given: list[Any], count: int) -> "NDArray[np.float32]":
         """Return the vectors of an answer, of unit length.

@@ -34,10 +34,15 @@ _TREATMENT = 1  # version of how texts are cut and prefixed: another way makes o
 
 
 class Patience(NamedTuple):
-    """How many seconds to wait: for one request, and for all tries together with the pauses between them."""
+    """How many seconds to wait: for one request, and for all tries together with the pauses between them.
+
+    Attributes:
+        tries: How many tries at most; None for as many as may help.
+    """
 
     request: float
     total: float
+    tries: int | None = None
 
 
 class Service(NamedTuple):

@@ -40,7 +40,7 @@ class Mounted:
         self.identity = settings.agent_identity or config.namespace
         self.said: bool | None = None
         self.given: dict[str, str] = {}
-        self._deadline = Deadline(config.memory_timeout_seconds)
+        self._deadline = Deadline(config.memory_timeout_seconds, whole=True)
         self._lock, self._users = threading.Lock(), 0
         self._memories: Memories | None = None
 
