@@ -223,3 +223,26 @@ def test_the_error_for_another_model_says_how_to_go_back(
     assert "unset EMBEDDER, or change over" in memory("search", "main database").error
     monkeypatch.delenv("EMBEDDER")
     assert memory("search", "main database").json["count"] == 1
+
+
+def test_http_and_mcp_say_the_same(service: Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from starlette.testclient import TestClient
+
+    from memories.config import load_config
+    from memories.skins import tokens
+    from memories.skins.mcp.tools import Tools
+    from memories.skins.server.app import Options, build
+
+    monkeypatch.setenv("EMBEDDER_FALLBACK", "local")
+    ailing(service, status(500))
+    config = load_config({"namespace": "bob"})
+    header = {"authorization": f"Bearer {tokens.own(config.home)}"}
+    with TestClient(build(config, Options(port=8765)), base_url="http://127.0.0.1:8765", headers=header) as client:
+        answer = client.get("/api/memories", params={"q": "main database", "namespace": "bob"})
+    assert (answer.status_code, [each["content"] for each in answer.json()["results"]]) == (200, [OLD])
+    assert "is unwell (500)" in answer.json()["note"]
+    with Memories(config=config) as memories:
+        called = Tools(memories, lambda _: (memories, "")).search_memories("main database", scope="memories")
+    assert OLD in str(called.content)
+    assert "is unwell (500)" in str(called.content)
+    assert len(service.seen) == 1
