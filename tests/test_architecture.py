@@ -41,7 +41,7 @@ ORDER = {
     "memories.embedders": "protocol wordpiece unigram runtime < fake minilm e5 service",
     "memories.embedders.service": "models cache windows rest < providers < client < embedder",
     "memories.languages": "days",
-    "memories.redaction": "values < rules < contexts < scan own < redactor",
+    "memories.redaction": "values < rules < contexts < spoken < scan own < redactor",
     "memories.where": "language < selector",
     "memories.agent": """fence policy tokens deadline < payloads < admission backend rendering recalling < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",

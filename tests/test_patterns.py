@@ -26,7 +26,7 @@ from memories import dates, text, unseen, validate
 from memories.agent import fence
 from memories.errors import InvalidInput
 from memories.languages import days
-from memories.redaction import contexts, redactor, rules, scan
+from memories.redaction import contexts, redactor, rules, scan, spoken
 from memories.skins.capture import extract, prompts
 from memories.stores.sqlite import check
 from memories.write import corrections, create, duplicates, orders, suspicion
@@ -48,6 +48,7 @@ COMPUTED = {
     "redaction/own.py: _checked": "of the user: its steps are counted before it is used",
     "redaction/scan.py: _one": "TOKENS, CONTEXTS, PERSONAL",
     "redaction/scan.py: _everywhere": "LONG, NUMBERS",
+    "redaction/spoken.py: find": spoken._pattern(latin_only=False),
     "search/speakers.py: _pattern": r"(?<!\w)Ann(?!\w)(?:'s\b)?",
     "skins/capture/extract.py: _phrases": "_PHRASES",
     "skins/capture/prompts.py: wish": "of the names of the wishes, tried on at most 120 characters",
@@ -157,6 +158,7 @@ def patterns() -> tuple[set[Found], set[str]]:
         reader.read()
         found |= reader.found
         computed |= reader.computed
+    found.add(Found("redaction/spoken.py", spoken._pattern(latin_only=True), 0, "finditer"))
     for given in (*contexts.LONG, *contexts.NUMBERS):
         found.add(Found("redaction/contexts.py", given.pattern, 0, "finditer"))
     for flags, table in ((re.S, orders.RULES), (re.I | re.S, orders.STRUCTURES)):
@@ -346,7 +348,7 @@ def test_every_pattern_that_is_compiled_is_one_of_those_found(monkeypatch: pytes
         return compile_(pattern, flags)
 
     monkeypatch.setattr(re, "_compile", watched)
-    for cached in (scan._compiled, suspicion._compiled, dates._patterns, text._unspaced_run):
+    for cached in (scan._compiled, spoken._compiled, suspicion._compiled, dates._patterns, text._unspaced_run):
         cached.cache_clear()
     now = datetime(2026, 3, 4, tzinfo=UTC)
     for given in (
@@ -359,6 +361,8 @@ def test_every_pattern_that_is_compiled_is_one_of_those_found(monkeypatch: pytes
         duplicates.judge(given, f"{given} not", 0.99, threshold=0.9)
         text.query_terms(given)
         dates.spans(given, now, (2026,))
+    redactor.redact("Das Passwort ist x4Kz9qLmT2")
+    redactor.redact("Пароль: x4Kz9qLmT2")
     assert len(compiled) > 40
     of_words = str(SOURCE / "text.py")  # which looks for the function words of a language, each as it stands
     unknown = {pattern: file for pattern, file in compiled.items() if pattern not in known}

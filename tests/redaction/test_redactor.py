@@ -143,6 +143,8 @@ HOSTILE = (
     *("curl -u ", "curl ", "mysql -p", "docker login ", "--password ", "--a-b-c-password", '"kty"', "seed phrase: abcd ", "abcd "),
     *("DE89 ", "4539 ", "4539148803436467", "<private>", "</private>", "ssh://a@", "login a password ", "echo a | ", ":5432:a:b"),
     *("sig=", "?key=a", "JQQJ99", "Q~", "ab12-us", "AKIA", "auth: ", "aaaaaaaaaaaaaaaaaaaaaaaa\n", "YWJjZGVmZ2hpamtsbW5v", "+1 ", "1."),
+    *("passwort ", "passwort a1b2 ", "passwort server22 ", "senha: ab12cd ", "пароль 1a ", "密码", "密码a1", "pin 4821 a ", "token Aa1-Aa1 "),
+    *("a' + 'b1 ", "a1B2 ", "1 a ", "e\u0301"),
 )  # fmt: skip
 
 

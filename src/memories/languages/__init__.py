@@ -132,6 +132,12 @@ def _marks() -> Mapping[str, frozenset[str]]:
     return {code: frozenset(known.split()) for code, known in (line.split(":") for line in lines)}
 
 
+@functools.cache
+def secret_words() -> Mapping[str, Sequence[str]]:
+    """Return the words for passwords, keys and PINs, and those before their values, as in secrets.txt: "de is"."""
+    return _lines(unicodedata.normalize("NFKC", _read("secrets").lower()))
+
+
 # Lines of single words, and what those say; of a word in several lines the last one counts.
 _SAYS = {
     "articles": "the",

@@ -37,7 +37,7 @@ _KEY = (
     r"|(?<=_)(?<!public_)key))"
     rf"{_MORE}{_NAME_END}{_SEPARATOR}(?i:(?:bearer|token|basic|apikey|key|bot)[ ]{{1,2}})?{_VALUE}"
 )
-_CODE = r"[A-Za-z_$][\w$.?!]{0,200}[(\[{]|[A-Za-z_$][\w$]{0,60}(?:\.[A-Za-z_$][\w$]{0,60}){1,8}[(\[),;]?$|[&*!][A-Za-z]"
+CODE = r"[A-Za-z_$][\w$.?!]{0,200}[(\[{]|[A-Za-z_$][\w$]{0,60}(?:\.[A-Za-z_$][\w$]{0,60}){1,8}[(\[),;]?$|[&*!][A-Za-z]"
 _NEXT = r"[;&,](?=[A-Za-z_][\w .-]{0,40}=)|(?:&(?:amp|quot|lt|gt);|\\[nrt\"']|%26|\\u0026)"
 _SAID = (
     r"(?i:pass(?:word|wd|phrase|code)|pwd|pin code|secret|(?:api|access|secret|private) key|token|credentials?)"
@@ -54,7 +54,7 @@ def _assigned(found: Match[str], *, password: bool) -> Span | None:
     if not quoted:
         cut = re.search(_NEXT, value)
         value = (value[: cut.start()] if cut else value).rstrip(".,;:!?)]}*|\\")
-        if re.match(_CODE, value) or (value[:1] in "([{" and found["sep"].strip() in ("=", ":")):
+        if re.match(CODE, value) or (value[:1] in "([{" and found["sep"].strip() in ("=", ":")):
             return None
     elif value.endswith("\\"):
         value = value.rstrip("\\")
@@ -78,7 +78,7 @@ def _said(found: Match[str]) -> Span | None:
     """Return where a secret stands in a sentence: only what looks drawn at random counts there."""
     value = found["s"].rstrip(".,;:!?*")
     if (
-        re.match(_CODE, value)
+        re.match(CODE, value)
         or not any(map(str.isdigit, value))
         or not values.is_random(f"{value}{value}"[: max(10, len(value))])
     ):
@@ -92,7 +92,7 @@ def _said(found: Match[str]) -> Span | None:
 def _given(found: Match[str]) -> Span | None:
     """Return where a secret stands whose place alone tells it; a plain word there is part of a sentence."""
     value = found["s"].rstrip(",;)")
-    if not values.is_given(value) or re.match(_CODE, value):
+    if not values.is_given(value) or re.match(CODE, value):
         return None
     return found.start("s"), found.start("s") + len(value)
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from memories.redaction import contexts, rules, values
+from memories.redaction import contexts, rules, spoken, values
 from memories.redaction.rules import Rule
 
 MAX_KEY = 20_000  # characters of a private key
@@ -21,10 +21,20 @@ _UNSEEN = (
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e01ef]"
 )
-_NOT_ASCII = r"[^\x00-\x7f]"
+# A sign and the marks over it, or the parts of a Korean syllable: what one sign may be written as.
+_COMPOSED = (
+    "[\u1100-\u11ff]{1,300}|(?:[\x00-\x7f](?=[\u0300-\u036f])|[^\x00-\x7f])[\u0300-\u036f\u3099\u309a\uff9e\uff9f]{0,9}"
+)
 _ESCAPE = r"%[2-7][0-9A-Fa-f]|\\{1,2}u00[2-7][0-9A-Fa-f]|\\{1,2}x[2-7][0-9A-Fa-f]|&#x?[2-7][0-9A-Fa-f]{1,2};"
 _BASE64 = r"[A-Za-z0-9+/_-]{24,}={0,2}"
 _BREAK = r"(?<=[A-Za-z0-9_=+/.-]{8})(?:\\?\r?\n[ \t]{0,16}|(?:\\r)?\\n)(?=[A-Za-z0-9_=+/.-]{8})"
+# Two literals that a program puts together, a token in pieces with blanks between them, a token that is spelled out.
+_SPLIT = (
+    r"""["'`](?<=[A-Za-z0-9_=+/.-]{3}.)[ \t]{0,8}[+.&]?[ \t]{0,8}\\?(?:\r?\n[ \t]{0,16}[+.&]?[ \t]{0,4})?["'`]"""
+    r"(?=[A-Za-z0-9_=+/.-]{3})"
+    r"|[ ](?<=[A-Za-z0-9_-]{4} )(?<![a-z]{4} )(?=[A-Za-z_-]{0,12}[0-9]|[a-z]{1,12}[A-Z])(?=[A-Za-z0-9_-]{4})"
+    r"|[ ](?<!\S\S )(?=\S \S(?:\s|$))|[ ](?<=\s\S \S )(?=\S(?:\s|$))"
+)
 _KEY_HEADER = "PRIVATE KEY"
 _PUTTY, _PUTTY_END = "PuTTY-User-Key-File-", "Private-MAC:"
 _KEY_PIECE = r"(?:\s|\\+[nrt]|[\"'>|+,])*([A-Za-z0-9+/=]+)"
@@ -82,7 +92,10 @@ def find(text: str, known: Rules) -> list[Found]:
         found = seen.back(found)
     looks = [_Copy.of(text, _ESCAPE, _unescaped)] if "%" in text or "\\" in text or "&#" in text else []
     joined = _Copy.of(text, _BREAK, lambda _: "") if "\n" in text or "\\n" in text else None
-    found += _encoded(text, known) if joined is None else joined.back(_joined(joined, known))
+    split = _Copy.of(text, _SPLIT, lambda _: "") if re.search("[0-9]", text) else None
+    found += _encoded(text, known) if joined is None else joined.back(_encoded(joined.text, known))
+    for copy in filter(None, (joined, split)):
+        found += copy.back(_joined(copy, known))
     for copy in filter(None, looks):
         found += copy.back(_scan(copy.text, known))
     return _merged(found)
@@ -122,6 +135,8 @@ class _Copy(NamedTuple):
         length = at = 0
         for match in re.finditer(pattern, text):
             written = write(match)
+            if written == match[0]:
+                continue
             pieces += [_Piece(length, at, match.start(), same=True)]
             length += match.start() - at
             pieces += [_Piece(length, match.start(), match.end(), same=False)]
@@ -159,9 +174,13 @@ def _seen(text: str) -> _Copy | None:
 
     if unicodedata.is_normalized("NFKC", text) and not re.search(_UNSEEN, text):
         return None
-    return _Copy.of(
-        text, _NOT_ASCII, lambda sign: "" if re.match(_UNSEEN, sign[0]) else unicodedata.normalize("NFKC", sign[0])
-    )
+    return _Copy.of(text, _COMPOSED, _composed)
+
+
+def _composed(signs: re.Match[str]) -> str:
+    import unicodedata
+
+    return "" if re.match(_UNSEEN, signs[0]) else unicodedata.normalize("NFKC", signs[0])
 
 
 def _unescaped(escape: re.Match[str]) -> str:
@@ -170,8 +189,9 @@ def _unescaped(escape: re.Match[str]) -> str:
 
 
 def _joined(copy: _Copy, known: Rules) -> list[Found]:
-    """Return tokens that go across a line break that was taken out; what is told by its surroundings needs none."""
-    found, cuts = _encoded(copy.text, known), copy.cuts()
+    """Return the tokens that go across what was taken out, of the kinds that their own form shows."""
+    found: list[Found] = []
+    cuts = copy.cuts()
     for run in re.finditer(_RUN, copy.text):
         first = bisect_right(cuts, run.start())
         if first < len(cuts) and cuts[first] < run.end():
@@ -204,8 +224,8 @@ def _encoded(text: str, known: Rules) -> list[Found]:
 def _scan(text: str, known: Rules, *, alone: bool = False) -> list[Found]:
     """Return the secrets of a text as it stands; `alone`, only tokens that their own form tells."""
     low = text.lower()
-    if len(low) != len(text):  # a few letters become two
-        low = "".join(sign.lower() if sign.isascii() else sign for sign in text)
+    if len(low) != len(text):  # one letter becomes two
+        low = text.replace("İ", "i").lower()
     found: list[Found] = []
     if has_long_word(low) and (runs := " ".join(re.findall(_LEAST_RUN, low))):
         found += _at_literals(text, low, known.tokens, runs)
@@ -216,6 +236,7 @@ def _scan(text: str, known: Rules, *, alone: bool = False) -> list[Found]:
         return found
     found += _private_keys(text)
     found += _at_literals(text, low, known.contexts, low)
+    found += [Found(*each) for each in spoken.find(text, low)]
     if re.search(_DIGITS, low):
         for rule in known.everywhere:
             found += _everywhere(text, rule)

@@ -21,7 +21,7 @@ _PLACEHOLDER = r"""(?isx) your[_-]?[\w-]*
     [.:\[(].* | (?:ref|file|env|vault|op|ssm|arn|secretsmanager|sops|data):.*"""
 _IDENTIFIER = r"[A-Za-z_$][A-Za-z_$]*\d{0,2}(?:[.:/_-]+[A-Za-z_$]+\d{0,2}){0,20}[.:/_-]{0,2}"
 _CAMEL = r"[a-z]+(?:[A-Z][a-z]+){0,12}\d{0,2}|(?:[A-Z][a-z]+){1,12}\d{0,2}|[A-Z_]+\d{0,2}|[A-Z]?[a-z]+"
-_FORMAT = r"""(?ix) v?\d++(?:\.\d++){1,3}[\w.+-]*
+FORMAT = r"""(?ix) v?\d++(?:\.\d++){1,3}[\w.+-]*
     | \d{4}-\d\d-\d\d[\dtz:.+-]* | \d+(?:\.\d+)?(?:ms|s|m|h|d|kb|mb|gb|px|em|%)?
     | [~./].* | [a-z]:[\\/].* | [a-z][a-z0-9+.-]{1,12}://.* | [\w.-]+\.(?:py|js|ts|go|rs|java|json|ya?ml|toml|txt|md|
     html?|css|sh|env|pem|key|crt|cer|p12|jks|conf|cfg|ini|xml|sql|com|org|net|io|dev|app) | [\w.+-]+@[\w-]+\.[\w.-]+
@@ -55,18 +55,21 @@ def varied(value: str) -> bool:
 
 def is_random(value: str) -> bool:
     """Return whether a value looks like drawn at random: its classes of characters change often."""
-    if len(value) < 10 or re.fullmatch(_FORMAT, value):
+    if len(value) < 10 or re.fullmatch(FORMAT, value):
         return False
     if re.fullmatch(_UUID, value) or re.fullmatch(_HEX, value):
         return True
-    kinds = [_kind(sign) for sign in value]
-    changes = sum(one != other for one, other in itertools.pairwise(kinds))
     words = [word for word in re.split(r"[^A-Za-z0-9]+", value) if word]
     if len(words) > 1 and all(re.fullmatch(_CAMEL, word) or word.isdigit() for word in words):
         return False
     if re.fullmatch(_CAMEL, value):
         return len(value) >= 24 and value.islower()
-    return changes * 5 >= len(value) and len(set(value)) * 3 >= min(len(value), 30)
+    return changes(value) * 5 >= len(value) and len(set(value)) * 3 >= min(len(value), 30)
+
+
+def changes(value: str) -> int:
+    """Return how often the class of characters changes in a value."""
+    return sum(one != other for one, other in itertools.pairwise(map(_kind, value)))
 
 
 def is_password(value: str, *, code: bool = False) -> bool:
@@ -76,7 +79,7 @@ def is_password(value: str, *, code: bool = False) -> bool:
         value: The value.
         code: It stands unquoted where code could: there an identifier is no password.
     """
-    if len(value) < 6 or is_placeholder(value) or (re.fullmatch(_FORMAT, value) and not value.isdigit()):
+    if len(value) < 6 or is_placeholder(value) or (re.fullmatch(FORMAT, value) and not value.isdigit()):
         return False
     if is_random(value):
         return True
@@ -94,7 +97,7 @@ def is_password(value: str, *, code: bool = False) -> bool:
 
 def is_token(value: str, *, code: bool = False) -> bool:
     """Return whether the value of something called a token or a key is one; see `is_password`."""
-    if len(value) < 12 or is_placeholder(value) or re.fullmatch(_FORMAT, value) or value.isdigit():
+    if len(value) < 12 or is_placeholder(value) or re.fullmatch(FORMAT, value) or value.isdigit():
         return False
     if is_random(value):
         return True
