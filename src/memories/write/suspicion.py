@@ -64,7 +64,7 @@ _LOOK_ALIKE = {ord(sign): letter for letter, signs in _LOOKS.items() for sign in
 _LEET = str.maketrans("013457@$!|", "oieastasii")
 _LEETED = frozenset("013457@$")
 _BETWEEN = ".-_*|/~+,"
-_SIGNS = "<[{#:!"  # without one of these, no structure
+_SIGNS = "<[{#:!\x1b"  # without one of these, no structure
 _DATA = ("{", "[", "<", "%PDF")  # what is not marked for being encoded alone
 _BACKWARDS = ("snoitcurtsni", "tpmorp metsys")
 _ROT13 = ("vafgehpgvbaf", "flfgrz cebzcg")
@@ -86,6 +86,7 @@ _BASE64 = r"(?<![\w+/=-])[A-Za-z0-9+/_-]{24,}={0,2}"
 _HEX = r"(?<![0-9a-z])(?:[0-9a-f]{2}){16,}(?![0-9a-z])|(?<![0-9a-z])(?:(?:\\x|0x)?[0-9a-f]{2}[ ,:]{1,2}){16,}"
 _ESCAPED = r"(?:\\u00[0-9a-f]{2}|\\x[0-9a-f]{2}|&#x?[0-9a-f]{2,4};|%[0-9a-f]{2}){6,}"
 _CODE = r"(?:\\u00|\\x|%|&#x)([0-9a-f]{2});?|&#([0-9]{2,4});"
+_CODES = "%2¦%4¦%5¦%6¦%7¦&#¦\\u00¦\\x"
 _CODED = "\\x¦0x¦&#¦%2¦%6¦%7¦ 6"
 _KEYS = (
     "ssh-rsa ",
@@ -142,6 +143,10 @@ def marks(text: str) -> tuple[str, ...]:
     for disguised in _disguised(plain, folded, words):
         met = list(_orders(disguised, disguised.translate(_PUNCTUATION)))
         found |= dict.fromkeys([*met, "disguised"] if met else ())
+    if _has(plain, _CODES) and (unescaped := _compiled(_CODE, re.I).sub(_sign, plain)) != plain:
+        inner = _folded(unescaped)
+        met = [name for name in _orders(inner, inner.translate(_PUNCTUATION)) if name not in found]
+        found |= dict.fromkeys(["encoded", *met] if met else ())
     for decoded in _decoded(plain):
         inner = _folded(decoded)
         met = [*_orders(inner, inner.translate(_PUNCTUATION)), *_structures(decoded)]
@@ -277,6 +282,10 @@ def _decoded(text: str) -> Iterator[str]:
         said = bytes.fromhex(digits[: len(digits) // 2 * 2]).decode("utf-8", "replace")
         if _reads(said):
             yield said
+
+
+def _sign(code: re.Match[str]) -> str:
+    return chr(int(code[2] or code[1], 10 if code[2] else 16))
 
 
 def _first(pattern: str, text: str) -> Iterator[re.Match[str]]:
