@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from memories.origin import agent_variable
 from memories.settings import SETTINGS
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
@@ -19,9 +20,11 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the default store, which is not there yet; no setting of the machine's user is known."""
+    """The folder of the default store, which is not there yet; no setting of its user and no agent is known."""
     for setting in SETTINGS:
         monkeypatch.delenv(setting.variable, raising=False)
+    while variable := agent_variable():
+        monkeypatch.delenv(variable)
     folder = tmp_path / "home" / "memories"
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MEMORY_HOME", str(folder))

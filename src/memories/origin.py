@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from memories.errors import InvalidInput
 from memories.unseen import is_unseen
 
 USER, AGENT, CAPTURED, IMPORTED = TRUSTS = ("user", "agent", "captured", "imported")
@@ -28,7 +29,7 @@ _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED, "page": USER}
 _MOST_BRANCH = 250
 _MOST = {"client": 64, "user": 32, "host": 50, "program": 20, "namespace": 63}
 # Variables that are set by what runs commands for a model; people set CODEX_HOME themselves.
-_HARNESSES = frozenset("AI_AGENT CLAUDECODE COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE".split())
+_HARNESSES = frozenset("AI_AGENT CLAUDECODE CODEX COPILOT_CLI CURSOR_AGENT GEMINI_CLI OPENCODE QWEN_CODE".split())
 _HARNESSES_BEGIN, _SET_BY_PEOPLE = ("CODEX_", "CLINE_"), ("CODEX_HOME",)
 
 
@@ -90,7 +91,7 @@ def origin(channel: str, namespace: str, client: tuple[str, str] | None = None, 
     called = _plain(f"{name} {version}", _MOST["client"]) or None
     known = {"user": user(), "host": host(), "program": program(), "namespace": namespace}
     rest = {part: _plain(text, _MOST[part]) for part, text in known.items()}
-    trust = _TRUST_OF.get(channel, USER if channel == "cli" and _is_person() else AGENT)
+    trust = _TRUST_OF.get(channel, USER if channel == "cli" and is_person() else AGENT)
     return Origin(
         trust,
         _plain(channel, 16),
@@ -153,13 +154,38 @@ def _read(trust: str, by: str, via: str, branch: str | None) -> Origin | None:
     return Origin(trust, channel, by, client or None, user, host, program, namespace, branch)
 
 
-def _is_person() -> bool:
-    """Return whether a person typed the command: at a terminal, and nothing says that a model runs it."""
+def is_person() -> bool:
+    """Return whether a person runs this command: its input and errors are a terminal, and no agent's variable is set.
+
+    A program that captures what a command prints may still pass on the terminal it was started from as the input.
+    """
+    streams = (sys.stdin, sys.stderr)
+    return agent_variable() is None and all(each is not None and not each.closed and each.isatty() for each in streams)
+
+
+def agent_variable() -> str | None:
+    """Return the variable that says that an agent runs this process; None if none is set."""
     for name, value in os.environ.items():
         begins = name.startswith(_HARNESSES_BEGIN) and name not in _SET_BY_PEOPLE
         if value and (begins or name in _HARNESSES):
-            return False
-    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
+            return name
+    return None
+
+
+def refuse_agent(decision: str) -> None:
+    """Refuse to decide for an agent what only a person decides.
+
+    Args:
+        decision: What a person decides, the subject of a sentence.
+
+    Raises:
+        InvalidInput: An agent runs this process.
+    """
+    if variable := agent_variable():
+        raise InvalidInput(
+            f"{decision} is for a person to decide, and {variable} is set, so an agent runs this; "
+            "a person runs it in a terminal without that variable"
+        )
 
 
 def _plain(text: str, most: int) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from memories.disk import locked, make_folder, read_file, replacing
 from memories.errors import ConfigError
+from memories.origin import refuse_agent
 
 MAX_BYTES = 65_536
 _REGISTER = "trusted.json"
@@ -58,7 +59,9 @@ def approve(file: Path, registers: Path) -> str:
 
     Raises:
         ConfigError: It can't be read, or is too large.
+        InvalidInput: An agent runs this.
     """
+    refuse_agent("which settings a folder chooses")
     data = _content(file)
     if len(data) > MAX_BYTES:
         raise ConfigError(f"{file} is larger than {MAX_BYTES} bytes; keep settings in a smaller one")

@@ -386,7 +386,7 @@ def test_sixteen_writers_at_once_lose_nothing(bob: Memories, home: Path) -> None
 # --- what a person writes --------------------------------------------------------------------------------------------
 
 
-def test_a_changed_content_is_a_version_by_a_person(bob: Memories) -> None:
+def test_a_changed_content_is_a_version(bob: Memories) -> None:
     name = made(bob, "The user prefers tabs")
     edit(bob, "prefers tabs", "prefers spaces, key ghp_abcdefghijklmnopqrstuvwxyz0123456789")
     found = bob.scratchpad()
@@ -397,7 +397,7 @@ def test_a_changed_content_is_a_version_by_a_person(bob: Memories) -> None:
     assert memory.content.startswith("The user prefers spaces")
     assert "ghp_abc" not in file_of(bob).read_text()
     assert memory.origin is not None
-    assert memory.origin.trust == "user"
+    assert memory.origin.trust == "agent"
     assert bob.scratchpad() == found._replace(taken=())
     assert bob.get(name).version == 2
 
@@ -420,7 +420,7 @@ def test_an_added_line_is_a_memory(bob: Memories, line: str) -> None:
     [added] = [each for each in bob.list().memories if each.version == 1 and "new" in each.content]
     assert added.content == "A new fact"
     assert added.origin is not None
-    assert added.origin.trust == "user"
+    assert added.origin.trust == "agent"
     assert set(shown(bob)) == {"A new fact", "The user prefers tabs"}
 
 

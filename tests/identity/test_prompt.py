@@ -96,7 +96,7 @@ def test_only_what_is_trusted_is_in_it(bob: Memories, tmp_path: Path) -> None:
     found = build(bob, project=None, budget=1500)
     assert [each.content for each in found.entries] == ["Deploys happen on Tuesday"]
     assert (found.left_out, found.waiting) == ({"suspicious": 1}, 2)
-    assert "2 memories wait for a person's review" in found.text
+    assert "2 memories wait for the user's review" in found.text
     bob.review.accept([captured])
     found = build(bob, project=None, budget=1500)
     assert {each.content for each in found.entries} == {"Deploys happen on Tuesday", "was captured"}

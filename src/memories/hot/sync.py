@@ -23,7 +23,7 @@ def refreshed(place: Place, writer: "Writer", rules: Rules, *, rebuild: bool = F
 
     Args:
         place: The scratchpad.
-        writer: Writes what is taken over, as the person who wrote it; it tells no scratchpad.
+        writer: Writes what is taken over; it tells no scratchpad.
         rules: What the settings say.
         rebuild: Choose anew from all memories, those included that were left out.
 

@@ -41,6 +41,7 @@ class ScratchpadVerbs:
 
     config: Config
     namespace: str
+    _channel: str
     _clock: Callable[[], datetime]
     _embedder: "Embedder | None"
     _kept: Store
@@ -213,16 +214,16 @@ class ScratchpadVerbs:
         # Who is often read has a place, so the reads that wait are counted before it is chosen anew.
         if not (self._is_home and known):
             self.flush_accesses()
-            return sync.from_store(self._by_person(namespace), rules, rebuild=rebuild)
+            return sync.from_store(self._by_editor(namespace), rules, rebuild=rebuild)
         if not (refresh or rebuild or pad is None or at_hand.needs_store(place, pad, self._clock())):
             return at_hand.from_file(place, pad)
         self.flush_accesses()
         try:
-            return sync.refreshed(place, self._by_person(namespace), rules, rebuild=rebuild)
+            return sync.refreshed(place, self._by_editor(namespace), rules, rebuild=rebuild)
         except OSError as exc:  # what is remembered is told all the same
             if isinstance(exc, StoreError):
                 raise
-            found = sync.from_store(self._by_person(namespace), rules, rebuild=rebuild)
+            found = sync.from_store(self._by_editor(namespace), rules, rebuild=rebuild)
             return found._replace(notes=(f"{place.file} can't be written: {exc.strerror or exc}",))
 
     @property
@@ -261,13 +262,18 @@ class ScratchpadVerbs:
 
         return Rules.of(self.config)
 
-    def _by_person(self, namespace: str) -> "Writer":
-        """Return what writes as the person who edited a scratchpad, and tells no scratchpad of it."""
-        from memories.origin import USER, origin
+    def _by_editor(self, namespace: str) -> "Writer":
+        """Return what writes an edit of a scratchpad, and tells no scratchpad of it.
+
+        Anything may have edited the file, so the edit is trusted as the command is that takes it over: as a person's
+        only at a terminal. What serves others may run at one, too.
+        """
+        from memories.origin import AGENT, origin
         from memories.stores.logged import logged
 
         def writer_of() -> "Origin":
-            return origin("cli", self.config.identity or namespace)._replace(trust=USER)
+            found = origin("cli", self.config.identity or namespace)
+            return found if self._channel == "cli" else found._replace(trust=AGENT)
 
         store = logged(self._kept, "cli", self._clock, writer_of)
         return self._writer()._replace(lookup=Lookup(store, namespace, (namespace,)))

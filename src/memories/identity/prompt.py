@@ -260,7 +260,10 @@ class _Page(NamedTuple):
             yield f'- Store important facts: memory create "one statement"{own}'
         if self.waiting:
             what = "memory waits" if self.waiting == 1 else "memories wait"
-            yield f"- {self.waiting} {what} for a person's review: memory review{own}"
+            yield (
+                f"- {self.waiting} {what} for the user's review. Only the user decides: "
+                f"suggest that they run `memory review{own}` in their own terminal"
+            )
 
 
 _GUIDELINES = (

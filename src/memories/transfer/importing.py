@@ -30,7 +30,8 @@ MAX_BATCH_CHARACTERS = 33_554_432
 MAX_SHOWN = 100  # conflicts that are named; all are counted
 _HASH = "line_hash"  # of what a foreign file said, by which it is known again whatever became of it here
 # Fields that no foreign file can set.
-_OURS = (_HASH, "accepted_at", "accepted_by", "suspicious", "redacted", *LINK)
+_ACCEPTANCE = ("accepted_at", "accepted_by")
+_OURS = (_HASH, *_ACCEPTANCE, "suspicious", "redacted", *LINK)
 
 
 class Rejected(NamedTuple):
@@ -96,12 +97,14 @@ class Intake(NamedTuple):
         redactor: Takes secrets out of what is stored; None to leave them.
         own: It is a backup; see `lines.read_line`.
         into: The namespace that the records get, which all have the same one; None for the one that they have.
+        accepted: Keep what the records say of the person who accepted them.
     """
 
     foreign: str | None = None
     redactor: "Redactor | None" = None
     own: bool = False
     into: str | None = None
+    accepted: bool = True
 
 
 _AS_IT_IS = Intake()
@@ -133,7 +136,8 @@ def import_(
     importer = _Importer(store, embedder, intake.foreign, dry_run=dry_run)
     read = _read(lines, importer.begin, namespaces, own=intake.own)
     for batch in _batches(read if intake.into is None else _renamed(read, intake.into)):
-        held = batch if intake.foreign is None else _held(batch, intake.foreign)
+        taken = batch if intake.accepted else list(map(_without_acceptance, batch))
+        held = taken if intake.foreign is None else _held(taken, intake.foreign)
         importer.store_batch(list(_redacted(held, intake.redactor)))
     return importer.result
 
@@ -308,6 +312,11 @@ def _held(batch: Sequence[_Line], import_id: str) -> list[_Line]:
     ]
 
 
+def _without_acceptance(line: _Line) -> _Line:
+    fields = {name: value for name, value in line.record.fields.items() if name not in _ACCEPTANCE}
+    return line._replace(record=line.record._replace(fields=fields))
+
+
 def _as_foreign(record: Record, import_id: str, latest: int) -> Record:
     """Return a record of a foreign file as it is stored: a memory has never been current, so that it has to wait."""
     fields = {name: value for name, value in record.fields.items() if name not in _OURS}
@@ -338,7 +347,7 @@ def _plain(record: Record) -> Record:
 def _said(record: Record) -> int:
     """Return a number for what a record says: not who wrote it, nor what was said of it since."""
     plain = _plain(record)
-    said = {name: each for name, each in plain.fields.items() if name not in (*LINK, *ABOUT)}
+    said = {name: each for name, each in plain.fields.items() if name not in (*LINK, *ABOUT, *_ACCEPTANCE)}
     return content_hash(plain._replace(fields=said))
 
 

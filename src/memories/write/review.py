@@ -12,7 +12,7 @@ from memories.embedders.protocol import embed_to_store
 from memories.errors import InvalidInput, NotFound, RequestError
 from memories.lookup import Lookup, narrowed
 from memories.models import PENDING, Draft, Memory, Moment, Page
-from memories.origin import HELD, IMPORT, Origin, tags_of
+from memories.origin import HELD, IMPORT, Origin, refuse_agent, tags_of
 from memories.stores.logged import append_kept, as_added
 from memories.stores.records import Filter, Patch, Record
 from memories.text import index_text
@@ -25,6 +25,7 @@ _PAGE = 500
 _WORD = re.compile(r"\w+")
 # These serve programs, and what they write down may say anything: only a person's own command decides.
 _NOT_THEIRS = ("mcp", "hook", "import", "chat")
+_LOCAL = ("cli", "python")  # whose environment tells who runs them; a server's is not that of its callers
 
 
 class Waiting(TypedDict, total=False):
@@ -143,8 +144,9 @@ class Review:
 
         Raises:
             NotFound: There is no such memory.
-            RequestError: It does not wait, or who asks is no person: an MCP client or a hook.
+            RequestError: It does not wait, or who asks is no person: an MCP client, a hook or another agent.
         """
+        self._refuse_programs(dry_run=dry_run)
         with self._noting("review.accept") as known:
             done = self._accepted(ids, content, suspicious, force, dry_run)
             known["written"] = 0 if dry_run else sum(each.done for each in done)
@@ -186,8 +188,9 @@ class Review:
 
         Raises:
             NotFound: There is no such memory.
-            RequestError: It does not wait, or who asks is no person: an MCP client or a hook.
+            RequestError: It does not wait, or who asks is no person: an MCP client, a hook or another agent.
         """
+        self._refuse_programs(dry_run=dry_run)
         done: list[Reviewed] = []
         with self._noting("review.reject") as known:
             for batch in by_count(self._named(ids), _PAGE):
@@ -202,6 +205,12 @@ class Review:
         return done
 
     # --- which -----------------------------------------------------------------------------------------------------
+
+    def _refuse_programs(self, *, dry_run: bool) -> None:
+        if self._origin.channel in _NOT_THEIRS:
+            raise RequestError("what waits for review is decided by a person: memory review")
+        if self._origin.channel in _LOCAL and not dry_run:
+            refuse_agent("what waits for review")
 
     def _where(self, which: Mapping[str, Any]) -> Filter:
         for name in which:
@@ -221,8 +230,6 @@ class Review:
 
     def _named(self, ids: Sequence[str]) -> list[Record]:
         """Return what waits under these ids, each once."""
-        if self._origin.channel in _NOT_THEIRS:
-            raise RequestError("what waits for review is decided by a person: memory review")
         if isinstance(ids, str):
             raise InvalidInput("ids are a list; for a single one put it in a list")
         found: dict[str, Record] = {}

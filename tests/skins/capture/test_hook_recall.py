@@ -202,7 +202,7 @@ def test_a_session_begins_with_what_the_last_one_in_this_project_left(hook: Hook
     begun = hook("session-start", {"session_id": "s2"}, "--capture").context
     assert "What the last sessions in this project left" in begun
     assert decided in begun
-    assert "waits for a person's review" in begun
+    assert "waits for the user's review" in begun
     for arguments in (["prompt"], ["prompt", "--project", "."], ["prompt", "--project", "example.com/acme/shop"]):
         done = subprocess.run([*command, *arguments], check=True, capture_output=True, timeout=300)
         assert decided in json.loads(done.stdout)["prompt"]

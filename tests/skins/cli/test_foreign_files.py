@@ -91,7 +91,7 @@ def test_nothing_that_a_foreign_file_says_of_itself_counts(memory: Command) -> N
         assert "=new" not in labels
         assert labels.get("=held") == (None if shape["collection"] == "history" else "1")
         assert "accepted_at" not in shape["fields"]
-    memory("review", "accept", "--all")
+    memory("review", "accept", "--yes", "--all")
     [shape] = [shape for shape in memory("list").json["results"] if shape["id"] == IDS[1]]
     assert shape["accepted_at"] > "2026-02"
     assert shape["tags"] == {"type": "fact"}
@@ -99,9 +99,9 @@ def test_nothing_that_a_foreign_file_says_of_itself_counts(memory: Command) -> N
 
 def test_an_import_can_be_repeated_whatever_was_decided(memory: Command) -> None:
     memory("import", "-", stdin=FILE)
-    memory("review", "accept", IDS[0])
-    memory("review", "reject", IDS[1])
-    memory("review", "edit", IDS[3], "The user likes green tea")
+    memory("review", "accept", "--yes", IDS[0])
+    memory("review", "reject", "--yes", IDS[1])
+    memory("review", "edit", "--yes", IDS[3], "The user likes green tea")
     before = memory("export").out
     for options in ([], ["--trusted"], ["--dry-run"]):
         answer = memory("import", "-", *options, stdin=FILE)
@@ -131,7 +131,7 @@ def test_an_own_export_comes_back_as_it_was(memory: Command, folder: Path) -> No
     with Memories(channel="hook", embedder="fake") as memories:
         memories.create_many([Draft("The user likes tea"), Draft("The harbour is closed on Mondays", key="harbour")])
     memory("import", "-", stdin=FILE.replace("ferry/time", "ferry/hour"))
-    memory("review", "reject", IDS[1])
+    memory("review", "reject", "--yes", IDS[1])
     exported = memory("export").out
     other = ("--store", f"sqlite:///{folder}/other.db")
     assert memory("import", "-", "--dry-run", *other, stdin=exported).json["trusted"] is True
@@ -140,8 +140,8 @@ def test_an_own_export_comes_back_as_it_was(memory: Command, folder: Path) -> No
     assert memory("export", *other).out == exported
     assert ids(memory("review", *other)) == ids(memory("review"))
     waits = sorted(ids(memory("review")))
-    memory("review", "accept", *waits[:2], *other)
-    memory("review", "reject", waits[2], *other)
+    memory("review", "accept", "--yes", *waits[:2], *other)
+    memory("review", "reject", "--yes", waits[2], *other)
     before = memory("export", *other).out
     again = memory("import", "-", *other, stdin=exported)
     assert (again.code, again.json["conflict_count"], again.json["pending"]) == (0, 0, 0)
@@ -254,7 +254,7 @@ def test_accepting_what_was_imported_uses_the_key_and_what_it_replaces(memory: C
     )
     import_id = memory("import", "-", stdin=file).json["import"]
     assert ids(memory("list")) == {mine, old}
-    assert memory("review", "accept", "--import", import_id).json["accepted"] == 3
+    assert memory("review", "accept", "--yes", "--import", import_id).json["accepted"] == 3
     assert ids(memory("list")) == {mine, IDS[1], IDS[2]}
     told = memory("history", mine).json["versions"]
     assert [version["content"] for version in told] == ["The ferry leaves at seven", "The ferry leaves at nine"]

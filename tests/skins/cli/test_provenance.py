@@ -15,13 +15,14 @@ from skins.cli.conftest import Command
 HERE = {"trust": "agent", "channel": "cli", "by": user(), "host": host(), "program": "0.1.0"}
 
 
-def typed(folder: Path, *arguments: str, **environment: str) -> dict[str, object]:
-    """Run the command with a terminal as its standard input; return its answer."""
+def typed(folder: Path, *arguments: str, shown: bool = True, **environment: str) -> dict[str, object]:
+    """Run the command with a terminal as its input, and for its errors if they are `shown`; return its answer."""
     ours, theirs = pty.openpty()
     try:
         done = subprocess.run(
             [sys.executable, "-m", "memories", *arguments, "--format", "json"],
-            stdin=theirs, capture_output=True, text=True, timeout=120, check=True, cwd=folder,
+            stdin=theirs, stdout=subprocess.PIPE, stderr=theirs if shown else subprocess.PIPE, text=True, timeout=120,
+            check=True, cwd=folder,
             env={"PATH": os.environ["PATH"], "HOME": str(folder), "MEMORY_HOME": str(folder), "EMBEDDER": "none"}
             | environment,
         )  # fmt: skip
@@ -42,7 +43,8 @@ def trust_of(answer: dict[str, object]) -> str:
 def test_only_a_person_at_a_terminal_has_the_trust_of_a_user(tmp_path: Path) -> None:
     assert trust_of(typed(tmp_path, "create", "The user drinks tea", "--force")) == "user"
     assert trust_of(typed(tmp_path, "create", "x", "--force", CODEX_HOME="/there", CLAUDECODE="")) == "user"
-    for variable in ("CLAUDECODE", "CODEX_SANDBOX", "CODEX_THREAD_ID", "GEMINI_CLI", "CURSOR_AGENT", "AI_AGENT"):
+    assert trust_of(typed(tmp_path, "create", "x", "--force", shown=False)) == "agent"
+    for variable in "CLAUDECODE CODEX CODEX_SANDBOX CODEX_THREAD_ID GEMINI_CLI CURSOR_AGENT AI_AGENT".split():
         assert trust_of(typed(tmp_path, "create", "x", "--force", **{variable: "1"})) == "agent"
 
 

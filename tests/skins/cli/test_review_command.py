@@ -70,7 +70,7 @@ def test_pages_of_a_review(memory: Command, captured: list[str]) -> None:
 
 
 def test_what_is_accepted_is_found(memory: Command, captured: list[str]) -> None:
-    answer = memory("review", "accept", captured[0], captured[2])
+    answer = memory("review", "accept", "--yes", captured[0], captured[2])
     assert answer.code == 0
     assert {name: answer.json[name] for name in ("accepted", "left", "dry_run")} == {
         "accepted": 2, "left": 0, "dry_run": False,
@@ -111,7 +111,7 @@ def test_rules_choose(memory: Command, captured: list[str], verb: str, rule: lis
     assert waiting(memory) == set(captured)
     if "--all" not in rule:
         assert set(ids(memory("review", *rule))) == set(ids(dry))
-    done = memory("review", verb, *rule)
+    done = memory("review", verb, "--yes", *rule)
     assert set(ids(done)) == {captured[number] for number in chosen}
     assert waiting(memory) == set(captured) - set(ids(done))
     shown = memory("list").json if verb == "accept" else memory("list", "--deleted").json
@@ -119,21 +119,27 @@ def test_rules_choose(memory: Command, captured: list[str], verb: str, rule: lis
 
 
 def test_ids_come_from_standard_input(memory: Command, captured: list[str]) -> None:
-    assert memory("review", "accept", "-", stdin=f"{captured[0]}\n{captured[1]}\n").json["accepted"] == 2
-    assert memory("review", "reject", "-", stdin="").json["rejected"] == 0
+    assert memory("review", "accept", "--yes", "-", stdin=f"{captured[0]}\n{captured[1]}\n").json["accepted"] == 2
+    assert memory("review", "reject", "--yes", "-", stdin="").json["rejected"] == 0
     assert waiting(memory) == {captured[2]}
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["accept"], "name the memories by their ids, or choose them by --all or a filter, such as --import ID"),
-        (["reject"], "name the memories by their ids, or choose them by --all or a filter, such as --import ID"),
-        (["accept", "ID", "--all"], "name memories, or choose them by --all and filters, not both"),
-        (["reject", "ID", "--tag", "a=b"], "name memories, or choose them by --all and filters, not both"),
-        (["edit", "ID"], "there is no terminal to edit on; give the new text: memory review edit "),
-        (["edit", "ID", ""], "content is empty"),
-        (["accept", "nothing"], "id"),
+        (
+            ["accept", "--yes"],
+            "name the memories by their ids, or choose them by --all or a filter, such",
+        ),
+        (
+            ["reject", "--yes"],
+            "name the memories by their ids, or choose them by --all or a filter, such",
+        ),
+        (["accept", "--yes", "ID", "--all"], "name memories, or choose them by --all and filters, not both"),
+        (["reject", "--yes", "ID", "--tag", "a=b"], "name memories, or choose them by --all and filters, not both"),
+        (["edit", "--yes", "ID"], "there is no terminal to edit on; give the new text: memory review edit "),
+        (["edit", "--yes", "ID", ""], "content is empty"),
+        (["accept", "--yes", "nothing"], "id"),
         (["--limit", "0"], "limit must be a whole number from 1 to 1000"),
         (["--cursor", "x"], "the cursor is not one that a listing returned"),
     ],
@@ -148,27 +154,27 @@ def test_what_is_not_clear_changes_nothing(
 
 
 def test_a_memory_is_decided_about_once(memory: Command, captured: list[str]) -> None:
-    memory("review", "accept", captured[0])
-    memory("review", "reject", captured[1])
+    memory("review", "accept", "--yes", captured[0])
+    memory("review", "reject", "--yes", captured[1])
     for verb in ("accept", "reject"):
         for decided in captured[:2]:
-            answer = memory("review", verb, captured[2], decided)
+            answer = memory("review", verb, "--yes", captured[2], decided)
             assert answer.code == 1
             assert decided in answer.error
             assert "memory review lists what waits" in answer.error
     assert waiting(memory) == {captured[2]}
-    missing = memory("review", "accept", "01a1fe00-17ab-7c55-8000-000000000000")
+    missing = memory("review", "accept", "--yes", "01a1fe00-17ab-7c55-8000-000000000000")
     assert (missing.code, missing.error) == (1, "Memory not found")
 
 
 def test_an_edited_one_is_a_version_by_the_editor(memory: Command, captured: list[str]) -> None:
-    answer = memory("review", "edit", captured[0], "-", stdin="Deploys happen on Thursdays\n")
+    answer = memory("review", "edit", "--yes", captured[0], "-", stdin="Deploys happen on Thursdays\n")
     shape = answer.json["results"][0]
     assert (shape["memory"]["id"], shape["memory"]["content"]) == (captured[0], "Deploys happen on Thursdays")
     told = memory("history", captured[0]).json
     assert [version["content"] for version in told["versions"]] == [TEXTS[0], "Deploys happen on Thursdays"]
     assert "pending" not in told
-    assert memory("review", "edit", captured[1], TEXTS[1]).json["results"][0]["memory"]["version"] == 1
+    assert memory("review", "edit", "--yes", captured[1], TEXTS[1]).json["results"][0]["memory"]["version"] == 1
 
 
 def test_on_a_terminal_the_editor_is_opened(
@@ -177,11 +183,11 @@ def test_on_a_terminal_the_editor_is_opened(
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nsed -i s/Tuesdays/Sundays/ "$1"\n')
     editor.chmod(0o755)
-    answer = terminal("review", "edit", captured[0], env={"EDITOR": str(editor), "VISUAL": ""})
+    answer = terminal("review", "edit", "--yes", captured[0], env={"EDITOR": str(editor), "VISUAL": ""})
     assert answer.code == 0, answer.out
     assert memory("get", captured[0]).json["content"] == TEXTS[0].replace("Tuesdays", "Sundays")
     editor.write_text("#!/bin/sh\nexit 0\n")
-    answer = terminal("review", "edit", captured[1], env={"EDITOR": str(editor), "VISUAL": ""})
+    answer = terminal("review", "edit", "--yes", captured[1], env={"EDITOR": str(editor), "VISUAL": ""})
     assert (answer.code, "Nothing was accepted." in answer.out) == (1, True)
     assert waiting(memory) == set(captured[1:])
 
@@ -189,7 +195,7 @@ def test_on_a_terminal_the_editor_is_opened(
 def test_a_duplicate_of_what_is_there_is_told_and_left(memory: Command, captured: list[str]) -> None:
     there = memory("create", f"The {TEXTS[0].replace('Deploys', 'deploys')}").json
     same = memory("create", TEXTS[1]).json["id"]
-    answer = memory("review", "accept", "--all")
+    answer = memory("review", "accept", "--yes", "--all")
     left = {each["id"]: each for each in answer.json["results"]}
     assert left[captured[1]]["accepted"] is True
     assert left[captured[1]]["memory"]["id"] == same
@@ -198,27 +204,27 @@ def test_a_duplicate_of_what_is_there_is_told_and_left(memory: Command, captured
     assert [found["id"] for found in left[captured[0]]["duplicates"]] == [there["id"]]
     assert "--force" in left[captured[0]]["hint"]
     assert waiting(memory) == {captured[0]}
-    assert memory("review", "accept", captured[0], "--force").json["accepted"] == 1
+    assert memory("review", "accept", "--yes", captured[0], "--force").json["accepted"] == 1
     assert waiting(memory) == set()
 
 
 def test_what_is_suspicious_has_to_be_named(memory: Command, captured: list[str]) -> None:
     mark(captured[1])
     assert ids(memory("review", "--suspicious")) == [captured[1]]
-    answer = memory("review", "accept", "--all")
+    answer = memory("review", "accept", "--yes", "--all")
     assert (answer.code, answer.json["accepted"], answer.json["left"]) == (0, 2, 1)
     [left] = [each for each in answer.json["results"] if not each["accepted"]]
     assert (left["id"], captured[1] in left["hint"]) == (captured[1], True)
-    assert memory("review", "accept", "-", stdin=captured[1]).json["left"] == 1
+    assert memory("review", "accept", "--yes", "-", stdin=captured[1]).json["left"] == 1
     assert waiting(memory) == {captured[1]}
-    assert memory("review", "accept", captured[1]).json["accepted"] == 1
+    assert memory("review", "accept", "--yes", captured[1]).json["accepted"] == 1
     assert waiting(memory) == set()
 
 
 @pytest.mark.parametrize("verb", ["accept", "reject"])
 def test_what_is_suspicious_can_be_chosen_by_a_rule(memory: Command, captured: list[str], verb: str) -> None:
     mark(captured[1])
-    done = memory("review", verb, "--all", "--suspicious")
+    done = memory("review", verb, "--yes", "--all", "--suspicious")
     assert set(ids(done)) == (set(captured) if verb == "accept" else {captured[1]})
 
 
@@ -263,7 +269,7 @@ def test_what_can_not_be_combined_is_refused(memory: Command, captured: list[str
 def test_other_namespaces_are_reviewed_by_themselves(memory: Command, captured: list[str]) -> None:
     assert memory("review", "-n", "bob").json["count"] == 0
     assert memory("list", "--pending", "-n", "bob").json["count"] == 3  # it reads the shared ones
-    refused = memory("review", "accept", captured[0], "-n", "bob")
+    refused = memory("review", "accept", "--yes", captured[0], "-n", "bob")
     assert (refused.code, "is in namespace shared" in refused.error) == (1, True)
     assert waiting(memory) == set(captured)
 
@@ -273,8 +279,8 @@ def test_answers_as_text(memory: Command, captured: list[str]) -> None:
     dry = memory("review", "accept", "--all", "--dry-run", "--format", "text").out
     assert "Would accept 2, 1 left waiting." in dry
     assert f"name it: memory review accept {captured[1][:18]}" in dry
-    assert "Rejected 1;" in memory("review", "reject", captured[0], "--format", "text").out
-    memory("review", "reject", *captured[1:])
+    assert "Rejected 1;" in memory("review", "reject", "--yes", captured[0], "--format", "text").out
+    memory("review", "reject", "--yes", *captured[1:])
     assert memory("review", "--format", "text").out == "Nothing waits for review.\n"
 
 

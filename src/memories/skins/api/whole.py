@@ -14,7 +14,7 @@ from memories.errors import InvalidInput
 from memories.events import noting
 from memories.hot.scratchpad import mark_all_stale
 from memories.ids import new_id
-from memories.origin import origin
+from memories.origin import AGENT, Origin, origin
 from memories.search.search import collections_of
 from memories.skins import shapes, transfers
 from memories.skins.api.params import Field, Fields
@@ -161,16 +161,27 @@ def _stored(
     key = None if trusted or call.who.everywhere < 3 else own_key(registers())
     proven = check(_lines(spool), namespaces=names, key=key, redactor=redactor, into=into).proven
     import_id = None if trusted or proven else new_id(datetime.now(UTC))
-    writer = functools.partial(origin, "import", into or call.memories.namespace, (call.who.name, ""))
-    by, admit = writer if import_id else None, admission(config.namespace_quota)
+    by = None if proven else _importer(call, into or call.memories.namespace, trusted=trusted)
+    admit = admission(config.namespace_quota)
     store = logged(
         call.server.handles.store, call.who.channel, lambda: datetime.now(UTC), by, action="import", admit=admit
     )
-    intake = Intake(import_id, redactor, into=into)
+    intake = Intake(import_id, redactor, into=into, accepted=by is None)
     try:
         return import_(store, _lines(spool), model, namespaces=names, dry_run=dry_run, intake=intake), import_id
     finally:  # of one that was refused half way, the batches before stay
         mark_all_stale(config.home)
+
+
+def _importer(call: Call, namespace: str, *, trusted: bool) -> Callable[[], Origin] | None:
+    """Return what tells who writes what no key proves to be the user's; None if records keep their origins.
+
+    A token is a program's; only on the page a person trusts a file.
+    """
+    if trusted and call.who.browser:
+        return None
+    writer = origin("import", namespace, (call.who.name, ""))
+    return lambda: writer._replace(trust=AGENT) if trusted else writer
 
 
 def _written(call: Call, *, trusted: bool) -> tuple[str, ...] | None:

@@ -211,6 +211,23 @@ def safe(text: str) -> str:
     return unseen.shown(text.replace("\t", "    "), lambda sign: f"\\u{{{ord(sign):x}}}")
 
 
+def require_person(decision: str, *, yes: bool) -> None:
+    """Refuse a decision that is a person's, unless a person is at the terminal or a script of theirs says yes.
+
+    Args:
+        decision: What a person decides, the subject of a sentence.
+        yes: The writer of a script has confirmed it. That is nothing that an agent can do.
+
+    Raises:
+        InvalidInput: An agent runs the command, or nobody can be asked.
+    """
+    from memories.origin import is_person, refuse_agent
+
+    refuse_agent(decision)
+    if not yes and not is_person():
+        raise InvalidInput(f"{decision} is for a person to decide and there is nobody to ask; add --yes to confirm")
+
+
 def confirm(question: str, *, otherwise: str = "Nothing was forgotten.", why: str = "this can't be undone") -> bool:
     """Ask a person before something that counts.
 

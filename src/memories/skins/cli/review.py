@@ -11,7 +11,7 @@ from memories.skins.cli.edit import edited
 from memories.skins.cli.many import ids_from_input
 from memories.skins.cli.memories import NOT_STORED
 from memories.skins.cli.options import Group, in_session, limit_option, memory_id, option, rule_options, whole_number
-from memories.skins.cli.output import changing, emit, note
+from memories.skins.cli.output import changing, emit, note, require_person
 from memories.skins.cli.session import read_argument, texts
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from memories.write.review import Reviewed
 
 _all = option("--all", "everything", is_flag=True, section="Filters", help="All that waits.")
+_yes = option("--yes", is_flag=True, help="Decide without a terminal: in a script of your own. An agent can't.")
 _dry_run = option("--dry-run", is_flag=True, help="Change nothing, only show what would happen.")
 
 
@@ -40,7 +41,8 @@ def review() -> None:
     """Decide about memories that wait: list, accept, edit, reject.
 
     What a hook has captured and what an import of a foreign file brought waits here: no search, list or context shows
-    it before it is accepted. Without a command it lists what waits in the namespace.
+    it before it is accepted. Without a command it lists what waits in the namespace. Only a person decides. An agent
+    may list what waits and use --dry-run.
     """
 
 
@@ -73,6 +75,7 @@ def list_(
 @rule_options
 @option("--suspicious", is_flag=True, help="Also what is marked as suspicious, without naming each.")
 @option("--force", is_flag=True, help="Store them without comparing them with what is there.")
+@_yes
 @_dry_run
 @in_session(reads=False)
 def accept(
@@ -82,6 +85,7 @@ def accept(
     which: Mapping[str, Any],
     suspicious: bool,
     force: bool,
+    yes: bool,
     dry_run: bool,
 ) -> int:
     """Accept memories that wait, so that they are found.
@@ -90,6 +94,7 @@ def accept(
     what is there, as a new one is: exits 3 if some were left waiting, each a duplicate. What is
     marked as suspicious has to be named by its ID.
     """
+    _decide(yes=yes, dry_run=dry_run)
     chosen, batch = _chosen(memories, ids, everything, which)
 
     def run() -> "list[Reviewed]":
@@ -104,14 +109,16 @@ def accept(
 @memory_id
 @click.argument("content", required=False)
 @option("--force", is_flag=True, help="Store it without comparing it with what is there.")
+@_yes
 @_dry_run
 @in_session(reads=False)
-def edit(memories: "Memories", memory_id: str, content: str | None, force: bool, dry_run: bool) -> int:
+def edit(memories: "Memories", memory_id: str, content: str | None, force: bool, yes: bool, dry_run: bool) -> int:
     """Accept a memory that waits, but with another text.
 
     CONTENT is the new text, or - to read it from standard input. Without it, the editor is opened on a terminal. The
     text is a version by you; what was captured stays in the history.
     """
+    _decide(yes=yes, dry_run=dry_run)
     code = 0
 
     def accept_as(text: str) -> None:
@@ -135,6 +142,7 @@ def edit(memories: "Memories", memory_id: str, content: str | None, force: bool,
 @_all
 @rule_options
 @option("--suspicious", is_flag=True, section="Filters", help="Only what is marked as suspicious.")
+@_yes
 @_dry_run
 @in_session(reads=False)
 def reject(
@@ -143,12 +151,14 @@ def reject(
     everything: bool,
     which: Mapping[str, Any],
     suspicious: bool,
+    yes: bool,
     dry_run: bool,
 ) -> None:
     """Delete memories that wait; restore has one wait again.
 
     ID is the memory's id, or - to read ids from standard input; or choose by --all and filters.
     """
+    _decide(yes=yes, dry_run=dry_run)
     chosen, batch = _chosen(memories, ids, everything, {**which, "suspicious": True} if suspicious else which)
 
     def run() -> "list[Reviewed]":
@@ -156,6 +166,12 @@ def reject(
 
     done = run() if dry_run else changing(run, lambda done: f"{len(done)} memories were rejected")
     emit(shapes.rejected(done, dry_run=dry_run), lambda: texts().rejected(done, dry_run=dry_run))
+
+
+def _decide(*, yes: bool, dry_run: bool) -> None:
+    """Leave the decision to a person; a look at what would happen decides nothing."""
+    if not dry_run:
+        require_person("what waits for review", yes=yes)
 
 
 def _chosen(

@@ -18,7 +18,7 @@ from memories.skins.cli.options import (
     store_option,
     with_settings,
 )
-from memories.skins.cli.output import confirm, emit, set_format, unwatch
+from memories.skins.cli.output import confirm, emit, require_person, set_format, unwatch
 from memories.skins.cli.session import texts
 
 if TYPE_CHECKING:
@@ -76,13 +76,14 @@ def _why_not_creatable(store: str) -> str:
 @click.argument("folder", default=".")
 @option("--revoke", is_flag=True, help="Take it back.")
 @option("--list", "listed", is_flag=True, help="List what is trusted.")
-@option("--yes", is_flag=True, help="Do not ask.")
+@option("--yes", is_flag=True, help="Do not ask: in a script of your own. An agent can't.")
 @format_option
 def trust(folder: str, revoke: bool, listed: bool, yes: bool, output: str | None) -> None:
     """Let the .env of a folder choose every setting.
 
     Otherwise such a file may choose how many results there are and how they are printed, and nothing else: a folder
-    that came from elsewhere could choose where memories are kept and sent. Any change of the file ends the trust.
+    that came from elsewhere could choose where memories are kept and sent. Any change of the file ends the trust. Only
+    a person may do this: an agent is refused.
     """
     from memories import trust as register
     from memories.config import registers, variables_of
@@ -101,10 +102,11 @@ def trust(folder: str, revoke: bool, listed: bool, yes: bool, output: str | None
             raise NotFound(f"{file} is not trusted")
         emit({"file": str(file), "trusted": False}, lambda: f"{file} is no longer trusted.")
         return
+    require_person("which settings a folder chooses", yes=yes)
     found = register.read(file, registers())
     names = variables_of(found.values)
     question = f"Let {file} choose {', '.join(names) or 'no setting so far'}?"
-    if yes or confirm(question, otherwise="Nothing was trusted.", why="this decides where memories are kept and sent"):
+    if yes or confirm(question, otherwise="Nothing was trusted."):
         digest = register.approve(file, registers())
         shape = {"file": str(file), "trusted": True, "sha256": digest, "settings": names}
         emit(shape, lambda: f"{file} is trusted as it is now.")

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import functools
 import os
 import stat
 import sys
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     import tempfile
 
     from memories.embedders import Embedder
+    from memories.origin import Origin
     from memories.settings import Config
     from memories.stores import Store
     from memories.stores.records import Collection, Record
@@ -150,7 +150,8 @@ def import_(
     incomplete or damaged is stored. Records that are already there are left as they are. Exits 1 if some records were
     left out because they conflict with what is there.
 
-    What you exported yourself is taken over as it is. Memories of any other file wait for review: memory review.
+    What you exported yourself is taken over as it is. Memories of any other file wait for review: memory review. What
+    an agent takes over by --trusted is written by that agent, whatever the file says.
     """
     from memories.config import registers
     from memories.embedders import open_embedder
@@ -169,13 +170,14 @@ def import_(
 
         def read() -> "Imported":
             with _opened(config.store, embedder, config) as opened:
-                store = _logged(opened, config, stamped=import_id is not None)
-                intake = Intake(import_id, redactor, into=into)
+                store = _logged(opened, config, writer)
+                intake = Intake(import_id, redactor, into=into, accepted=writer is None)
                 return run(store, lines("importing"), embedder, namespaces=names, dry_run=dry_run, intake=intake)
 
         key = None if trusted else own_key(registers())
         proven = check(lines("checking"), namespaces=names, key=key, redactor=redactor, into=into).proven
         import_id = None if trusted or proven else new_id(datetime.now(UTC))
+        writer = None if proven else _importer(config, trusted=trusted)
         done = read() if dry_run else changing(read, _stored)
     mark_all_stale(config.home)
     if done.unchecked:
@@ -185,21 +187,29 @@ def import_(
     return 1 if done.conflict_count else 0
 
 
-def _logged(store: "Store", config: "Config", *, stamped: bool) -> "Store":
+def _importer(config: "Config", *, trusted: bool) -> "Callable[[], Origin] | None":
+    """Return what tells who writes what no key proves to be the user's; None if records keep their origins."""
+    from memories.origin import AGENT, agent_variable, origin
+
+    if trusted and agent_variable() is None:
+        return None
+    writer = origin("import", config.identity or config.namespace)
+    return lambda: writer._replace(trust=AGENT) if trusted else writer
+
+
+def _logged(store: "Store", config: "Config", writer: "Callable[[], Origin] | None") -> "Store":
     """Return a store whose audit log tells of an import, and which takes no more than the quota allows.
 
     Args:
         store: The store.
         config: The settings.
-        stamped: Records get the origin of whoever imports them.
+        writer: Returns the origin that records get; None if they keep theirs.
     """
-    from memories.origin import origin
     from memories.stores.logged import logged
     from memories.write.quota import admission
 
-    writer = functools.cache(functools.partial(origin, "import", config.identity or config.namespace))
     admit = admission(config.namespace_quota)
-    return logged(store, "cli", lambda: datetime.now(UTC), writer if stamped else None, action="import", admit=admit)
+    return logged(store, "cli", lambda: datetime.now(UTC), writer, action="import", admit=admit)
 
 
 @command(epilog="memory migrate --to postgresql://memories@db.example/memories\nmemory migrate --partitions 16")
