@@ -156,6 +156,13 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         twin._write_as((name, version))
         return twin
 
+    def without_shared(self) -> Self:
+        """Return the same memory, which reads its own namespace alone."""
+        twin = copy.copy(self)
+        twin._owns_store = False
+        twin._lookup = self._lookup._replace(readable=(self.namespace,))
+        return twin
+
     def _choose_embedder(self, given: "str | Embedder | None") -> "Embedder | None":
         if given is None or isinstance(given, str):
             from memories.embedders import open_embedder

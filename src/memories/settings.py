@@ -320,7 +320,7 @@ SETTINGS = (
     Setting("context_token_budget", "CONTEXT_TOKEN_BUDGET", None, _budget,
             "maximum number of tokens in a context, or none", harmless=True),
     Setting("context_max_per_writer", "CONTEXT_MAX_PER_WRITER", 3, _per_writer,
-            "maximum number of memories of one other writer in a context, or none"),
+            "maximum number of memories, and of recalled turns, of one other writer in a context, or none"),
     Setting("context_memory_characters", "CONTEXT_MEMORY_CHARACTERS", 8000, _whole(1, 100_000_000),
             "maximum number of characters of all memories in a context", harmless=True),
     Setting("context_tool_turns", "CONTEXT_TOOL_TURNS", False, _yes_or_no,

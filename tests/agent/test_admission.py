@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from memories.agent.admission import Admission, memories, told, turns
+from memories.agent.admission import Admission, memories, recalled, told, turns
 from memories.origin import Origin
 
 USUAL = Admission()
@@ -76,6 +76,36 @@ def test_room_is_divided_among_ones_own_agents_and_none_of_it_is_lost() -> None:
 def test_others_do_not_push_out_ones_own() -> None:
     found = [*(memory(f"x{number}", "x", own=False) for number in range(9)), *(memory(f"a{n}") for n in range(7))]
     assert ids(memories(found, USUAL, 8).documents) == "x0 x1 x2 a0 a1 a2 a3 a4"
+
+
+def said(name: str, by: str, *, own: bool = False, trust: str = "agent") -> dict[str, Any]:
+    return {**turn(name), "origin": origin(by)._replace(trust=trust), "own": own}
+
+
+def test_another_writer_has_a_few_recalled_turns_whatever_role_it_claims() -> None:
+    flood = [
+        {**said(f"x{number}", "x"), **turn(f"x{number}", role)} for number in range(9) for role in ("user", "assistant")
+    ]
+    kept, left_out = recalled(
+        [*flood, *(said(f"a{number}", "a", own=True) for number in range(9))], USUAL, 20, named=False
+    )
+    assert ids(kept) == "x0 x0 x1 a0 a1 a2 a3 a4 a5 a6 a7 a8"
+    assert told(left_out)["one_writer"]["count"] == 15
+
+
+def test_ones_own_agents_take_turns_and_a_person_is_none_of_them() -> None:
+    flood = [said(f"x{number}", "me", own=True) for number in range(9)]
+    typed = [said(f"u{number}", "me", own=True, trust="user") for number in range(5)]
+    kept, _ = recalled([*flood, *typed], USUAL, 10, named=False)
+    assert ids(kept) == "x0 x1 x2 u0 u1 u2 x3 x4 x5 u3"
+
+
+def test_one_writer_alone_keeps_its_order_and_who_is_named_is_not_limited() -> None:
+    alone = [said(str(number), "a", own=True) for number in range(12)]
+    assert recalled(alone, USUAL, 10, named=False) == (alone[:10], [])
+    others = [said(str(number), "x") for number in range(12)]
+    assert ids(recalled(others, USUAL, 10, named=True).documents) == "0 1 2 3 4 5 6 7 8 9"
+    assert recalled(others, Admission(per_writer=None), 10, named=False).documents == others[:10]
 
 
 def test_all_memories_together_have_a_limit() -> None:

@@ -25,7 +25,7 @@ class Admission(NamedTuple):
     Attributes:
         suspicious: Also texts that seem to give orders to a model; they are marked.
         tool_turns: Also turns of the roles `tool` and `system`, which nobody said.
-        per_writer: How many memories of one other writer at most; None for no limit.
+        per_writer: How many memories, and how many recalled turns, of one other writer at most; None for no limit.
         memory_characters: How many characters all memories together have at most.
     """
 
@@ -64,11 +64,27 @@ def turns(documents: Sequence[Document], rules: Admission, *, named: bool = Fals
     return Admitted(kept, left_out)
 
 
+def recalled(turns: Sequence[Document], rules: Admission, most: int, *, named: bool) -> Admitted:
+    """Return the turns that answer and that there is room for, those first that no single writer can push out.
+
+    Room is divided among writers as it is for memories. A writer is who the origin names: a role, a speaker and a
+    conversation are what the writer says.
+
+    Args:
+        turns: Turns that may be shown, best first.
+        rules: What is taken in.
+        most: How many at most.
+        named: Whoever asks named the conversation, so all who write there have a part in the room that is left.
+    """
+    rows = _divided([{**each, "own": True} for each in turns] if named else turns, rules.per_writer, most)
+    return Admitted([turns[row] for row in rows], _crowded_out(turns, rows, most))
+
+
 def memories(documents: Sequence[Document], rules: Admission, most: int) -> Admitted:
     """Return the memories that may be shown, best first.
 
     Room is divided: no writer gets more than `per_writer` before all others have had as many. What room is left then
-    goes to the reader's own agents, and never to another writer.
+    goes to the reader's own agents in the same way, and never to another writer.
 
     Args:
         documents: What was found, best first; more than `most` if there is more.
@@ -85,8 +101,7 @@ def memories(documents: Sequence[Document], rules: Admission, most: int) -> Admi
         else:
             safe.append(found)
     rows = _divided(safe, rules.per_writer, most)
-    last = max(rows, default=-1) if len(rows) == most else len(safe)
-    left_out += [(ONE_WRITER, _id(found)) for row, found in enumerate(safe[:last]) if row not in rows]
+    left_out += _crowded_out(safe, rows, most)
     kept: list[Document] = []
     room = rules.memory_characters
     for row in sorted(rows):
@@ -113,29 +128,34 @@ def told(left_out: Sequence[tuple[str, str]]) -> dict[str, Any]:
     }
 
 
-def _divided(found: Sequence[Document], per_writer: int | None, most: int) -> set[int]:
-    """Return the places of those that are taken in."""
+def _divided(found: Sequence[Document], per_writer: int | None, most: int) -> list[int]:
+    """Return the places of those that are taken in, in rounds: in each, every writer has `per_writer` of its best.
+
+    After the first round only the reader's own agents are left.
+    """
     if per_writer is None:
-        return set(range(min(most, len(found))))
+        return list(range(min(most, len(found))))
     taken: Counter[tuple[Any, ...]] = Counter()
-    rows: list[int] = []
-    waiting: list[int] = []
+    rounds: list[tuple[int, int]] = []
     for row, document in enumerate(found):
         who = _writer(document)
-        if taken[who] < per_writer:
-            taken[who] += 1
-            rows.append(row)
-        elif document.get("own", True):
-            waiting.append(row)
-    rows = rows[:most]
-    return {*rows, *waiting[: most - len(rows)]}
+        if taken[who] < per_writer or document.get("own", True):
+            rounds.append((taken[who] // max(1, per_writer), row))
+        taken[who] += 1
+    return [row for _, row in sorted(rounds)[:most]]
+
+
+def _crowded_out(found: Sequence[Document], rows: Sequence[int], most: int) -> list[tuple[str, str]]:
+    """Return what is left out because its writer has had its share: what is better than something that is taken in."""
+    last = max(rows, default=-1) if len(rows) == most else len(found)
+    return [(ONE_WRITER, _id(each)) for row, each in enumerate(found[:last]) if row not in set(rows)]
 
 
 def _writer(document: Document) -> tuple[Any, ...]:
     origin: Origin | None = document.get("origin")
     if origin is None:
         return (document["metadata"].get("namespace"),)
-    return (origin.by, origin.user, origin.namespace, origin.channel == "import")
+    return (origin.by, origin.user, origin.namespace, origin.trust)
 
 
 def _marked(document: Document) -> Document:

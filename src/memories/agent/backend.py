@@ -61,8 +61,10 @@ class Backend(Protocol):
         """Return the memories that answer a query, best first."""
         ...
 
-    def recall_turns(self, query_text: str, k: int, conversation_id: str | None) -> list[Document]:
-        """Return the turns that answer a query, best first: of one conversation, or of all."""
+    def recall_turns(
+        self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
+    ) -> list[Document]:
+        """Return the turns that answer a query, best first: of one conversation, of all, or of one's own namespace."""
         ...
 
     def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:

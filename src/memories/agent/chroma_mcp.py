@@ -145,7 +145,14 @@ class ChromaMcpBackend:
             where = {"$and": [where, {"conversation_id": conversation_id}]}
         return self._search(Collection.MEMORY, query_text, k, {"where": where})
 
-    def recall_turns(self, query_text: str, k: int, conversation_id: str | None) -> list[Document]:
+    def recall_turns(
+        self,
+        query_text: str,
+        k: int,
+        conversation_id: str | None,
+        *,
+        own: bool = False,  # noqa: ARG002 - all are
+    ) -> list[Document]:
         """Search by meaning alone; only the beginning of a long text is looked for."""
         where = {} if conversation_id is None else {"where": {"conversation_id": conversation_id}}
         return self._search(Collection.HISTORY, query_text, k, where)

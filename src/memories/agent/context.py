@@ -63,7 +63,7 @@ class ContextBuilder:
             count_tokens: Returns how many tokens a text has for the model that reads it. [default: an upper bound for
                 the tokenizers of today; see `estimate_tokens`]
             admission: What is taken in without being asked for. [default: nothing that seems to give orders to a
-                model, no turns of tools, at most 3 memories of one other writer]
+                model, no turns of tools, at most 3 memories and 3 recalled turns of one other writer]
             recall_n: How many earlier turns that answer are looked for, 0 to 200; 0 recalls none. A budget that has
                 room for more gets more.
             shares: How the budget is divided among the last turns, what is recalled, and memories.

@@ -11,7 +11,7 @@ from memories.agent.payloads import Document, HistoryTurn, MemoryItem, document,
 from memories.disk import locked
 from memories.errors import InvalidInput, MemoriesError, RequestError
 from memories.models import Memory
-from memories.origin import user
+from memories.origin import IMPORTED, user
 from memories.search.results import Hit
 from memories.service import Memories
 from memories.stores.records import SEARCHED
@@ -133,23 +133,35 @@ class EngineBackend:
             )
             return [memory_document(hit) | self._place_of(hit.memory) for hit in hits]
 
-    def recall_turns(self, query_text: str, k: int, conversation_id: str | None) -> list[Document]:
+    def recall_turns(
+        self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False
+    ) -> list[Document]:
         """Search the turns; only the beginning of a long text is looked for."""
         with _translated():
             query = query_text[:MAX_QUERY_CHARACTERS]
-            hits = self.memories.search(query, scope="history", limit=k, conversation=conversation_id)
-            return [_turn_document(hit.turn) | {"similarity": _similarity(hit), "score": hit.score} for hit in hits]
+            memories = self.memories.without_shared() if own else self.memories
+            hits = memories.search(query, scope="history", limit=k, conversation=conversation_id)
+            found = [_turn_document(hit.turn) | {"similarity": _similarity(hit), "score": hit.score} for hit in hits]
+            return [document | self._writer_of(hit.turn) for hit, document in zip(hits, found, strict=True)]
 
     def read_turns(self, conversation_id: str, start: int, n: int) -> list[Document]:
         """Return turns from an index on."""
         with _translated():
-            return [_turn_document(turn) for turn in self.memories.turns(conversation_id, start=start, limit=n)]
+            found = self.memories.turns(conversation_id, start=start, limit=n)
+            return [_turn_document(turn) | self._writer_of(turn) for turn in found]
 
     def _place_of(self, memory: Memory) -> dict[str, bool]:
         """Return whether a memory is another namespace's, and whether one's own agents wrote it."""
-        reader, written = self.memories.config.identity or self.memories.namespace, memory.origin
-        own = memory.namespace == reader if written is None else (written.namespace, written.user) == (reader, user())
-        return {"shared": memory.namespace != self.memories.namespace, "own": own}
+        return {"shared": memory.namespace != self.memories.namespace, "own": self._is_own(memory)}
+
+    def _writer_of(self, turn: Turn) -> dict[str, bool]:
+        """Return whether one's own agents wrote a turn: nobody accepts turns, so a foreign file stays foreign."""
+        imported = turn.origin is not None and turn.origin.trust == IMPORTED
+        return {"own": not imported and self._is_own(turn)}
+
+    def _is_own(self, found: Memory | Turn) -> bool:
+        reader, written = self.memories.config.identity or self.memories.namespace, found.origin
+        return found.namespace == reader if written is None else (written.namespace, written.user) == (reader, user())
 
     def count_window(self, window: str) -> int:
         """Count the memories tagged with the window; those of other namespaces don't count."""

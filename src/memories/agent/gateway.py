@@ -238,7 +238,9 @@ class MemoryGateway:
             known["found"] = len(found)
         return found
 
-    def recall_history(self, query_text: str, k: int, conversation_id: str | None = None) -> list[Document]:
+    def recall_history(
+        self, query_text: str, k: int, conversation_id: str | None = None, *, own: bool = False
+    ) -> list[Document]:
         """Return the turns that answer a query, by meaning and by word, best first.
 
         Turns that wait in the queue are not among them. A backend that can't search turns finds none.
@@ -247,6 +249,7 @@ class MemoryGateway:
             query_text: The question; only the first 4,096 characters of a long one count.
             k: How many at most, 1 to 1,000.
             conversation_id: Only turns of this conversation. [default: of all]
+            own: Only turns of one's own namespace.
 
         Returns:
             Documents as `tail_history` returns them, with `similarity` and `score`.
@@ -263,7 +266,8 @@ class MemoryGateway:
         if not hasattr(self._backend, "recall_turns"):
             return []
         with self._timed("history searched", k=k) as known:
-            found = self._deadline.run(lambda: self._backend.recall_turns(query_text, wanted, conversation))
+            only = {"own": True} if own else {}  # which no other backend than ours is asked
+            found = self._deadline.run(lambda: self._backend.recall_turns(query_text, wanted, conversation, **only))
             known["found"] = len(found)
         return _without_own_ids(found)
 

@@ -138,24 +138,35 @@ class _Reader:
 
     def recalled(self, query: str, conversation_id: str | None) -> None:
         """Read the turns that answer, and those beside the best."""
+        most, named = self._wanted.hits, conversation_id is not None
 
         def read(n: int) -> tuple[list[Document], Admitted]:
             found = self._gateway.recall_history(query, n, conversation_id)
             others = [document for document in found if document.get("id") != self._latest]
             return found, admission.turns(others, self._wanted.rules)
 
-        most = self._wanted.hits
-        hits = self._each(turn_of, self._enough(read, most, most))[:most]
-        self.found.recalled = recalling.by_need(hits, self._beside(hits[:BESIDE_HITS]))
+        def read_own(n: int) -> tuple[list[Document], Admitted]:
+            found = self._gateway.recall_history(query, n, own=True)
+            own = [document for document in found if _is_own(document)]
+            return found, admission.turns(own, self._wanted.rules)
 
-    def _beside(self, hits: Sequence[HistoryTurn]) -> list[HistoryTurn]:
-        """Return the turns before and after hits that are of their sessions."""
+        documents = self._enough(read, most, most)
+        if not named and len(documents) >= most and not all(map(_is_own, documents)):  # others may crowd out one's own
+            known = {document["id"] for document in documents}
+            documents += [each for each in self._enough(read_own, most, most) if each["id"] not in known]
+        admitted = admission.recalled(documents, self._wanted.rules, most, named=named)
+        hits = self._each(turn_of, self._admitted(admitted))
+        self.found.recalled = recalling.by_need(hits, self._beside(hits[:BESIDE_HITS], named=named))
+
+    def _beside(self, hits: Sequence[HistoryTurn], *, named: bool) -> list[HistoryTurn]:
+        """Return the turns before and after hits that are of their sessions; without a name none of other writers."""
         places = {recalling.place_of(turn): turn for turn in hits}
         read: list[HistoryTurn] = []
         for conversation, first, last in _stretches(sorted(places)):
             start = max(0, first - recalling.BESIDE)
             found = self._gateway.read_history(conversation, start, last + recalling.BESIDE - start + 1)
             others = [document for document in found if document.get("id") != self._latest]
+            others = [document for document in others if named or _is_own(document)]
             read += self._each(turn_of, self._admitted(admission.turns(others, self._wanted.rules)))
         return [turn for turn in read if any(_together(turn, hit) for hit in _hits_beside(turn, places))]
 
@@ -200,6 +211,10 @@ def _hits_beside(turn: HistoryTurn, hits: dict[recalling.Place, HistoryTurn]) ->
 
 def _together(one: HistoryTurn, other: HistoryTurn) -> bool:
     return timedelta() <= abs(moment(one.ts) - moment(other.ts)) <= SESSION_PAUSE
+
+
+def _is_own(document: Document) -> bool:
+    return bool(document.get("own", True))
 
 
 def _is_latest(document: Document, latest: str) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from embedders.test_http_service import Behaviour, Server, hang, status
 from embedders.test_http_service import server as server  # noqa: PLC0414 - a fixture
-from memories import ContextBuilder, Draft, Memories, MemoryGateway, events
+from memories import ContextBuilder, Draft, Memories, MemoryGateway, TurnDraft, events
 from memories.agent.engine import EngineBackend
 from memories.agent.tokens import estimate_tokens
 from memories.skins.capture import inbox, session
@@ -61,6 +61,16 @@ def test_prompts_that_are_not_searched(hook: Hook) -> None:
     assert hook("user-prompt", {"prompt": "when do deploys happen?", "source": "system"}).silent
     assert hook("user-prompt", {"prompt": 7}).silent
     assert hook("user-prompt", {}).silent
+
+
+@pytest.mark.parametrize("name", ["bob", "ann"])
+def test_many_turns_of_one_writer_do_not_fill_an_answer(hook: Hook, home: Path, name: str) -> None:
+    with Memories(namespace="shared", channel="cli") as memories:
+        memories.add_turns("flood", [TurnDraft(f"Harbour deploys go to host evil{number}") for number in range(200)])
+    with Memories(namespace=name) as memories:
+        memories.add_turns("legit", [TurnDraft(f"Harbour deploys of Ann, day {number}") for number in range(20)])
+    said = hook("user-prompt", {"prompt": "where do harbour deploys go?"}, env={"MEMORY_NAMESPACE": name}).context
+    assert (said.count("evil"), said.count("deploys of Ann")) == (3, 20)
 
 
 def test_a_host_is_given_no_more_than_it_takes(hook: Hook, home: Path) -> None:

@@ -51,10 +51,11 @@ class _Fresh(EngineBackend):
         except InvalidInput:  # a prompt that is no question, as one without a visible character
             return []
 
-    def recall_turns(self, query_text: str, k: int, conversation_id: str | None) -> list[Any]:
+    def recall_turns(self, query_text: str, k: int, conversation_id: str | None, *, own: bool = False) -> list[Any]:
         """Search the turns, past those that are known."""
         try:
-            return _new(super().recall_turns(query_text, _more(k, self._shown), conversation_id), self._shown, k)
+            found = super().recall_turns(query_text, _more(k, self._shown), conversation_id, own=own)
+            return _new(found, self._shown, k)
         except InvalidInput:
             return []
 
