@@ -25,6 +25,7 @@ _MOST_MINUTES = 100  # that are looked into for neighbours of ids
 _MOST_NEIGHBOURS = 1_000
 _MOST_PROJECTS = 200  # that are asked for a key
 _MOST_VERSIONS = 1_000_000  # more than one memory has
+_Place = tuple[str, int, str]  # of a record: its group, its position, its namespace
 
 
 class Lookup(NamedTuple):
@@ -48,8 +49,13 @@ class Lookup(NamedTuple):
         """Return a filter of what waits to be accepted in the caller's own namespace."""
         return waiting(Filter(Collection.MEMORY, (self.namespace,), **conditions))
 
+    @property
+    def own(self) -> "Lookup":
+        """The same lookup, limited to the caller's own namespace."""
+        return self._replace(readable=(self.namespace,))
+
     def find(self, memory_id: str, *, deleted: bool = False) -> Record:
-        """Return the latest version of a memory.
+        """Return the latest version of a memory; if several namespaces have it, the copy in the caller's own one.
 
         Args:
             memory_id: Its id, or an unambiguous prefix of 8 or more characters; an id that another program gave it, as
@@ -63,15 +69,26 @@ class Lookup(NamedTuple):
             StoreDamaged: Its latest version can't be trusted.
         """
         group = self.group_of(memory_id)
+        for namespace in self.readable:
+            latest = self._latest(namespace, group)
+            if latest is not None and (deleted or latest.ended_by != "delete"):
+                return latest
+        raise NotFound("Memory not found")
+
+    def _latest(self, namespace: str, group: str) -> Record | None:
+        """Return the latest version of a memory in one namespace.
+
+        Raises:
+            StoreDamaged: It can't be trusted, and an older version would pass for it.
+        """
         mark = self.store.damaged.mark()
-        found = self.store.scan(self.where(state="any", group=group), limit=1, newest_first=True)
-        latest = found[0].ref.position if found else -1
-        for finding in self.store.damaged.since(mark):  # else an older version would pass for the latest one
-            if finding.ref is not None and finding.ref.group == group and finding.ref.position > latest:
+        found = self.store.scan(_versions_in(namespace, group), limit=1, newest_first=True)
+        position = found[0].ref.position if found else -1
+        for finding in self.store.damaged.since(mark):
+            ref = finding.ref
+            if ref is not None and (ref.namespace, ref.group) == (namespace, group) and ref.position > position:
                 raise refusal(finding)
-        if not found or (found[0].ended_by == "delete" and not deleted):
-            raise NotFound("Memory not found")
-        return found[0]
+        return found[0] if found else None
 
     def group_of(self, memory_id: str) -> str:
         """Return the whole id of a memory without looking at what it says; see `find`."""
@@ -88,36 +105,47 @@ class Lookup(NamedTuple):
 
         Raises:
             NotFound: There is no such memory.
-            RequestError: It is in a namespace that is only read.
+            AmbiguousId: The prefix fits several memories of that namespace.
+            RequestError: It is only in a namespace that is read.
         """
+        try:
+            return self.own._address_of(memory_id)[1]
+        except AmbiguousId:
+            raise
+        except RequestError:
+            raise self._not_own(self._address_of(memory_id)[0]) from None
+
+    def _address_of(self, memory_id: str) -> tuple[str, str]:
+        """Return the namespace and the whole id of a memory, whatever its state."""
         group = self.group_of(memory_id)
-        places = {namespace for namespace, _ in self.store.groups(self.where(state="any", group=group), limit=2)}
-        if not places:
-            raise NotFound("Memory not found")
-        if self.namespace not in places:
-            raise self._not_own(*places)
-        return group
+        for address in self.store.groups(self.where(state="any", group=group), limit=1):
+            return address
+        raise NotFound("Memory not found")
 
     def find_own(self, memory_id: str, *, deleted: bool = False) -> Record:
-        """Return the latest version of a memory in the caller's own namespace; what others share is not changed.
+        """Return the latest version of a memory in the caller's own namespace; a write changes no other one.
 
         Raises:
-            RequestError: It is in a namespace that is only read.
+            RequestError: It is only in a namespace that is read.
         """
-        return self._own(self.find(memory_id, deleted=deleted))
+        try:
+            return self.own.find(memory_id, deleted=deleted)
+        except RequestError:
+            self.own_group_of(memory_id)  # raises an error that names the namespace, if another one has it
+            raise
 
     def find_current(self, memory_id: str) -> Record:
         """Return the latest version of a memory that may be changed.
 
         Raises:
-            RequestError: Another memory has replaced it, or it is in a namespace that is only read.
+            RequestError: Another memory has replaced it, or it is only in a namespace that is read.
         """
-        latest = self.find(memory_id)
+        latest = self.find_own(memory_id)
         refuse_waiting(latest)
         if latest.ended_at is not None:
             successor = latest.fields.get("superseded_by")
             raise RequestError(f"Memory was replaced by {successor}; change that one, or restore this one first")
-        return self._own(latest)
+        return latest
 
     def by_key(self, stored_key: str) -> Record | None:
         """Return the memory in the caller's own namespace that has a key, given as `versions.scoped_key` returns it.
@@ -139,7 +167,8 @@ class Lookup(NamedTuple):
             project: The project that it belongs to. One outside of projects that is valid in all will do as well.
 
         Raises:
-            NotFound: None has it; the message says which projects have one.
+            NotFound: None has it; the message says which projects have one. Or a shared memory has it whose id means
+                another memory in the caller's own namespace.
             InvalidInput: It can be no key, or the project no tag.
             StoreDamaged: The one that has it can't be trusted.
         """
@@ -151,8 +180,17 @@ class Lookup(NamedTuple):
             if found is None and tags and (found := own.by_key(key)) is not None and not is_global(found):
                 found = None
             if found is not None:
+                self._refuse_hidden(found.ref, key)
                 return found.ref.group
         raise NotFound(f'Memory not found: none has the key "{key}"{self._where_a_key_is(key, project)}')
+
+    def _refuse_hidden(self, ref: Ref, key: str) -> None:
+        """Refuse to name by its id a memory whose id means another one, in the caller's own namespace."""
+        if ref.namespace != self.namespace and self.store.groups(self.own.where(state="any", group=ref.group), limit=1):
+            raise NotFound(
+                f'Memory not found: none in namespace {self.namespace} has the key "{key}"; one in {ref.namespace} has '
+                f"it, with the same id as another memory of yours; name it from there (namespace {ref.namespace})"
+            )
 
     def placed(self, draft: Draft, place: Place | None) -> Draft:
         """Return a draft with the project where its writer works, unless it names one or is valid in every project.
@@ -184,8 +222,8 @@ class Lookup(NamedTuple):
         Raises:
             NotFound: There is no such memory.
         """
-        group = self.find(memory_id, deleted=True).ref.group
-        return self.store.scan(self.where(state="any", group=group), limit=_MOST_VERSIONS)
+        ref = self.find(memory_id, deleted=True).ref
+        return self.store.scan(_versions_in(ref.namespace, ref.group), limit=_MOST_VERSIONS)
 
     def versions_at(self, memory_id: str, moment: datetime) -> list[Record]:
         """Return the versions that a memory had by a time, oldest first, each as it was known then; see `versions`.
@@ -193,14 +231,21 @@ class Lookup(NamedTuple):
         Raises:
             NotFound: It was not there yet, or waited to be accepted.
         """
+        return self._copies_at(memory_id, moment)[0]
+
+    def _copies_at(self, memory_id: str, moment: datetime) -> list[list[Record]]:
+        """Return what `versions_at` does for each namespace that had the memory, the caller's own one first."""
         records = self.versions(memory_id)
-        then = known_by(records, moment)
-        if not then:
+        ref = records[0].ref
+        others = (_versions_in(name, ref.group) for name in self.readable if name != ref.namespace)
+        copies = [records, *(self.store.scan(where, limit=_MOST_VERSIONS) for where in others)]
+        known = [then for then in (known_by(copy, moment) for copy in copies) if then]
+        if not known:
             first = next((record for record in records if not is_unaccepted(record)), None)
             since = None if first is None else max(first.created_at, from_millis(accepted_at(first)))
             why = "it waits for review" if since is None else f"it is there since {to_iso(since)}"
             raise NotFound(f"Memory not found at {to_iso(moment)}: {why}")
-        return [*then[:-1], *known_at(self.store, then[-1:], moment)]
+        return [[*then[:-1], *known_at(self.store, then[-1:], moment)] for then in known]
 
     def find_at(self, memory_id: str, moment: datetime) -> Record:
         """Return the version of a memory that was current at a time; how often it had been read is not known.
@@ -208,10 +253,10 @@ class Lookup(NamedTuple):
         Raises:
             NotFound: It was not there yet, waited to be accepted, or was deleted.
         """
-        latest = self.versions_at(memory_id, moment)[-1]
-        if latest.ended_by == "delete":
-            raise NotFound(f"Memory not found at {to_iso(moment)}: it was deleted")
-        return latest._replace(accesses=0)
+        for *_, latest in self._copies_at(memory_id, moment):
+            if latest.ended_by != "delete":
+                return latest._replace(accesses=0)
+        raise NotFound(f"Memory not found at {to_iso(moment)}: it was deleted")
 
     def page(
         self,
@@ -243,29 +288,33 @@ class Lookup(NamedTuple):
                 found += current if selects is None else filter(selects, current)
                 if len(read) < size:
                     break
-                after, size = (read[-1].ref.group, read[-1].ref.position), min(2 * size, max(size, _PAGE))
+                after, size = _place(read[-1]), min(2 * size, max(size, _PAGE))
         if len(found) <= limit:
             return found, None
-        last = found[limit - 1].ref
-        return found[:limit], f"{last.group}.{last.position}"
+        group, position, namespace = _place(found[limit - 1])
+        return found[:limit], f"{namespace}:{group}.{position}"
 
-    def _scan(
-        self, filters: Sequence[Filter], limit: int, after: tuple[str, int] | None, *, newest_first: bool
-    ) -> list[Record]:
-        """Return what any of several filters matches, as a scan by one returns it."""
+    def _scan(self, filters: Sequence[Filter], limit: int, after: _Place | None, *, newest_first: bool) -> list[Record]:
+        """Return what any of several filters matches, as a scan by one returns it, in the order of `_place`."""
         found: dict[Ref, Record] = {}
         for where in filters:
-            read = self.store.scan(where, limit=limit, after=after, newest_first=newest_first)
-            if len(filters) == 1:
-                return read
+            start = None if after is None else after[:2]
+            read = self.store.scan(where, limit=limit, after=start, newest_first=newest_first)
+            if len(where.namespaces) > 1:  # the scan may begin or end between the copies of a memory
+                ends = [start, *(_place(record)[:2] for record in read[-1:])]
+                copies = [Ref(where.collection, name, *end) for end in ends if end for name in where.namespaces]
+                read += filter(where.fits, self.store.read(copies))
             found |= {record.ref: record for record in read}
-        return sorted(found.values(), key=_place, reverse=newest_first)[:limit]
+        ordered = sorted(found.values(), key=_place, reverse=newest_first)
+        if after is not None:
+            ordered = [each for each in ordered if (_place(each) < after if newest_first else _place(each) > after)]
+        return ordered[:limit]
 
     def _first(
         self,
         filters: Sequence[Filter],
         count: int,
-        after: tuple[str, int] | None,
+        after: _Place | None,
         selects: Callable[[Record], bool] | None,
         order: "Order",
     ) -> list[Record]:
@@ -276,8 +325,8 @@ class Lookup(NamedTuple):
         """
         choose, bound = heapq.nlargest if order.descending else heapq.nsmallest, None
         if after is not None:
-            every = self.where(state="any", group=after[0])
-            last = [each for each in self.store.scan(every, limit=_MOST_VERSIONS) if each.ref.position == after[1]]
+            group, position, namespace = after
+            last = self.store.read([Ref(filters[0].collection, namespace, group, position)])
             if not last:
                 raise InvalidInput("what the page before ended with is gone; begin again without the cursor")
             bound = order.key(last[0])
@@ -293,9 +342,11 @@ class Lookup(NamedTuple):
             found = choose(count, [*found, *fitting], key=order.key)
         return found
 
-    def _parse_cursor(self, cursor: str) -> tuple[str, int]:
-        group, separator, position = str(cursor).rpartition(".")
-        if separator and position.isascii() and position.isdigit() and len(position) <= 9:
+    def _parse_cursor(self, cursor: str) -> _Place:
+        namespace, _, address = str(cursor).partition(":")
+        group, separator, position = address.rpartition(".")
+        number = separator and position.isascii() and position.isdigit() and len(position) <= 9
+        if number and namespace in self.readable:
             try:
                 known = parse_id(group) if len(group) == ID_LENGTH else None
             except InvalidInput:
@@ -303,7 +354,7 @@ class Lookup(NamedTuple):
             if known is None and self._is_foreign(group):
                 known = group
             if known is not None:
-                return known, int(position)
+                return known, int(position), namespace
         raise InvalidInput("the cursor is not one that a listing returned; begin again without it")
 
     def short(self, ids: Sequence[str], now: datetime) -> dict[str, str]:
@@ -341,11 +392,6 @@ class Lookup(NamedTuple):
             read=read,
         )
 
-    def _own(self, record: Record) -> Record:
-        if record.ref.namespace != self.namespace:
-            raise self._not_own(record.ref.namespace)
-        return record
-
     def _not_own(self, namespace: str) -> RequestError:
         return RequestError(
             f"Memory is in namespace {namespace} and this writes to {self.namespace}; change it from there, or store "
@@ -361,14 +407,19 @@ class Lookup(NamedTuple):
     def _complete(self, prefix: str) -> str:
         """Return the one id that begins so; one that is still current goes before those that are not."""
         for state in ("live", "any"):
-            found = self.store.groups(self.where(state=state, group=prefix, prefix=True), limit=11)
-            matches = tuple(group for _, group in found)
+            where = self.where(state=state, group=prefix, prefix=True)
+            found = self.store.groups(where, limit=11 * len(self.readable))  # namespaces may share an id
+            matches = tuple(sorted({group for _, group in found}))
             if len(matches) == 1:
                 return matches[0]
             if matches:
                 count = "more than 10" if len(matches) > 10 else str(len(matches))
                 raise AmbiguousId(f'"{prefix}" fits {count} memories; give more digits of the id', matches[:10])
         raise NotFound("Memory not found")
+
+
+def _versions_in(namespace: str, group: str) -> Filter:
+    return Filter(Collection.MEMORY, (namespace,), state="any", group=group)
 
 
 def _shortened(name: str, neighbours: list[str] | None, least: int) -> str:
@@ -397,7 +448,7 @@ class Order(NamedTuple):
     value: Callable[[Record], Any] | None
     descending: bool
 
-    def key(self, record: Record) -> tuple[Any, str, int]:
+    def key(self, record: Record) -> tuple[Any, str, int, str]:
         """Return what is compared of a record."""
         assert self.value is not None
         return (self.value(record), *_place(record))
@@ -431,8 +482,9 @@ def order_by(sort: str, confidence: Callable[[Record], float], *, reverse: bool,
     return Order(values[sort], descending=(sort != "key") is not reverse)
 
 
-def _place(record: Record) -> tuple[str, int]:
-    return record.ref.group, record.ref.position
+def _place(record: Record) -> _Place:
+    """Return what records are listed by: their ids, which are in the order of creation, then their versions."""
+    return record.ref.group, record.ref.position, record.ref.namespace
 
 
 def with_global(where: Filter, project: str | Sequence[str] | None) -> tuple[Filter, ...]:
@@ -495,10 +547,11 @@ def accepted_by_then(records: Sequence[Record], moment: datetime | None) -> list
 def still_waiting(store: Store, where: Filter) -> Iterator[Record]:
     """Yield those records that a filter with a time counts although they waited to be accepted at that time."""
     assert where.as_of is not None
-    held, after = where._replace(labels={**where.labels, HELD: "1"}), None
-    while page := store.scan(held, limit=_PAGE, after=after):
-        yield from (record for record in page if accepted_at(record) > to_millis(where.as_of))
-        after = _place(page[-1])
+    for namespace in where.namespaces:  # which may share ids
+        held, after = where._replace(namespaces=(namespace,), labels={**where.labels, HELD: "1"}), None
+        while page := store.scan(held, limit=_PAGE, after=after):
+            yield from (record for record in page if accepted_at(record) > to_millis(where.as_of))
+            after = _place(page[-1])[:2]
 
 
 def known_at(store: Store, records: Sequence[Record], moment: datetime) -> list[Record]:

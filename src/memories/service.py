@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from memories import validate, versions
 from memories.config import load_config
-from memories.errors import InvalidInput, NotFound
+from memories.errors import InvalidInput, NotFound, RequestError
 from memories.events import noting, observed
 from memories.hot.verbs import ScratchpadVerbs
 from memories.ids import parse_id
@@ -364,12 +364,19 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
 
         try:
             group = self._lookup.own_group_of(memory_id)
-        except NotFound:
-            finished = forget.finish(self._store, parse_id(memory_id), self._lookup.where())
+        except RequestError as exc:
+            if isinstance(exc, InvalidInput) or not (isinstance(exc, NotFound) or self._has_forgotten(memory_id)):
+                raise
+            finished = forget.finish(self._store, parse_id(memory_id), self._lookup.own.where())
             if finished is None:
                 raise
             return finished
-        return forget.memory(self._store, self._lookup.where(state="any", group=group))
+        return forget.memory(self._store, self._lookup.own.where(state="any", group=group))
+
+    def _has_forgotten(self, memory_id: str) -> bool:
+        """Return whether the log has an erasure of a memory in the namespace that is written to."""
+        logged = self.log(memory_id, action="forget", limit=validate.MAX_LIMIT)
+        return any(entry.namespace == self.namespace for entry in logged)
 
     def transaction(self) -> AbstractContextManager[None]:
         """Run what is written inside as one step: all of it is stored, or nothing.
@@ -531,8 +538,9 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         Raises:
             InvalidInput: No id begins so.
         """
-        where = self._lookup.where(state="any", group=parse_id(prefix), prefix=True)
-        return sorted({group for _, group in self._store.groups(where, limit=self._limit(limit))})
+        where, most = self._lookup.where(state="any", group=parse_id(prefix), prefix=True), self._limit(limit)
+        each = (where._replace(namespaces=(name,)) for name in where.namespaces)  # which may share ids
+        return sorted({group for one in each for _, group in self._store.groups(one, limit=most)})[:most]
 
     def namespaces(self, *, as_of: Moment | None = None) -> "tuple[NamespaceCounts, ...]":
         """Return the namespaces of the whole store, in order, with how much is in each; never what it says.

@@ -110,12 +110,13 @@ class ConversationVerbs:
 
         Raises:
             NotFound: There is no such conversation or turn.
+            RequestError: The conversation is only in a namespace that is read.
             StoreBusy: Another process is reading the store, so bytes are still in its files. The turns are gone all
                 the same; forgetting anything finishes the erasure.
         """
         from memories.write import forget
 
-        turns = forget.Turns(self._store, self.namespace, conversation_id, index)
+        turns = forget.Turns(self._store, self._lookup.readable, conversation_id, index)
         if not with_memories:
             return turns.forget(self._queue(), dry_run=dry_run)
         from memories.write.many import forget_with_turns

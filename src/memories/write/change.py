@@ -65,7 +65,7 @@ def update(lookup: Lookup, embedder: "Embedder | None", memory_id: str, given: U
     added = validate.tags(said.tags)
     keys = [given.remove_tags] if isinstance(given.remove_tags, str) else given.remove_tags
     removed = {validate.tag_key(key) for key in keys}
-    expected = text or lookup.find(memory_id).text
+    expected = text or lookup.find_own(memory_id).text
     vectors = _embed(embedder, expected)  # before the transaction, so that no other writer waits for the model
     with lookup.store.transaction():
         latest = lookup.find_current(memory_id)
@@ -104,7 +104,7 @@ def _release(lookup: Lookup, memory_id: str, older_id: str) -> Record:
         RequestError: It does not correct that one.
     """
     with lookup.store.transaction():
-        latest, older = lookup.find_current(memory_id), lookup.group_of(older_id)
+        latest, older = lookup.find_current(memory_id), lookup.own.group_of(older_id)
         released = release(lookup.store, latest, older)
     if released is None:
         known = latest.fields.get("corrects")
@@ -141,7 +141,7 @@ def reinforce(lookup: Lookup, memory_id: str, now: datetime) -> Record:
         if policy is DecayPolicy.CONTEXTUAL:
             raise NotReinforceable("Memory has contextual decay policy, reinforcement is not supported")
         reset_decay(lookup.store, [latest], now)
-        return lookup.find(latest.ref.group)
+        return lookup.own.find(latest.ref.group)
 
 
 def reset_decay(store: Store, records: Sequence[Record], now: datetime) -> None:
@@ -187,7 +187,7 @@ def pin(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: dateti
     Raises:
         RequestError: As many as there may be are pinned already.
     """
-    vectors = _embed(embedder, lookup.find(memory_id).text)
+    vectors = _embed(embedder, lookup.find_own(memory_id).text)
     with lookup.store.transaction():
         latest = lookup.find_current(memory_id)
         if is_pinned(latest) == pinned:
@@ -215,7 +215,7 @@ def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: da
 
     One that was rejected waits for review again.
     """
-    known = lookup.find(memory_id, deleted=True)
+    known = lookup.find_own(memory_id, deleted=True)
     vectors = _embed(embedder, known.text)
     with lookup.store.transaction():
         latest = lookup.find_own(known.ref.group, deleted=True)
@@ -235,7 +235,7 @@ def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: da
 
 def restore_version(lookup: Lookup, embedder: "Embedder | None", memory_id: str, number: int, now: datetime) -> Record:
     """Append a version that says what an earlier one said, with its tags, decay and confidence; return it."""
-    known = lookup.versions(memory_id)
+    known = lookup.own.versions(lookup.own_group_of(memory_id))
     old = next((each for each in known if each.ref.position == number), None)
     if old is None:
         raise NotFound(f"Memory has no version {number}; it has {known[0].ref.position} to {known[-1].ref.position}")

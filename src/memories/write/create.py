@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memories import validate, versions
 from memories.batches import by_count
 from memories.embedders.protocol import Embedded, embed_to_store
-from memories.errors import InvalidInput, RequestError
+from memories.errors import InvalidInput
 from memories.ids import new_id, whole_id
-from memories.lookup import Lookup, refuse_waiting
+from memories.lookup import Lookup
 from memories.models import PENDING, SHARED, DecayPolicy, Draft, Memory
 from memories.origin import Origin, origin_of, tags_of
 from memories.stores.logged import adding_together, append_kept, as_added
@@ -171,7 +171,7 @@ class Writer(NamedTuple):
         draft = ready.draft
         if draft.id is not None and not draft.fresh and (known := self._written_before(draft.id)) is not None:
             return self.created(known)
-        superseded = None if draft.supersedes is None else self._find_replaced(draft.supersedes)
+        superseded = None if draft.supersedes is None else self.lookup.find_current(draft.supersedes)
         if superseded is not None:
             draft = replace(draft, supersedes=superseded.ref.group)
             ready = ready._replace(draft=draft)
@@ -186,7 +186,7 @@ class Writer(NamedTuple):
         if draft.key is None and found.same is not None:
             self.retire(superseded, found.same.ref.group, self.now)
             # Read again, since it may have been linked with what was retired.
-            known = found.same if superseded is None else self.lookup.find(found.same.ref.group)
+            known = found.same if superseded is None else self.lookup.own.find(found.same.ref.group)
             return self._repeated(self.repetition(known, draft, vectors, ready.redacted).write())
         if draft.key is None and found.duplicates:
             return Created(stored=False, memory=None, duplicates=found.duplicates)
@@ -271,22 +271,6 @@ class Writer(NamedTuple):
         """Return that a record holds a statement now."""
         memory = versions.to_memory(record, self.now, self.half_life_hours)
         return Created(stored, memory, similar_to=similar_to, corrects=memory.corrects if stored else None)
-
-    def _find_replaced(self, memory_id: str) -> Record:
-        """Return a memory that may be replaced: what others read must not vanish behind what they can't."""
-        found = self.lookup.find(memory_id)
-        if found.ref.namespace != self.lookup.namespace:
-            raise InvalidInput(
-                f"the memory to replace is in namespace {found.ref.namespace}, and the new one would be in "
-                f"{self.lookup.namespace}; write the new one there"
-            )
-        refuse_waiting(found)
-        if found.ended_at is not None:
-            successor = found.fields.get("superseded_by")
-            raise RequestError(
-                f"Memory was replaced by {successor} already; replace that one, or restore this one first"
-            )
-        return found
 
     def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
         """End a memory that another one replaces, if there is one."""

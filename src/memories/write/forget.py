@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from memories import validate
-from memories.conversations import keep_about
+from memories.conversations import keep_about, not_own, place_of
 from memories.errors import NotFound
 from memories.ids import storable
 from memories.models import Forgotten
@@ -18,7 +18,7 @@ from memories.write.queue import RetryQueue
 
 
 def memory(store: Store, where: Filter) -> Forgotten:
-    """Erase a memory with all its versions; `where` has its group."""
+    """Erase a memory with all its versions; `where` has its namespace and its group."""
     assert where.group is not None
     with store.transaction():  # no other memory keeps its id
         unlink(store, store.scan(where, limit=1, newest_first=True))
@@ -35,13 +35,13 @@ class Turns(NamedTuple):
 
     Attributes:
         store: Where they are.
-        namespace: The namespace of the conversation.
+        namespaces: The namespaces that are read; the first one is the caller's own, and only its turns are erased.
         conversation: Its id.
         place: The index of the only turn that is meant; the others keep their indexes. None for all of them.
     """
 
     store: Store
-    namespace: str
+    namespaces: tuple[str, ...]
     conversation: str
     place: int | None
 
@@ -56,6 +56,7 @@ class Turns(NamedTuple):
 
         Raises:
             NotFound: There are none.
+            RequestError: The conversation is only in a namespace that is read.
         """
         name = self._stored_name()
         waiting = 0
@@ -73,9 +74,12 @@ class Turns(NamedTuple):
             forgotten = _remove(self.store, name, refs, self._turns_of)
         if forgotten.versions or waiting:
             return forgotten._replace(versions=forgotten.versions + waiting)
-        where = Filter(Collection.HISTORY, (self.namespace,), group=name, state="any")
+        where = Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any")
         finished = None if dry_run else finish(self.store, name, where)
         if finished is None:
+            place = place_of(self.store, self.namespaces, name)
+            if place not in (None, self.namespaces[0]):
+                raise not_own(name, place, self.namespaces[0])
             raise NotFound("Conversation not found" if self.place is None else "Turn not found")
         return finished
 
@@ -83,7 +87,7 @@ class Turns(NamedTuple):
         """Return the name of the conversation; one of another program as it stands, so that it can be removed."""
         name = self.conversation
         if isinstance(name, str) and name and storable(name):
-            where = Filter(Collection.HISTORY, (self.namespace,), group=name, state="any")
+            where = Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any")
             if self.store.count(where, at_most=1):
                 return name
         return validate.one_line(name, "conversation id")
@@ -93,11 +97,11 @@ class Turns(NamedTuple):
         return len(set(refs) - set(self._continued(refs[0].group))) if refs else 0
 
     def _continued(self, name: str) -> list[Ref]:
-        where = Filter(Collection.HISTORY, (self.namespace,), group=name, state="any", labels={CONTINUED: "1"})
+        where = Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any", labels={CONTINUED: "1"})
         return self.store.refs(where)
 
     def _refs(self, name: str) -> list[Ref]:
-        found = self.store.refs(Filter(Collection.HISTORY, (self.namespace,), group=name, state="any"))
+        found = self.store.refs(Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any"))
         if self.place is None:
             return found
         continued = {ref.position for ref in self._continued(name)}

@@ -13,7 +13,7 @@ from memories import validate, versions
 from memories.batches import by_count, by_weight
 from memories.conversations import keep_about
 from memories.embedders.protocol import embed_to_store
-from memories.errors import InvalidInput, NotFound
+from memories.errors import InvalidInput, RequestError
 from memories.lookup import Lookup
 from memories.models import Forgotten
 from memories.origin import tags_of
@@ -176,7 +176,7 @@ def forget_with_turns(lookup: Lookup, turns: "Turns", queue: "RetryQueue", *, dr
     count = gone.counts.get("forget", 0)
     try:
         forgotten = turns.forget(queue, dry_run=dry_run)
-    except NotFound:
+    except RequestError:
         if not count:
             raise
         forgotten = Forgotten(turns.name, 0, gone.also_in)

@@ -244,7 +244,7 @@ class Review:
     def _still(self, record: Record) -> list[Record]:
         """Return the record as it waits now; none if somebody else has decided meanwhile."""
         try:
-            now = self._lookup.find(record.ref.group)
+            now = self._lookup.own.find(record.ref.group)
         except NotFound:
             return []
         return [now] if now.ended_by == PENDING and now.ref == record.ref else []

@@ -25,6 +25,7 @@ from contract.samples import (
     turns,
     unit_vectors,
 )
+from memories import Draft, Memories, RequestError
 from memories.stores import Store
 from memories.stores.records import SEARCHED, Collection, Filter, Patch, Record, Ref, TurnQuery
 
@@ -55,6 +56,30 @@ class Isolation(Opened):
                     ]
                 )
         return store
+
+    def test_a_write_by_id_leaves_the_copies_of_other_namespaces(self, store: Store) -> None:
+        ids = [f"01a1fdf1-92cd-7000-8000-{number:012}" for number in range(7)]
+        ann, shared = (Memories(store, namespace=name, embedder="fake") for name in ("ann", "shared"))
+        for one in (ann, shared):
+            drafts = [Draft(f"common words {each}", decay="reinforceable", id=each) for each in ids]
+            assert all(made.stored for made in one.create_many(drafts, force=True))
+        before = everything(store, pool("shared"))
+        listed, cursor = list[tuple[str, str]](), ""
+        while cursor is not None:
+            page = ann.list(limit=3, cursor=cursor or None)
+            listed += [(memory.id, memory.namespace) for memory in page.memories]
+            cursor = page.next_cursor  # type: ignore[assignment]
+        assert sorted(listed) == sorted((each, name) for each in ids for name in ("ann", "shared"))
+        assert ann.forget(ids[0]).versions == 1
+        assert ann.delete(ids[1]).namespace == "ann"
+        assert ann.restore(ids[1]).namespace == "ann"
+        assert ann.update(ids[2], "other words").version == 2
+        assert ann.reinforce(ids[3]).namespace == "ann"
+        assert ann.pin(ids[4]).pinned
+        assert ann.create("last words", supersedes=ids[5], force=True).stored
+        with pytest.raises(RequestError, match="is in namespace shared and this writes to ann"):
+            ann.forget(ids[0])
+        assert everything(store, pool("shared")) == before
 
     @pytest.mark.parametrize("collection", SEARCHED)
     @pytest.mark.parametrize(

@@ -304,7 +304,8 @@ class Operations(RuleBasedStateMachine):
         gone = [turn for turn in there if index in (None, turn.index)]
         memories = self.users[on][who]
         if not gone:
-            with pytest.raises(NotFound):
+            elsewhere = not there and who != "shared" and self.model.turns.get(("shared", name))
+            with pytest.raises(RequestError, match="is in namespace shared" if elsewhere else "not found"):
                 memories.forget_turns(name, index=index)
             return
         assert memories.forget_turns(name, index=index).versions == len(gone)

@@ -61,6 +61,11 @@ class Call(NamedTuple):
     again: bool = False
 
     @property
+    def own(self) -> Memories:
+        """The memory without the namespace shared, which may hold other memories with the ids of what was written."""
+        return self.server.handles.of(self.who, self.memories.namespace, shared=False)
+
+    @property
     def readable(self) -> tuple[str, ...]:
         """The namespaces that the request reads."""
         return readable_with(self.memories.namespace, shared=self.shared)
@@ -288,7 +293,7 @@ def _revived(route: Route, call: Call, told: Mapping[str, Any]) -> Answer | None
         return Answer(_REVIVED[told["schema"]](route, call, told["results"]), told["status"])
     if "id" not in told:
         return None
-    found = call.memories.get(told["id"])
+    found = call.own.get(told["id"])
     shape = shapes.memory(found) if told["schema"] == "Memory" else shapes.created(Created(bool(told["stored"]), found))
     return Answer(shape, told["status"], {"etag": f'"{found.version}"'})
 
@@ -297,14 +302,14 @@ def _created_many(_: Route, call: Call, results: Sequence[Any]) -> Any:
     shown = []
     for memory_id, stored in results:
         try:
-            shown.append(shapes.created(Created(stored, call.memories.get(memory_id))))
+            shown.append(shapes.created(Created(stored, call.own.get(memory_id))))
         except NotFound as exc:  # it was deleted since
             shown.append({"id": memory_id, "stored": stored, "error": str(exc)})
     return {"results": shown, "count": len(shown)}
 
 
 def _accepted(_: Route, call: Call, results: Sequence[Any]) -> Any:
-    done = [Reviewed(each, True, call.memories.get(now)) for each, now in results]
+    done = [Reviewed(each, True, call.own.get(now)) for each, now in results]
     return shapes.accepted(done, dry_run=False)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from memories.errors import Conflict, InvalidInput, NotFound, RequestError
+from memories.errors import Conflict, InvalidInput, RequestError
 from memories.ids import same_id
 from memories.models import Change, Draft, Forgotten, Memory
 from memories.skins import shapes
@@ -202,7 +202,7 @@ def _logged(call: Call, action: str) -> Change | None:
     """Return what the log has of a change since the same request was begun by a server that was stopped then."""
     if not call.again:
         return None
-    found = call.memories.log(call.given["id"], since=call.begun_at)
+    found = call.own.log(call.given["id"], since=call.begun_at)
     changes = (change for entry in found for change in entry.changes if change.action == action)
     return next((each for each in changes if (each.id or "").startswith(call.given["id"])), None)
 
@@ -212,13 +212,14 @@ def _is_updated(call: Call) -> bool:
     given = call.given
     if not call.again or call.begun_at is None or not given.keys() & {"content", "tags", "remove_tags"}:
         return False
-    return any(
+    found = call.memories.history(given["id"])
+    return found.namespace == call.memories.namespace and any(
         version.operation == "update"
         and version.created_at >= call.begun_at
         and given.get("content", version.content) == version.content
         and given.get("tags", {}).items() <= version.tags.items()
         and not version.tags.keys() & {*given.get("remove_tags", ())}
-        for version in call.memories.history(given["id"]).versions
+        for version in found.versions
     )
 
 
@@ -229,7 +230,7 @@ def _other(what: str) -> Refused:
 def update(call: Call) -> Answer:
     """Add a version to a memory."""
     if _is_updated(call):
-        return get(call)
+        return _changed(call.own.get(call.given["id"]))
     given = dict(call.given)
     wanted = _wanted(call)
     several = wanted is not None and len(wanted) > 1
@@ -255,7 +256,7 @@ def delete(call: Call) -> Any:
 def restore(call: Call) -> Answer:
     """Bring a memory back."""
     if _logged(call, "restore"):
-        return get(call)
+        return _changed(call.own.get(call.given["id"]))
     with _if_match(call):
         return _changed(call.memories.restore(call.given["id"], version=call.given.get("version")))
 
@@ -263,7 +264,7 @@ def restore(call: Call) -> Answer:
 def reinforce(call: Call) -> Any:
     """Restart the decay of a memory."""
     if _logged(call, "reinforce"):
-        return shapes.reinforced(call.memories.get(call.given["id"]))
+        return shapes.reinforced(call.own.get(call.given["id"]))
     with _if_match(call):
         return shapes.reinforced(call.memories.reinforce(call.given["id"]))
 
@@ -282,7 +283,7 @@ def forget(call: Call) -> Any:
     """Erase a memory."""
     try:
         done = call.memories.forget(call.given["id"])
-    except NotFound:  # the log has it before it is done, so that alone does not prove it
+    except RequestError:  # the log has it before it is done, so that alone does not prove it
         logged = _logged(call, "forget")
         if logged is None or logged.id is None:
             raise
