@@ -146,7 +146,8 @@ class Draft:
         pending: It waits until it is accepted; its key, and what it supersedes, count from then on.
         data: A JSON object that a program keeps with it, as text; "" removes the one that is there.
         id: The id that a new memory gets, a UUIDv7 that nobody else has: writing the same draft again, since nobody
-            knows whether it was written, stores nothing twice.
+            knows whether it was written, stores nothing twice. If the memory with this id began with another text,
+            the draft is refused.
         fresh: Its id was never written, which saves looking for it.
     """
 

@@ -80,7 +80,7 @@ def created(memories: "Memories", result: "Created") -> str:
     """Return what became of a create, with what it resembles."""
     alike = [*result.duplicates, *result.similar_to]
     names = memories.short_ids([each.id for each in alike] + ([result.memory.id] if result.memory else []))
-    head = "not stored: duplicate"
+    head = f"not stored: {result.note or 'duplicate'}"
     if result.memory is not None:
         head = f"{'stored' if result.stored else 'known'} {_name(names[result.memory.id])}"
     if result.corrects:

@@ -108,6 +108,8 @@ def created(result: "Created") -> dict[str, Any]:
 def hint_of(result: "Created") -> str:
     """Return what a create did and how to go on, a sentence; empty if it was stored and nothing is like it."""
     found = result.memory
+    if found is None and not result.duplicates:
+        return result.note
     if found is None:
         first = result.duplicates[0]
         return (HINT_RETURNED if first.corrected_by else HINT_DUPLICATE).format(id=first.id, newer=first.corrected_by)

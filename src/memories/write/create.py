@@ -68,13 +68,13 @@ class Created:
 
     Attributes:
         stored: Whether anything was stored.
-        memory: The memory that now holds the statement; None if it was refused as a duplicate.
+        memory: The memory that now holds the statement; None if it was refused.
         duplicates: The memories that say the same, if it was refused as a duplicate.
         similar_to: Similar memories that differ in a number, a date, a name, …: this one may correct one of them.
         corrects: The id of the one that it corrects, which a search shows after it; see `write.corrections`.
         redacted: The kinds of the secrets that were replaced in it before anything else, in order.
-        note: Why it was stored without a vector although there is an embedder, or why what it adds was not merged;
-            usually empty.
+        note: Why it was stored without a vector although there is an embedder, why what it adds was not merged, or why
+            it was refused although nothing is like it: its id is taken. Usually empty.
         merged: If the same text was stored before, the names of what this one added to it, by a version of that
             memory: `tags`, `decay`, `confidence`, `source`; `supersedes` for the memory that it replaced; `trust` if a
             more trusted writer said it now; `corrects` if that memory was corrected meanwhile and holds again.
@@ -95,7 +95,7 @@ class Created:
 
     @property
     def id(self) -> str | None:
-        """The id of the memory that now holds the statement; None if it was refused as a duplicate."""
+        """The id of the memory that now holds the statement; None if it was refused."""
         return None if self.memory is None else self.memory.id
 
 
@@ -169,8 +169,8 @@ class Writer(NamedTuple):
     def add(self, ready: _Ready, vectors: Any) -> Created:
         """Write a draft that was checked, within a transaction."""
         draft = ready.draft
-        if draft.id is not None and not draft.fresh and (known := self._written_before(draft.id)) is not None:
-            return self.created(known)
+        if draft.id is not None and not draft.fresh and (written := self._written_before(draft)) is not None:
+            return written
         superseded = None if draft.supersedes is None else self.lookup.find_current(draft.supersedes)
         if superseded is not None:
             draft = replace(draft, supersedes=superseded.ref.group)
@@ -192,10 +192,16 @@ class Writer(NamedTuple):
             return Created(stored=False, memory=None, duplicates=found.duplicates)
         return self._append(ready, vectors, superseded, found)
 
-    def _written_before(self, memory_id: str) -> Record | None:
-        """Return the memory that this same draft became when it was written for the first time."""
-        where = Filter(Collection.MEMORY, (self.lookup.namespace,), state="any", group=memory_id)
-        return next(iter(self.store.scan(where, limit=1, newest_first=True)), None)
+    def _written_before(self, draft: Draft) -> Created | None:
+        """Return the memory that a retried draft became, or a refusal if its id is that of a memory with other text."""
+        where = Filter(Collection.MEMORY, (self.lookup.namespace,), state="any", group=draft.id)
+        for first in self.store.scan(where, limit=1):
+            if first.text != draft.content:
+                taken = f"the id {draft.id} is that of a memory that says something else; give this text another one"
+                return Created(stored=False, memory=None, note=taken)
+            [latest] = self.store.scan(where, limit=1, newest_first=True)
+            return self.created(latest)
+        return None
 
     def _append(
         self, ready: _Ready, vectors: Any, superseded: Record | None = None, found: Compared = _NOTHING

@@ -333,7 +333,7 @@ def _question(memories: "Memories", ids: Sequence[str]) -> str:
 def _stored(created: "Created", *, force: bool) -> str:
     """Return what a create did, as a part of a sentence."""
     if created.memory is None:
-        return "nothing was stored, a very similar memory exists"
+        return f"nothing was stored, {created.note or 'a very similar memory exists'}"
     if not created.stored:
         done = f"merged into {created.memory.id}" if created.merged else f"it is there as {created.memory.id}"
         return f"nothing new was stored, {done}"

@@ -83,7 +83,7 @@ def counted(kinds: Sequence[str]) -> str:
 def created(result: "Created") -> str:
     """Return what became of a create."""
     if result.memory is None:
-        lines = [_paint(_YELLOW, "Not stored: very similar to")]
+        lines = [_paint(_YELLOW, "Not stored: very similar to" if result.duplicates else "Not stored:")]
         lines += [
             _one(item.id, item.content, _alike(item, f"{item.similarity:.2f} similar")) for item in result.duplicates
         ]
