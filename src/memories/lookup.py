@@ -292,7 +292,7 @@ class Lookup(NamedTuple):
         if len(found) <= limit:
             return found, None
         group, position, namespace = _place(found[limit - 1])
-        return found[:limit], f"{namespace}:{group}.{position}"
+        return found[:limit], f"{group}.{position}" + ("" if namespace == self.namespace else f"@{namespace}")
 
     def _scan(self, filters: Sequence[Filter], limit: int, after: _Place | None, *, newest_first: bool) -> list[Record]:
         """Return what any of several filters matches, as a scan by one returns it, in the order of `_place`."""
@@ -343,10 +343,11 @@ class Lookup(NamedTuple):
         return found
 
     def _parse_cursor(self, cursor: str) -> _Place:
-        namespace, _, address = str(cursor).partition(":")
+        address, _, namespace = str(cursor).rpartition("@")
+        if namespace not in self.readable:
+            address, namespace = str(cursor), self.namespace
         group, separator, position = address.rpartition(".")
-        number = separator and position.isascii() and position.isdigit() and len(position) <= 9
-        if number and namespace in self.readable:
+        if separator and position.isascii() and position.isdigit() and len(position) <= 9:
             try:
                 known = parse_id(group) if len(group) == ID_LENGTH else None
             except InvalidInput:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memories import validate, versions
 from memories.batches import by_count
 from memories.embedders.protocol import Embedded, embed_to_store
-from memories.errors import InvalidInput
+from memories.errors import InvalidInput, NotFound
 from memories.ids import new_id, whole_id
 from memories.lookup import Lookup
 from memories.models import PENDING, SHARED, DecayPolicy, Draft, Memory
@@ -171,7 +171,7 @@ class Writer(NamedTuple):
         draft = ready.draft
         if draft.id is not None and not draft.fresh and (written := self._written_before(draft)) is not None:
             return written
-        superseded = None if draft.supersedes is None else self.lookup.find_current(draft.supersedes)
+        superseded = None if draft.supersedes is None else self._find_replaced(draft.supersedes)
         if superseded is not None:
             draft = replace(draft, supersedes=superseded.ref.group)
             ready = ready._replace(draft=draft)
@@ -277,6 +277,17 @@ class Writer(NamedTuple):
         """Return that a record holds a statement now."""
         memory = versions.to_memory(record, self.now, self.half_life_hours)
         return Created(stored, memory, similar_to=similar_to, corrects=memory.corrects if stored else None)
+
+    def _find_replaced(self, memory_id: str) -> Record:
+        """Return a memory that may be replaced: what others read must not vanish behind what they can't."""
+        try:
+            return self.lookup.own.find_current(memory_id)
+        except (NotFound, InvalidInput):
+            found = self.lookup.find(memory_id)
+            raise InvalidInput(
+                f"the memory to replace is in namespace {found.ref.namespace}, and the new one would be in "
+                f"{self.lookup.namespace}; write the new one there"
+            ) from None
 
     def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
         """End a memory that another one replaces, if there is one."""

@@ -58,7 +58,7 @@ def test_pages_of_an_order_tell_each_once_however_many_are_equal(memory: Command
             if (cursor := page.next_cursor) is None:
                 break
     assert seen == [f"fact {number}" for number in reversed(range(1200))]
-    gone = memory("list", "--sort", "accesses", "--cursor", f"shared:{'f' * 8}-ffff-7fff-8fff-{'f' * 12}.1")
+    gone = memory("list", "--sort", "accesses", "--cursor", f"{'f' * 8}-ffff-7fff-8fff-{'f' * 12}.1")
     assert gone.error == "what the page before ended with is gone; begin again without the cursor"
 
 
