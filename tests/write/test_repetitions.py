@@ -264,7 +264,7 @@ def test_an_agent_reinforces_what_a_person_said_and_changes_nothing_else(
     memories: Memories, open_as: Callable[..., Memories], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     person = open_as("cli")
-    monkeypatch.setattr("memories.origin._is_person", lambda: True)
+    monkeypatch.setattr("memories.origin.is_person", lambda: True)
     memory_id = first(person, decay="reinforceable")
     clock.now += 5 * DAY
     made = memories.create(TEXT, tags={"type": "fact"})
@@ -356,7 +356,7 @@ def test_what_a_person_said_is_not_turned_back_by_an_agent(
     memories: Memories, open_as: Callable[..., Memories], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     person = open_as("cli")
-    monkeypatch.setattr("memories.origin._is_person", lambda: True)
+    monkeypatch.setattr("memories.origin.is_person", lambda: True)
     old, new = (person.create(text).id for text in (OLD, NEW))
     made = memories.create(OLD)
     assert (made.stored, made.corrects) == (True, new)
