@@ -9,6 +9,9 @@ COMPILE := $(BIN)/python -m uv pip compile -q --universal --generate-hashes --no
 	--no-emit-index-url --no-emit-find-links --no-emit-package memories --no-emit-package memories-e5 --python-version 3.11 \
 	pyproject.toml tools/build.txt
 
+# How long a test may take: it fails after so many seconds, and the run ends if it doesn't.
+BOUND = --longest $(1) -o faulthandler_timeout=$$(($(1) + 300))
+
 SIZE ?= 1
 ONLY ?= test
 MINUTES ?= 60
@@ -28,16 +31,16 @@ test-warm: $(VENV)/.dev  ## run the tests of the command with a server that answ
 	$(BIN)/pytest $(TOGETHER) --warm tests/skins/cli
 
 test-slow: $(VENV)/.dev  ## run the tests that take minutes
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest $(call BOUND,3600) -m slow
 
 torture: $(VENV)/.dev  ## try to lose a memory (an hour on two idle cores; SIZE=0.1 a tenth, ONLY=kill some)
-	TORTURE=$(SIZE) $(BIN)/pytest -m torture -k "$(ONLY)"
+	TORTURE=$(SIZE) $(BIN)/pytest $(call BOUND,7200) -m torture -k "$(ONLY)"
 
 soak: $(VENV)/.dev  ## mixed work with a kill every minute, watched for leaks (MINUTES=60)
-	TORTURE=1 SOAK_MINUTES=$(MINUTES) $(BIN)/pytest -m soak
+	TORTURE=1 SOAK_MINUTES=$(MINUTES) $(BIN)/pytest $(call BOUND,$$(($(MINUTES) * 60 + 1800))) -m soak
 
 check: lint types  ## all that CI runs: linter, types, and the tests, thorough ones too
-	$(BIN)/pytest $(TOGETHER) -m "not slow and not soak"
+	$(BIN)/pytest $(TOGETHER) $(call BOUND,1800) -m "not slow and not soak"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

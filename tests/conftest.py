@@ -17,6 +17,12 @@ from memories.settings import SETTINGS
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
+# Variables that lead programs out of the test's home: to folders of the machine's user, or to an editor.
+ELSEWHERE = (
+    "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "CLAUDE_CONFIG_DIR", "CODEX_HOME",
+    "OPENCODE_CONFIG_DIR", "GIT_CONFIG_GLOBAL", "APPDATA", "LOCALAPPDATA", "VISUAL",
+)  # fmt: skip
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -25,6 +31,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(setting.variable, raising=False)
     while variable := agent_variable():
         monkeypatch.delenv(variable)
+    for variable in ELSEWHERE:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("EDITOR", "false")  # a test that wants an editor brings one
     folder = tmp_path / "home" / "memories"
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MEMORY_HOME", str(folder))
@@ -74,6 +83,42 @@ def run_python(tmp_path: Path, clean_environment: Mapping[str, str]) -> RunPytho
     return run
 
 
+# --- bounds: a test that hangs fails, and no process outlives the tests -----------------------------------------------
+
+
+class TookTooLong(BaseException):
+    """A test took longer than `--longest`. Code under test that catches `Exception` doesn't catch this."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Bound the setup of a test, the test, and its teardown, each by `--longest`."""
+    seconds = item.config.getoption("--longest")
+
+    def end(*_: object) -> None:
+        raise TookTooLong(f"more than {seconds} s")
+
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 30)  # again every 30 s, should `finally` hang too
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
+
+
+@pytest.fixture(scope="session", autouse=True)
+def swept(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have every process that tests leave behind killed when this one ends, should it be killed itself."""
+    if hasattr(os, "pidfd_open"):
+        folder = f"{tmp_path_factory.getbasetemp()}/"
+        os.environ["TESTS_FOLDER"] = folder
+        sweep = [sys.executable, str(Path(__file__).with_name("sweep.py")), str(os.getpid()), folder]
+        os.posix_spawn(sys.executable, sweep, {"PATH": os.environ["PATH"]}, setsid=True)
+
+
 # --- campaigns: `make torture` runs them at full size, the default suite at a small one ------------------------------
 
 FULL = os.environ.get("TORTURE")  # the share of the full size; unset outside of `make torture`
@@ -105,8 +150,9 @@ def figures(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Have the tests of the command ask a server, which has to answer the same."""
+    """Add `--warm`, so that the tests of the command ask a server, which answers the same, and `--longest`."""
     parser.addoption("--warm", action="store_true", help="run memory commands through a server")
+    parser.addoption("--longest", type=int, default=300, metavar="SECONDS", help="fail a test that takes longer")
 
 
 def pytest_configure(config: pytest.Config) -> None:

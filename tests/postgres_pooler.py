@@ -58,7 +58,7 @@ def pgbouncer(node: Node, **settings: object) -> Iterator[str]:
             yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
         finally:
             process.kill()
-            process.wait()
+            process.wait(300)
 
 
 def _listens(port: int) -> bool:

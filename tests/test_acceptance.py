@@ -168,13 +168,17 @@ def test_ac_qual_002_most_of_gateway_context_and_policy_is_run_by_their_tests(
             "--fail-under=80",
             f"--include=*/memories/agent/{name}.py",
         ]
-        assert subprocess.run(report, cwd=ROOT, env=environment).returncode == 0
+        assert subprocess.run(report, cwd=ROOT, env=environment, timeout=300).returncode == 0
 
 
 def test_ac_qual_004_the_linter_finds_nothing() -> None:
     for given in (["check"], ["format", "--check"]):
         done = subprocess.run(
-            [sys.executable, "-m", "ruff", *given, "src", "agent-app"], cwd=ROOT, capture_output=True, text=True
+            [sys.executable, "-m", "ruff", *given, "src", "agent-app"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
 

@@ -249,7 +249,9 @@ def test_the_image_is_made_of_files_that_are_there() -> None:
 ])  # fmt: skip
 def test_no_line_ends_the_app(tmp_path: Path, clean_environment: dict[str, str], line: bytes) -> None:
     said = line + b"\n" + message("c", "user", "Hello").encode()
-    done = subprocess.run([sys.executable, APP], input=said, capture_output=True, cwd=tmp_path, env=clean_environment)
+    done = subprocess.run(
+        [sys.executable, APP], input=said, capture_output=True, cwd=tmp_path, env=clean_environment, timeout=300
+    )
     refused, answered = map(json.loads, done.stdout.splitlines())
     assert "error" in refused or refused["stored"] is False
     assert (done.returncode, answered["stored"]) == (0, True)

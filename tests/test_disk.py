@@ -62,7 +62,7 @@ def test_one_that_waits_and_is_killed_holds_nobody_up(lock: Path) -> None:
     with tried(lock, 1):
         first, second = start(lock, "first"), start(lock, "second")
         first.send_signal(signal.SIGKILL)
-        first.wait()
+        first.wait(300)
         third = start(lock, "third")
     assert (second.wait(300), third.wait(300)) == (0, 0)
     assert lock.with_name("order").read_text() == "second True\nthird True\n"

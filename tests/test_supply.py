@@ -89,5 +89,7 @@ def test_a_model_with_other_bytes_is_told_where_it_is_installed_and_by_its_size_
 
 def test_what_installs_the_package_looks_at_the_model() -> None:
     assert "-m memories.embedders.minilm" in (ROOT / "Makefile").read_text()
-    done = subprocess.run([sys.executable, "-m", "memories.embedders.minilm"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "memories.embedders.minilm"], capture_output=True, text=True, timeout=300
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

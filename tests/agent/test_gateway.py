@@ -572,7 +572,7 @@ for file in pathlib.Path(sys.argv[1]).iterdir():
     sys.stdout.buffer.write(file.read_bytes())
 """
     command = [sys.executable, "-c", script, str(Path(store).parent)]
-    data = subprocess.run(command, capture_output=True, check=True).stdout
+    data = subprocess.run(command, capture_output=True, check=True, timeout=300).stdout
     return all(part in data for part in parts)
 
 

@@ -34,7 +34,7 @@ def programs(request: pytest.FixtureRequest) -> Path:
     done = environment / "installed"
     if not done.exists():
         shutil.rmtree(environment, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+        subprocess.run([sys.executable, "-m", "venv", environment], check=True, timeout=300)
         pip = [environment / "bin" / "pip", "install", "-q", *PACKAGES]
         installed = subprocess.run(pip, capture_output=True, text=True, timeout=900)
         if installed.returncode:
@@ -55,7 +55,7 @@ def server(programs: Path, tmp_path: Path) -> Iterator[Callable[[], int]]:
         while running:
             process = running.pop()
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.wait(300)
 
     def start() -> int:
         kill()
@@ -139,6 +139,6 @@ def test_a_killed_process_is_started_again(server: Callable[[], int], programs: 
 def children(programs: Path) -> list[int]:
     """Return the `chroma-mcp` processes that this one has."""
     out = subprocess.run(
-        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, timeout=300
     ).stdout
     return [int(line.split()[0]) for line in out.splitlines() if str(programs / "chroma-mcp") in line]

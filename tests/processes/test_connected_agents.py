@@ -175,7 +175,7 @@ def test_a_locked_store_stops_no_agent_and_loses_nothing(place: Place) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         place.session(CHAT)
-        holder.communicate("\n")
+        holder.communicate("\n", timeout=300)
     place.stored()
     assert any(CHAT in turn for turn in place.turns())
 

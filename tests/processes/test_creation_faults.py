@@ -93,7 +93,7 @@ def test_a_fault_while_a_store_is_made_leaves_none_or_a_whole_one(  # noqa: PLR0
         finally:
             running.kill()
             tracer.kill()
-            tracer.communicate()
+            tracer.communicate(timeout=300)
         assert "Traceback" not in told, (inject, told)
         assert printed[0] in "+!", (inject, printed)
         run_python(NEXT, url, *([printed.split()[1]] if printed[0] == "+" else []))

@@ -108,7 +108,7 @@ def answers(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     yield folder
     if shutil.which("chattr"):  # so that the folder can be removed
-        subprocess.run(["chattr", "-R", "-i", str(tmp_path)], capture_output=True)
+        subprocess.run(["chattr", "-R", "-i", str(tmp_path)], capture_output=True, timeout=300)
 
 
 def one_sentence(said: str) -> bool:
@@ -128,7 +128,8 @@ def test_a_fault_of_the_environment_is_told_loses_nothing_and_heals(
     if fault.needs == "setpriv" and shutil.which("setpriv") is None:
         pytest.skip("setpriv is missing")
     prefix = ["unshare", "-m"] if fault.needs == "mount" else []
-    if prefix and subprocess.run([*prefix, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode:
+    mount = [*prefix, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    if prefix and subprocess.run(mount, capture_output=True, timeout=60).returncode:
         pytest.skip("this system mounts nothing")
     environment = clean_environment | {
         "PYTHON": sys.executable, "ANSWERS": str(answers), "DISK": str(tmp_path / "disk"), "MEMORY_FORMAT": "json",

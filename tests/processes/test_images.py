@@ -59,15 +59,18 @@ def test_an_image_can_be_built_and_its_commands_start(image: str, tmp_path: Path
             for file in files:
                 target = work / to / (file if to == "./" else "")
                 (shutil.copytree if (source / file).is_dir() else shutil.copyfile)(source / file, target)
-    subprocess.run([sys.executable, "-m", "venv", home], check=True)
+    subprocess.run([sys.executable, "-m", "venv", home], check=True, timeout=300)
     path = f"{home / 'bin'}:{before['PATH']}"
     for step in steps(DOCKERFILES[image]):
         words = [word.replace("/opt/", f"{tmp_path}/opt/") for word in step]
         if words[0].endswith("pip") or words[:3] == ["python", "-m", "venv"]:
-            done = subprocess.run(words, cwd=work, env={**before, "PATH": path}, capture_output=True, text=True)
+            given = {"cwd": work, "env": {**before, "PATH": path}, "capture_output": True, "text": True}
+            done = subprocess.run(words, timeout=900, **given)
             assert done.returncode == 0, (step, done.stdout, done.stderr)
     commands = {"server": ["memory serve"], "agent": ["memory mcp", f"{tmp_path}/opt/chroma-mcp/bin/chroma-mcp"]}
     for command in commands[image]:
         words = [*command.split(), "--help"]
-        done = subprocess.run(words, env={**before, "PATH": path}, cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(
+            words, env={**before, "PATH": path}, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
         assert done.returncode == 0, done.stderr

@@ -45,7 +45,7 @@ def test_a_message_is_stored_with_all_of_its_parts_or_none(
         except subprocess.TimeoutExpired:
             writer.kill()
         acknowledged.update(map(int, filter(str.isdigit, writer.stdout.read().split())))
-        writer.wait()
+        writer.wait(300)
         writer.stdout.close()
     with Memories(url, embedder="fake") as memories:
         turns = memories.turns("talk", limit=1000)

@@ -108,7 +108,7 @@ def start(environment: Mapping[str, str]) -> Iterator[Callable[..., Server]]:
     yield run
     for server in started:
         server.process.kill()
-        server.process.communicate()
+        server.process.communicate(timeout=300)
 
 
 def test_the_handshake_waits_for_no_model(start: Callable[..., Server], tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_when_the_primary_is_killed_the_replica_has_all_that_was_acknowledged(pa
     finally:
         for writer in writers:
             writer.kill()
-            writer.communicate()
+            writer.communicate(timeout=300)
         store.close()
         reader.close()
 

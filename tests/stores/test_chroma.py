@@ -81,7 +81,7 @@ class ChromaServer:
         """kill -9."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            self._process.wait(300)
             self._process = None
 
 
@@ -95,7 +95,7 @@ def program(request: pytest.FixtureRequest) -> Path:
     done = environment / "installed"
     if not done.exists():
         shutil.rmtree(environment, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+        subprocess.run([sys.executable, "-m", "venv", environment], check=True, timeout=300)
         pip = [environment / "bin" / "pip", "install", "-q", PACKAGE]
         installed = subprocess.run(pip, capture_output=True, text=True, timeout=900)
         if installed.returncode:
@@ -418,7 +418,7 @@ def test_a_client_that_is_killed_leaves_nothing_half_done(server: ChromaServer) 
         for line in [first, *process.stdout.read().splitlines()]:
             name, version = line.split()
             acknowledged[name] = int(version)
-        process.wait()
+        process.wait(300)
         process.stdout.close()
     store = ChromaStore(url, SPACE)
     found = everything(store, pool())

@@ -799,7 +799,7 @@ for number in range(10_000):
             if acknowledged[worker] == 40:
                 process.kill()
         process.stdout.close()
-        process.wait()
+        process.wait(300)
     found = [(entry.ref.group, entry.ref.position) for entry in FilesStore(folder, SPACE).scan(pool(), limit=9999)]
     for worker, last in acknowledged.items():
         assert last >= 40
@@ -983,7 +983,7 @@ class Branches:
 
     def git(self, folder: Path, *command: str, code: int = 0) -> str:
         names = ["-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false"]
-        done = subprocess.run(["git", *names, *command], cwd=folder, capture_output=True, text=True)
+        done = subprocess.run(["git", *names, *command], cwd=folder, capture_output=True, text=True, timeout=300)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 

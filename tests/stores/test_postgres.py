@@ -664,7 +664,7 @@ def test_two_transactions_that_wait_for_each_other_end_with_an_error(open_store:
         try:
             with store.transaction():
                 store.append([record(f"by-{first}", namespace=first)])
-                met.wait()
+                met.wait(300)
                 store.append([record(f"by-{first}", namespace=second)])
         except MemoriesError as exc:
             failures.append(exc)
@@ -1116,7 +1116,7 @@ def test_two_removals_at_once_are_both_erased(
     met, remove = threading.Barrier(2, timeout=300), postgres_erasure.remove
 
     def both(db: Transaction, refs: Any) -> None:
-        met.wait()
+        met.wait(300)
         remove(db, refs)
         if refs[0].namespace == chosen[0]:
             time.sleep(0.5)

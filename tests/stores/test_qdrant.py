@@ -422,7 +422,7 @@ def test_of_many_who_write_one_position_at_once_one_wins(server: ApiServer) -> N
     begin = threading.Barrier(len(drivers))
 
     def write(number: int) -> None:
-        begin.wait()
+        begin.wait(300)
         drivers[number].add(RECORDS, [point("a", by=str(number))])
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(len(drivers))]

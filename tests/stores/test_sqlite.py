@@ -1060,7 +1060,9 @@ print(db.pragma("user_version"), db.pragma("integrity_check"))
 print(*db.execute("SELECT name FROM pragma_table_info('record') WHERE name = 'note'"))
 print(*db.execute("SELECT name FROM sqlite_schema WHERE name = 'extra'"))
 """
-    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True, timeout=300
+    )
     return done.stdout.split()
 
 
@@ -1134,7 +1136,7 @@ def test_a_migration_that_is_killed_leaves_the_old_version(
         assert running.poll() is None
     finally:
         running.kill()
-        running.wait()
+        running.wait(300)
     assert look(old) == [str(KNOWN), "ok"]
     migrate_to(monkeypatch, NEXT)
     store = SQLiteStore(old, SPACE)
@@ -1609,7 +1611,7 @@ def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
     assert running.stdout.readline() == f"{running.pid}\n"
     yield running
     running.kill()
-    running.communicate()
+    running.communicate(timeout=300)
 
 
 def test_a_busy_store_names_who_keeps_it_busy(
@@ -1637,7 +1639,7 @@ def test_a_writer_that_is_killed_leaves_neither_lock_nor_record(
     store: SQLiteStore, holder: subprocess.Popen[str]
 ) -> None:
     holder.kill()
-    holder.wait()
+    holder.wait(300)
     store.append([record("m")])
     assert [entry.ref.group for entry in everything(store, pool())] == ["m"]
 
@@ -1686,7 +1688,9 @@ add("later"); written.append("later"); kept()
 def _can_mount() -> bool:
     if shutil.which("unshare") is None:
         return False
-    done = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False)
+    done = subprocess.run(
+        ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False, timeout=300
+    )
     return done.returncode == 0
 
 
@@ -1877,15 +1881,15 @@ def test_a_disk_that_is_full_at_the_first_write_leaves_no_half_made_store(
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode:
+    if subprocess.run(mount, capture_output=True, timeout=300).returncode:
         pytest.skip("this system mounts nothing")
     writing = "import sys; from memories import Memories; Memories(sys.argv[1], embedder='none').create(sys.argv[2])"
     try:
         run_python(writing, f"sqlite:///{disk}/m.db", "first", check=False)
-        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True, timeout=300)
         run_python(writing, f"sqlite:///{disk}/m.db", "second")
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        subprocess.run(["umount", str(disk)], check=True, timeout=300)
 
 
 @pytest.mark.parametrize("compact", [False, True])

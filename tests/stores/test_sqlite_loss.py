@@ -61,7 +61,7 @@ OpenPath = Callable[[Path], SQLiteStore]
 def killed(path: Path, *names: str) -> None:
     """Write memories in a process that is killed."""
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(path), *names], capture_output=True, text=True, check=False
+        [sys.executable, "-c", KILLED, str(path), *names], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == -9, done.stderr
     assert log(path).stat().st_size > 0
@@ -272,7 +272,9 @@ def test_a_backup_is_used_when_no_log_is_beside_it_and_its_history_goes_on_apart
 
 def marker(path: Path) -> tuple[str, str]:
     script = "import sys, apsw; print(*apsw.Connection(sys.argv[1]).execute('SELECT * FROM store').fetchall()[0])"
-    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True, timeout=300
+    )
     found, commits = done.stdout.split()
     return found, commits
 
@@ -312,7 +314,7 @@ def test_a_process_that_is_killed_while_the_log_is_moved_into_the_file_loses_not
     """Half of the log is in the file then, whose time is not the one that was noted."""
     filled(path, "a")
     script = KILLED.replace("os.kill", "store._file._connection().execute('PRAGMA wal_checkpoint').fetchall(); os.kill")
-    done = subprocess.run([sys.executable, "-c", script, str(path), "b", "c"], check=False)
+    done = subprocess.run([sys.executable, "-c", script, str(path), "b", "c"], check=False, timeout=300)
     assert done.returncode == -9
     assert names(opened(path)) == ["a", "b", "c"]
 

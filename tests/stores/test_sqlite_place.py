@@ -115,7 +115,9 @@ def test_a_file_system_is_looked_up_once(path: Path, monkeypatch: pytest.MonkeyP
 def _can_mount() -> bool:
     if shutil.which("unshare") is None:
         return False
-    done = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False)
+    done = subprocess.run(
+        ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False, timeout=300
+    )
     return done.returncode == 0
 
 
@@ -262,7 +264,7 @@ def test_who_gives_up_behind_others_that_commit_is_told_how_many(
     finally:
         for process in running:
             process.kill()
-            process.communicate()
+            process.communicate(timeout=300)
     [sentence] = sentences
     assert "commits by others in the 1 s of waiting; nothing was written; try again" in sentence
     assert "process" not in sentence.partition("busy")[2]

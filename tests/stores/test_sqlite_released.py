@@ -36,7 +36,9 @@ import sys, apsw
 db = apsw.Connection(sys.argv[1])
 print(db.pragma("user_version"), db.pragma("integrity_check"))
 """
-    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True, timeout=300
+    )
     return done.stdout.split()
 
 

@@ -33,7 +33,7 @@ def own_mounts() -> None:
     """Mount things for this process and its children only, so that none is left however they end; root only."""
     if _libc.unshare(_CLONE_NEWNS):
         sys.exit("can't have mounts of its own")
-    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True, timeout=300)
 
 
 def warm() -> None:

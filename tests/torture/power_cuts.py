@@ -93,7 +93,7 @@ def _cut(mount: Path, children: Sequence[int]) -> None:
 
 
 def _run(*command: object) -> None:
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
     if done.returncode:
         sys.exit(f"{command[0]} ended with {done.returncode}: {done.stderr}")
 

@@ -127,7 +127,7 @@ def _traced(path: Path, log: Path, inject: str, state: str) -> int:
         return _ended(child)
     finally:
         tracer.kill()
-        tracer.communicate()
+        tracer.communicate(timeout=300)
 
 
 def _ended(child: int) -> int:

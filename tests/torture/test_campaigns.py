@@ -37,10 +37,10 @@ def campaign(tmp_path: Path, clean_environment: dict[str, str], figures: dict[st
         try:
             for line in running.stdout:
                 figures.update(json.loads(line))
-            ended = running.wait()
+            ended = running.wait(300)
         finally:
             running.kill()
-            running.wait()
+            running.wait(300)
             running.stdout.close()
         assert (ended, errors.read_text()) == (0, "")
         return figures
@@ -135,6 +135,5 @@ def _can_mount(folder: Path) -> bool:
     os.truncate(image, 8 << 20)
     mount.mkdir()
     script = 'mkfs.ext4 -qF "$1" && mount -o loop "$1" "$2" && umount "$2"'
-    return (
-        subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", image, mount], capture_output=True).returncode == 0
-    )
+    command = ["unshare", "-m", "sh", "-c", script, "sh", image, mount]
+    return subprocess.run(command, capture_output=True, timeout=300).returncode == 0

@@ -34,7 +34,7 @@ def test_amplifier_s_own_validator_has_nothing_to_say(kind: str, name: str, enab
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_the_command_of_the_validator_says_so_too(kind: str, name: str) -> None:
     command = [sys.executable, "-m", "amplifier_core.cli", "validate", kind, str(package(name))]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -430,7 +430,7 @@ def test_a_turn_that_was_cut_off_is_finished_by_the_next_chat(kimi: FakeKimi, tm
     facts = tmp_path / "data" / "memory" / "default-user.jsonl"
     wait_for(lambda: kimi.requests if cut == "the model thinks" else facts.exists() and facts.stat().st_size)
     running.send_signal(signal.SIGKILL)
-    running.communicate()
+    running.communicate(timeout=300)
     kimi.delay = 0.0
     out, err = chat(kimi, tmp_path).communicate("What is my dog?\n", timeout=300)
     assert "finishing the turn that was cut off" in err

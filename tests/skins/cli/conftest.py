@@ -164,15 +164,19 @@ def terminal() -> Command:
         command = [sys.executable, "-m", "memories", *arguments]
         running = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)
         os.close(its)
-        os.write(ours, typed.encode())
         shown = b""
         try:
+            os.write(ours, typed.encode())
             while chunk := os.read(ours, 65536):
                 shown += chunk
         except OSError:
             pass  # how Linux says that the other side was closed
+        except BaseException:
+            running.kill()
+            raise
         finally:
             os.close(ours)
-        return Answer(running.wait(300), shown.decode().replace("\r\n", "\n"), "")
+            running.wait(300)
+        return Answer(running.returncode, shown.decode().replace("\r\n", "\n"), "")
 
     return run

@@ -42,10 +42,11 @@ def small_disk(folder: Path) -> Iterator[Path]:
     """A disk of 300 KB, at `disk`."""
     disk = folder / "disk"
     disk.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k,mode=700", "tmpfs", disk]).returncode:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300k,mode=700", "tmpfs", disk]
+    if os.geteuid() or subprocess.run(mount, timeout=60).returncode:
         pytest.skip("only root can mount a small disk")
     yield disk
-    subprocess.run(["umount", disk], check=True)
+    subprocess.run(["umount", disk], check=True, timeout=300)
 
 
 def everything(memory: Command, *options: str) -> str:

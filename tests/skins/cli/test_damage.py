@@ -254,7 +254,7 @@ def test_a_line_that_somebody_has_edited_stops_nobody(
         assert "is damaged" in answer.error
     how = memory("get", bad["id"]).error.partition("memory forget ")[2]
     command = f"{sys.executable} -m memories forget --yes {how}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     answer = memory("list")
     assert (answer.code, answer.json["count"]) == (0, 1)
@@ -276,5 +276,5 @@ def test_a_conversation_that_somebody_has_named_is_shown_on_one_line_and_can_be_
     assert "FAKE" not in answer.out.replace("\\u{202e}FAKE", "")
     how = memory("turns", "list").json["damaged"][0]["remedy"].partition("memory ")[2]
     command = f"{sys.executable} -m memories {how} --yes"
-    assert subprocess.run(["bash", "-c", command]).returncode == 0
+    assert subprocess.run(["bash", "-c", command], timeout=300).returncode == 0
     assert memory("turns", "list").code == 0

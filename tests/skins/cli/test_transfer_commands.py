@@ -114,11 +114,12 @@ def test_a_full_disk_names_the_file_and_the_remedy(memory: Command, folder: Path
 def disk_of_one_megabyte(folder: Path) -> Iterator[None]:
     """A disk at `disk` that is full but for what an export of two records needs."""
     (folder / "disk").mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder / "disk"]).returncode:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder / "disk"]
+    if os.geteuid() or subprocess.run(mount, timeout=60).returncode:
         pytest.skip("only root can mount a small disk")
     (folder / "disk" / "filler").write_bytes(bytes(64 * 1024))
     yield
-    subprocess.run(["umount", folder / "disk"], check=True)
+    subprocess.run(["umount", folder / "disk"], check=True, timeout=300)
 
 
 @pytest.mark.usefixtures("filled")

@@ -66,11 +66,13 @@ def site(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Site]:
     command = [sys.executable, *MODULE, "serve", "--port", "0"]
     process = subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    said = [process.stderr.readline(), process.stderr.readline()]
-    port = int(said[0].rsplit(":", 1)[1])
-    yield Site(process, port, (tmp_path / "h" / "server.token").read_text().strip(), said)
-    process.kill()
-    process.communicate(timeout=300)
+    try:
+        said = [process.stderr.readline(), process.stderr.readline()]
+        port = int(said[0].rsplit(":", 1)[1])
+        yield Site(process, port, (tmp_path / "h" / "server.token").read_text().strip(), said)
+    finally:
+        process.kill()
+        process.communicate(timeout=300)
 
 
 def ended(site: Site) -> str:

@@ -1,0 +1,107 @@
+"""Tests can't hang: one that does fails by itself, and what it started ends with it."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+WAIT_SECONDS = 120
+
+HANGING = """
+import subprocess, sys, time
+from hypothesis import given, strategies as st
+
+def test_that_waits_for_a_server():
+    server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    print("server", server.pid, file=sys.__stderr__, flush=True)
+    server.wait()
+
+@given(st.integers())
+def test_that_hangs_in_an_example(number):
+    try:
+        time.sleep(600)
+    except Exception:
+        pass
+
+def test_that_passes():
+    pass
+"""
+
+
+@contextmanager
+def run_of(script: str, folder: Path, *options: str) -> Iterator["subprocess.Popen[str]"]:
+    """Run tests in a process of its own, with what `conftest.py` gives all tests."""
+    (folder / "test_it.py").write_text(script)
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "conftest", "-p", "no:cacheprovider", *options]
+    places = ["-c", TESTS.parent / "pyproject.toml", "--rootdir", folder, "--basetemp", folder / "work"]
+    running = subprocess.Popen(
+        [*command, *places, "test_it.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(TESTS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.communicate(timeout=WAIT_SECONDS)
+
+
+def has_ended(process: int) -> bool:
+    """Wait for the end of a process that is not our child."""
+    try:
+        handle = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], WAIT_SECONDS)[0])
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux names processes so")
+def test_tests_that_hang_fail_and_the_others_run(tmp_path: Path) -> None:
+    with run_of(HANGING, tmp_path, "--longest", "1") as running:
+        out, err = running.communicate(timeout=WAIT_SECONDS)
+    assert "2 failed, 1 passed" in out
+    assert out.count("TookTooLong: more than 1 s") >= 2
+    assert has_ended(int(re.findall(r"server (\d+)", err)[0]))
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux names processes so")
+def test_a_run_that_is_killed_leaves_no_server(tmp_path: Path) -> None:
+    with run_of(HANGING, tmp_path) as running:
+        assert running.stderr is not None
+        server = int(running.stderr.readline().split()[1])
+        running.send_signal(signal.SIGKILL)
+        assert has_ended(server)
+
+
+PROGRAMS = {"subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output"}
+
+
+def test_every_program_that_a_test_runs_has_a_bound() -> None:
+    import ast
+
+    def unbounded(call: ast.Call) -> bool:
+        given = {each.arg for each in call.keywords}
+        named = ast.unparse(call.func) in PROGRAMS or ast.unparse(call.func).endswith(".communicate")
+        return named and not given & {"timeout", None}
+
+    found = [
+        f"{file.relative_to(TESTS)}:{node.lineno}"
+        for file in TESTS.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and unbounded(node)
+    ]
+    assert not found
