@@ -37,7 +37,7 @@ ORDER = {
         search < store""",
     "memories.stores.chroma": "driver < store",
     "memories.stores.qdrant": "driver index points < local rest < folder < store",
-    "memories.stores.files": "connection schema joined < log move < index < local < store",
+    "memories.stores.files": "connection schema joined < former log move < index < local < store",
     "memories.embedders": "protocol wordpiece unigram runtime < fake minilm e5 service",
     "memories.embedders.service": "models cache windows rest < providers < client < embedder",
     "memories.languages": "days",

@@ -7,7 +7,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +18,11 @@ from memories.disk import put_in_place
 from memories.errors import InvalidInput, MemoriesError, StoreDamaged
 from memories.settings import Config
 from memories.stores import local_path, open_store
-from memories.stores.records import Finding, Ref
+from memories.stores.protocol import Store
+from memories.stores.records import SEARCHED, Filter, Finding, Ref
 from memories.transfer.backup import back_up, not_written, scratch_beside, sqlite_file
 from memories.transfer.export import Lines
-from memories.transfer.pages import Progress, pages, places
+from memories.transfer.pages import Place, Progress, pages, places
 
 SMALL = 2_000  # records: in so many everything is looked at, in half a second at most
 _LEAST_FREE_BYTES = 67_108_864
@@ -119,7 +120,18 @@ def _look_into(config: Config, done: Examined, *, deep: bool) -> None:
                 )
         done.facts["records"] = sum(store.count(place.everything()) for place in among)
         done.facts["namespaces"] = len({place.namespace for place in among})
+        if done.facts.get("model") and config.embedder != "none":
+            _look_for_vectors(store, among, done)
         done.findings.extend(store.check(deep=deep or done.facts["records"] <= SMALL))
+
+
+def _look_for_vectors(store: Store, among: Sequence[Place], done: Examined) -> None:
+    """Look for records without vectors in a store of records with them."""
+    names = tuple({place.namespace for place in among})
+    without = sum(store.info(Filter(collection, names)).without_vector_count for collection in sorted(SEARCHED))
+    if without:
+        records = "1 record has" if without == 1 else f"{without} records have"
+        done.findings.append(Finding(f"{records} no vectors, so searches go by words there", "run: memory reembed"))
 
 
 def _look_at_engine(done: Examined) -> None:

@@ -278,3 +278,17 @@ def test_a_conversation_that_somebody_has_named_is_shown_on_one_line_and_can_be_
     command = f"{sys.executable} -m memories {how} --yes"
     assert subprocess.run(["bash", "-c", command], timeout=300).returncode == 0
     assert memory("turns", "list").code == 0
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}/m.db", "files:///{}/notes"])
+def test_doctor_names_records_that_only_words_find(memory: Command, tmp_path: Path, url: str) -> None:
+    store = {"MEMORY_STORE": url.format(tmp_path)}
+    memory("create", "made without a model", "-n", "bob", env=store | {"EMBEDDER": "none"})
+    assert memory("doctor", env=store).json["status"] == "healthy"  # so far a store of words alone
+    memory("create", "made with one", env=store)
+    answer = memory("doctor", env=store)
+    [finding] = json.loads(answer.out)["findings"]
+    assert (answer.code, finding["what"]) == (1, "1 record has no vectors, so searches go by words there")
+    assert finding["remedy"] == "run: memory reembed"
+    memory("reembed", env=store)
+    assert memory("doctor", env=store).json["status"] == "healthy"

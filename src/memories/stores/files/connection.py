@@ -19,6 +19,7 @@ from memories.trust import open_to_everybody
 
 BUSY_SECONDS = 30.0
 INNER = ".memories"  # for the index and what is in the making; git leaves it out
+FORMER = "spaces.json"  # of the first format: the model of vectors that lie in files of their own; see `former`
 _JOURNAL, _LOCK, _SCRATCH = "journal", "lock", ".new"
 _GUARD = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _LEFT = (_SCRATCH, ".vectors", ".accesses")
@@ -118,6 +119,10 @@ class Folder:
             StoreError: It can't be read, or is no plain file.
         """
         return _read((self.inner if inner else self.path) / name)
+
+    def is_former(self) -> bool:
+        """Return whether vectors and counts are here in the files of the store's first format."""
+        return (self.inner / FORMER).exists()
 
     def size_bytes(self) -> int:
         """Return what all files take on the disk."""

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from memories.errors import StoreBusy, StoreDamaged, StoreError
 from memories.stores.copies import immutable, mutable
 from memories.stores.damage import Damaged, damaged_record
-from memories.stores.files.connection import Folder, Stamp
-from memories.stores.files.index import ALL, Index, Known
+from memories.stores.files import former
+from memories.stores.files.connection import FORMER, Folder, Stamp
+from memories.stores.files.index import ALL, Index, Known, space_named
 from memories.stores.files.log import Damage, changed, created, fold, parse, removal, without
 from memories.stores.files.schema import Event, file_name, namespace_of, to_line
-from memories.stores.records import Collection, Filter, Finding, Patch, Record, Ref, Space
+from memories.stores.records import SEARCHED, Collection, Filter, Finding, Patch, Record, Ref, Space
 from memories.stores.sound import problem
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class LocalFiles:
             return
         with self.folder.locked():
             self._recover()
+            self._adopt()
             with self.working() as work:
                 yield work
                 for name in dict(work.lines):
@@ -178,6 +180,26 @@ class LocalFiles:
         if self.folder.pending():
             self.folder.promise({})
 
+    def _adopt(self) -> None:
+        """Move into the index what the store's first format kept in files of its own."""
+        if not self.folder.is_former():
+            return
+        space = former.space_in(self.folder)
+        with self.working() as work:
+            reads: list[Ref] = []
+            for collection in SEARCHED:
+                for namespace in self.files(collection):
+                    if self.sync(collection, namespace).damage:
+                        continue
+                    name = file_name(collection, namespace)
+                    records = work.index.scan(Filter(collection, (namespace,), state="any"), limit=ALL)
+                    if space is not None and work.index.stored_space() in (None, space_named(*space)):
+                        work.index.stage(space_named(*space), former.vectors(self.folder, name, space, records))
+                    counts = former.accesses(self.folder, name)
+                    reads += [ref for ref, *_ in records for _ in range(counts[ref.group, ref.position])]
+            work.index.touch(reads, "former")
+        self.folder.discard(FORMER)
+
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def sync(self, collection: Collection, namespace: str) -> Known:
@@ -234,7 +256,7 @@ class LocalFiles:
             yield self.work.index, tuple(namespaces)
             return
         files = {file_name(collection, namespace): namespace for namespace in namespaces}
-        index, pending = self.index, self.folder.pending()
+        index, pending = self.index, self.folder.pending() or self.folder.is_former()
         stamps = {name: self.folder.stamp(name) for name in files}
         with index.reading():
             known = {name: Known() for name in files} | index.known(files)
