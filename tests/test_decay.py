@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from memories.decay import compute_confidence, reference_time
+from memories.decay import HalfLife, compute_confidence, reference_time
 from memories.models import DecayPolicy
 
 NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)
@@ -71,3 +71,10 @@ def test_only_reinforceable_heeds_a_reinforcement() -> None:
 
 def test_a_version_that_is_newer_than_the_reinforcement_counts() -> None:
     assert reference_time(DecayPolicy.REINFORCEABLE, NOW, NOW - timedelta(days=1)) == NOW
+
+
+def test_reinforceable_memories_may_have_a_half_life_of_their_own() -> None:
+    half_life = HalfLife(720.0, 1440.0)
+    assert confidence(DecayPolicy.CONTEXTUAL, 360, half_life) == 0.5
+    assert confidence(DecayPolicy.REINFORCEABLE, 360, half_life) == 0.75
+    assert confidence(DecayPolicy.STABLE, 360, half_life) == 1.0

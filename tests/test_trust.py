@@ -55,6 +55,7 @@ HOSTILE = {
     "MEMORY_PLAIN_HTTP": "true",
     "MEMORY_EVENTS": "content",
     "MEMORY_RANK": "similarity",
+    "DECAY_REINFORCEABLE_HOURS": "1",
     "FRESHNESS_DECAY_RATE": "9",
     "FRESHNESS_MIN": "0",
     "FRESHNESS_FRESH": "1",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from warnings import warn
 
 from memories import validate
+from memories.decay import HalfLife
 from memories.errors import ConfigError, InvalidInput
 from memories.settings import SETTINGS, Config, Setting
 from memories.settings import namespace as _namespace
@@ -52,6 +53,8 @@ def load_config(
     sources: dict[str, str] = {}
     for setting in SETTINGS:
         values[setting.name], sources[setting.name] = _first(setting, layers)
+    if (reinforceable := values["decay_reinforceable_hours"]) is not None:
+        values["decay_half_life_hours"] = HalfLife(values["decay_half_life_hours"], reinforceable)
     values["home"] = home or values["home"] or _platform_folder("data")
     from memories.trust import home_in_doubt
 

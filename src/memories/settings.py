@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from memories.redaction.rules import Rule
 
 
+RANKS = ("relevance", "similarity", "formula")
+
+
 class Setting(NamedTuple):
     """One setting: its name in `Config` and `config.toml`, its variable, its default, and what it is for.
 
@@ -76,6 +79,7 @@ class Config(NamedTuple):
     default_limit: int
     min_confidence: float
     decay_half_life_hours: float
+    decay_reinforceable_hours: float | None
     reinforce_on_retrieval: bool
     count_accesses: bool
     chromadb_host: str
@@ -297,6 +301,8 @@ SETTINGS = (
     Setting("min_confidence", "MIN_CONFIDENCE", 0.3, _unit, "search hides results with lower confidence, 0 to 1"),
     Setting("decay_half_life_hours", "DECAY_HALF_LIFE_HOURS", 720.0, _hours,
             "hours until the confidence of decaying memories is 0"),
+    Setting("decay_reinforceable_hours", "DECAY_REINFORCEABLE_HOURS", None, _hours,
+            "the same of reinforceable memories, if theirs decay at another speed"),
     Setting("reinforce_on_retrieval", "REINFORCE_ON_RETRIEVAL", False, _yes_or_no,
             "true: being found resets a memory's decay"),
     Setting("count_accesses", "COUNT_ACCESSES", True, _yes_or_no, "count how often each memory is read"),
@@ -347,8 +353,8 @@ SETTINGS = (
             "true: memories and the token may cross a network unencrypted"),
     Setting("events", "MEMORY_EVENTS", "on", _one_of("on", "off", "content"),
             "note figures of each operation in events.jsonl: on; content, also texts, redacted; or off"),
-    Setting("rank", "MEMORY_RANK", "relevance", _one_of("relevance", "similarity"),
-            "order of memories: relevance heeds their age and use, similarity does not"),
+    Setting("rank", "MEMORY_RANK", "relevance", _one_of(*RANKS),
+            "order of memories: relevance heeds their age and use, similarity does not, formula multiplies all three"),
     Setting("freshness_decay_rate", "FRESHNESS_DECAY_RATE", 0.02, _number(0, 1000),
             "freshness of a decaying memory is 1 / (1 + this * days)"),
     Setting("freshness_min", "FRESHNESS_MIN", 0.95, _unit, "the least factor of a score for age; 1 leaves age out"),

@@ -157,6 +157,21 @@ def test_shares_are_settings(tmp_path: Path, memories: Memories) -> None:
             parts(wrong)
 
 
+def test_shares_of_the_last_turns_alone_put_them_before_all_else(tmp_path: Path, memories: Memories) -> None:
+    def parts(budget: int) -> tuple[int, int]:
+        config = load_config({"home": str(tmp_path)}, environment={"CONTEXT_SHARES": "100,0,0"})
+        gateway = MemoryGateway("memories", backend=EngineBackend(memories))
+        context = ContextBuilder.from_config(gateway, config, budget).build_context("c", ASKED)
+        return len(context["history"]), len(context["recalled"]) + len(context["memories"])
+
+    memories.create("Ann collects maps of Lyon")
+    most, others = parts(20_000)
+    assert others == 1  # the memory: no share, and yet what the turns leave
+    seen = [parts(budget) for budget in range(100, 1_500, 50)]
+    assert len({turns for turns, _ in seen}) > 2
+    assert all(turns == most for turns, more in seen if more)
+
+
 def test_no_turns_are_recalled_where_none_are_wanted(memories: Memories) -> None:
     assert builder(memories, recall_n=0).build_context("c", ASKED)["recalled"] == []
 

@@ -85,3 +85,26 @@ def test_reads_that_wait_to_be_counted_are_heeded_where_their_number_is_asked_fo
         memories.get(ids[0])
         found = memories.search("note", where="access_count >= 2")
         assert {hit.memory.id for hit in found} == {ids[0], ids[1]}
+
+
+def test_formula_is_the_plain_product_of_similarity_freshness_and_boost(home: object) -> None:
+    with Memories(embedder="fake") as memories:
+        ages = {}
+        for days in (1, 30, 400):
+            at = datetime.now(UTC) - timedelta(days=days)
+            text = f"the deploy key is in the blue vault{' of the north wing' * (days == 1)}"
+            ages[memories.create(text, created_at=at, force=True).id] = days
+        [*_, oldest] = ages
+        for _ in range(40):
+            memories.get(str(oldest))
+        memories.status()
+        query = "the deploy key is in the blue vault"
+        considered = memories.explain(query, rank="formula").considered
+        for each in considered:
+            numbers = each.features
+            similarity, fresh, used = numbers["similarity"], numbers["freshness"], numbers["boost"]
+            assert fresh == pytest.approx(1 / (1 + 0.02 * ages[each.id]), abs=1e-4)
+            assert each.score == pytest.approx((similarity or 0) * (fresh or 0) * (used or 0), abs=2e-3)
+        assert {each.id: each.features["boost"] for each in considered}[str(oldest)] == 1.08
+        assert [each.id for each in considered] == list(ages)  # the exact words of the query are the old ones
+        assert [each.id for each in memories.explain(query).considered] != list(ages)

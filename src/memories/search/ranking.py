@@ -12,12 +12,13 @@ Words and similarity are each a weighted mean over three scales: the text itself
 `WEIGHTS` has the weights of the means, the signs, and where the numbers come from.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from memories.models import DecayPolicy
 from memories.search.calibration import uncalibrated
-from memories.search.relevance import FRESH, STALE, Relevance, boost, condition, factor, freshness
+from memories.search.relevance import FRESH, STALE, Relevance, boost, condition, factor, faded, freshness
 
 
 class Weights(NamedTuple):
@@ -242,8 +243,9 @@ def rank(candidates: Sequence[Features], rules: Rules) -> list[Ranked]:
     nearest = best - rules.near_best
     best_words = max((candidate.evidence.words for candidate in candidates), default=0.0)
     scored = [_score(index, candidate, best_words, rules) for index, candidate in enumerate(candidates)]
-    most = max((ranked.score for ranked in scored), default=0.0)
-    scored = [each._replace(score=most) if candidates[each.row].verbatim else each for each in scored]
+    if rules.relevance is None or not rules.relevance.plain:
+        most = max((ranked.score for ranked in scored), default=0.0)
+        scored = [each._replace(score=most) if candidates[each.row].verbatim else each for each in scored]
     # Of equal ones the newer goes first; turns have no age here and keep their order.
     scored.sort(key=lambda ranked: _order(ranked, candidates[ranked.row]))
     judged = [
@@ -304,17 +306,34 @@ def _score(index: int, candidate: Features, best_words: float, rules: Rules) -> 
     score, relevance = float(fused(candidate.evidence, best_words, rules.weight)), rules.relevance
     if relevance is None or not candidate.name:
         return Ranked(index, score, 1.0, 1.0, 0.0, "")
+    if relevance.plain:
+        return _product(index, candidate, score, relevance)
     policy = DecayPolicy.STABLE if candidate.pinned else candidate.decay_policy
     fresh = freshness(candidate.age_days, relevance.decay_rate, policy)
     most = relevance.most_boost
     used = most if candidate.pinned else boost(candidate.accesses, relevance.boost_rate, most)
-    state = FRESH if candidate.pinned else condition(fresh, candidate.accesses, relevance)
+    state = _condition(candidate, relevance)
     # Age and reads count for what a hit has above a stranger: where models hold all texts close, 2 % is much of it.
     weight = rules.weight * (STANDALONE if candidate.evidence.window_words is None else 1.0)
     common = 0.0 if candidate.evidence.similarity is None else rules.strangers * weight / (1 + weight)
     common = min(common, score)
     score = common + (score - common) * factor(fresh, used, relevance.least_freshness)
     return Ranked(index, score, fresh, used, relevance.thresholds[state], "")
+
+
+def _product(index: int, candidate: Features, words: float, relevance: Relevance) -> Ranked:
+    """Return the score of the identity specification, Decision 5; one without a similarity has that of its words."""
+    similarity = candidate.evidence.similarity
+    fresh = 1.0 if candidate.pinned else faded(candidate.age_days, relevance.decay_rate)
+    used = boost(candidate.accesses, relevance.boost_rate, math.inf)
+    score = (words if similarity is None else similarity) * fresh * used
+    return Ranked(index, score, fresh, used, relevance.thresholds[_condition(candidate, relevance)], "")
+
+
+def _condition(candidate: Features, relevance: Relevance) -> int:
+    """Return the place of a candidate's threshold; whatever the order, only what decays is stale."""
+    fresh = freshness(candidate.age_days, relevance.decay_rate, candidate.decay_policy)
+    return FRESH if candidate.pinned else condition(fresh, candidate.accesses, relevance)
 
 
 def _why_not(candidate: Features, rules: Rules, weakest: float, nearest: float) -> str:
@@ -358,7 +377,7 @@ def _at_thresholds(
     judged = []
     for place in ranked:
         candidate = candidates[place.row]
-        old = not candidate.pinned and condition(place.freshness, candidate.accesses, relevance) == STALE
+        old = _condition(candidate, relevance) == STALE
         enough = OWN_WORDS * max(best_words, FULL_WORDS) if old else 0.0
         spoken_for = candidate.on_date or candidate.verbatim or candidate.evidence.words > enough
         weak = place.threshold and not place.dropped and not spoken_for and not clear(place)

@@ -23,6 +23,7 @@ class Relevance(NamedTuple):
         fresh: From this freshness on a memory that was read is `fresh`, which lowers its threshold.
         stale: Below this freshness a memory that was never read is `stale`, which raises it.
         thresholds: The least similarity of what is fresh, normal and stale, on the calibrated scale.
+        plain: Order by the plain product of similarity, freshness and boost: without bounds, and every memory ages.
     """
 
     decay_rate: float = 0.02
@@ -32,6 +33,7 @@ class Relevance(NamedTuple):
     fresh: float = 0.8
     stale: float = 0.5
     thresholds: tuple[float, float, float] = (0.70, 0.75, 0.85)
+    plain: bool = False
 
     @classmethod
     def of(cls, config: "Config") -> Self:

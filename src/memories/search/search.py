@@ -18,7 +18,7 @@ from memories.search.candidates import Gathered, Query, standalone, with_surroun
 from memories.search.ranking import Features, Rules, rank
 from memories.search.relevance import Relevance
 from memories.search.results import Found
-from memories.settings import Config
+from memories.settings import RANKS, Config
 from memories.stores.protocol import Store, refuse_other_model
 from memories.stores.records import Candidate, Collection, Filter, Record, Ref
 from memories.text import other_terms, query_terms
@@ -59,8 +59,8 @@ class SearchFilters(TypedDict, total=False):
         include_corrected: Whether a hit that another hit corrects is shown, behind that one; true by default.
         where: An expression of the filter language that each hit must meet.
         project: Only what belongs to this project, and memories that are valid in every one (the tag `global`).
-        rank: `relevance`, which heeds age and use of memories, or `similarity`, which does not; by default the setting
-            of that name.
+        rank: `relevance`, which heeds age and use of memories within bounds, `similarity`, which does not, or
+            `formula`, the plain product of similarity, freshness and boost; by default the setting of that name.
     """
 
     scope: Scope
@@ -181,9 +181,9 @@ def parse(
 
 def _relevance(order: str, config: Config) -> Relevance | None:
     """Return how age and use count in an order; None if they do not."""
-    if order not in ("relevance", "similarity"):
-        raise InvalidInput(f'"{validate.shown(str(order))}" is no way to rank; use relevance or similarity')
-    return None if order == "similarity" else Relevance.of(config)
+    if order not in RANKS:
+        raise InvalidInput(f'"{validate.shown(str(order))}" is not an order; rank is {", ".join(RANKS)}')
+    return None if order == "similarity" else Relevance.of(config)._replace(plain=order == "formula")
 
 
 def _narrowed(lookup: Lookup, given: SearchFilters, now: datetime) -> Filter:

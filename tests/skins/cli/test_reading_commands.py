@@ -366,3 +366,36 @@ def test_conversations_are_shown_as_they_were(memory: Command) -> None:
 def test_what_has_no_past_says_so(memory: Command, arguments: tuple[str, ...], said: str) -> None:
     answer = memory(*arguments)
     assert (answer.code, said in answer.err) == (2, True)
+
+
+def test_rank_formula_sinks_what_is_old(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        {"content": f"the ferry to Skye leaves at {hour}", "created_at": f"{year}-05-01T00:00:00Z"}
+        for hour, year in (("noon", 2020), ("nine", 2026))
+    ]
+    memory("create", "--jsonl", "-", "--force", stdin="\n".join(map(json.dumps, lines)))
+    asked = ["search", "the ferry to Skye leaves at noon"]
+    assert "noon" in memory(*asked).json["results"][0]["content"]
+    by_option = memory(*asked, "--rank", "formula").json["results"]
+    monkeypatch.setenv("MEMORY_RANK", "formula")
+    assert memory(*asked).json["results"] == by_option
+    assert "nine" in by_option[0]["content"]
+
+
+def test_reinforceable_memories_decay_by_their_own_hours(memory: Command) -> None:
+    ids = {}
+    with Memories(embedder="fake") as memories:
+        for decay in ("contextual", "reinforceable"):
+            at = datetime.now(UTC) - timedelta(hours=360)
+            ids[memories.create(f"a {decay} fact", decay=decay, created_at=at).id] = decay
+    own = {"DECAY_REINFORCEABLE_HOURS": "1440"}
+
+    def shown(*command: str) -> dict[str, float]:
+        return {ids[hit["id"]]: round(hit["confidence"], 2) for hit in memory(*command, env=own).json["results"]}
+
+    expected = {"contextual": 0.5, "reinforceable": 0.75}
+    assert shown("list") == shown("search", "fact") == expected
+    assert shown("search", "fact", "--min-confidence", "0.6") == {"reinforceable": 0.75}
+    assert shown("list", "--where", "confidence > 0.6") == {"reinforceable": 0.75}
+    plain = memory("list").json["results"]
+    assert {round(each["confidence"], 2) for each in plain} == {0.5}

@@ -639,3 +639,18 @@ def test_one_of_a_later_transaction_that_is_refused_costs_no_other_one(
     assert [each["stored"] for each in answer["results"]] == [True] * (count - 1) + [False]
     assert "not found" in answer["results"][-1]["error"]
     assert owner.get("/api/status").json()["memory_count"] == count - 1
+
+
+def test_rank_is_a_parameter_of_a_search(owner: TestClient, config: Config) -> None:
+    with Memories(config=config, embedder="fake") as memories:
+        for hour, year in (("noon", 2020), ("nine", 2026)):
+            at = datetime(year, 5, 1, tzinfo=UTC)
+            memories.create(f"the ferry to Skye leaves at {hour}", created_at=at, force=True)
+
+    def first(rank: str) -> str:
+        asked = {"q": "the ferry to Skye leaves at noon", "rank": rank}
+        return str(owner.get("/api/memories", params=asked).json()["results"][0]["content"][-4:])
+
+    assert [first(rank) for rank in ("relevance", "similarity", "formula")] == ["noon", "noon", "nine"]
+    refused = owner.get("/api/memories", params={"q": "ferry", "rank": "best"})
+    assert (refused.status_code, "relevance, similarity or formula" in refused.text) == (400, True)

@@ -9,6 +9,7 @@ from typing import Any
 from memories.errors import Conflict, InvalidInput, RequestError
 from memories.ids import same_id
 from memories.models import Change, Draft, Forgotten, Memory
+from memories.settings import RANKS
 from memories.skins import shapes
 from memories.skins.api.params import Field, Fields
 from memories.skins.api.problems import Refused
@@ -40,6 +41,7 @@ SEARCH: Fields = {
     "now": Field("text", 'Reference time for words like "yesterday".'),
     "min_confidence": Field("number", "Hide hits with lower confidence, 0 to 1."),
     "min_similarity": Field("number", "Hide hits that are less similar, 0 to 1."),
+    "rank": Field("text", "The order: formula is the plain product of similarity, freshness and boost.", choices=RANKS),
     "include_corrected": Field("flag", "Show what another hit corrects; true by default."),
     "explain": Field("flag", "Also every candidate, its numbers, and why it was left out."),
 }

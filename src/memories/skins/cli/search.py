@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from memories.errors import InvalidInput
+from memories.settings import RANKS
 from memories.skins import shapes
 from memories.skins.cli.options import (
     SCOPES,
@@ -68,8 +69,9 @@ _CHANGES = ("set", "remove", "rename", "merge")  # of tags
 )
 @option("--min-similarity", metavar="0..1", section="Ranking", help="Hide results that are less similar. [default: 0]")
 @option(
-    "--rank", metavar="ORDER", values=("relevance", "similarity"), section="Ranking",
-    help="Heed age and use of memories (relevance) or not (similarity). [default: relevance]",
+    "--rank", metavar="ORDER", values=RANKS, section="Ranking",
+    help="Heed age and use of memories within bounds (relevance), not at all (similarity), or multiply all three "
+    "(formula). [default: relevance]",
 )  # fmt: skip
 @option("--explain", is_flag=True, section="Ranking", help="Show every candidate, its scores, and why it was left out.")
 @option(
