@@ -63,8 +63,9 @@ def _remember(  # a line's names are its arguments
     type: str,  # noqa: A002
     confidence: float,
 ) -> dict[str, Any]:
-    stored = memory.remember(remember, type, confidence, conversation_id=conversation_id, source="chat")
-    return {"conversation_id": conversation_id, "id": stored, "stored": stored is not None}
+    offered = memory.offer(remember, type, confidence, conversation_id=conversation_id, source="chat")
+    answer = {"conversation_id": conversation_id, "id": offered.id, "stored": offered.id is not None}
+    return answer if offered.id else answer | {"reason": offered.reason}
 
 
 def _say(answer: dict[str, Any]) -> None:

@@ -63,12 +63,28 @@ def load_config(
     sources["home"] = source if home else sources["home"]
     if values["store"] is None:
         values["store"], sources["store"] = _default_store(values, sources)
+    if hint := slashes_hint(values["store"]):
+        tell(hint)
     told = _told(ignored, why, values["embedder"])
     if told:
         tell(told)
     identity = values["namespace"] if sources["namespace"] != "flag" else _identity(layers[1:])
     known = None if sources["namespace"] == "default" else identity
     return Config(**values, sources=sources, identity=known, redact_rules=own)
+
+
+def slashes_hint(url: str) -> str:
+    """Return a sentence about a relative path that was probably meant as an absolute one; empty if it was not.
+
+    It is one if it begins with a folder of the root, as `sqlite:///tmp/notes.db` does, and nothing is there yet.
+    """
+    scheme, _, rest = url.partition(":///")
+    first = Path(rest).parts[:1]
+    if scheme not in ("sqlite", "files", "qdrant") or not first or first[0] in ("/", "~", ".", ".."):
+        return ""
+    if not Path("/", *first).is_dir() or Path(rest).exists():
+        return ""
+    return f"{url} is a relative path, {Path(rest).absolute()}; for /{rest} write four slashes: {scheme}:////{rest}"
 
 
 def _identity(layers: list[tuple[str, Mapping[str, Any]]]) -> str | None:

@@ -85,8 +85,22 @@ def noting(config: "Config", operation: str, **figures: Figure) -> Iterator[dict
         yield known
     finally:
         _finish(known, began, sys.exc_info()[0])
+        if config.log_level == "DEBUG":
+            _debug(config, operation, known)
         if known.get("written") or config.home.exists():  # reading makes no folder
             note(config.home, operation, setting=config.events, **{"namespace": config.namespace, **known})
+
+
+def _debug(config: "Config", operation: str, known: Mapping[str, Figure]) -> None:
+    """Log the figures of an operation, and what it worked with; never a text."""
+    import logging
+
+    from memories import logs
+    from memories.config import without_password
+
+    figures = {name: value for name, value in known.items() if name != CONTENT}
+    means = {"store": without_password(config.store), "embedder": config.embedder, "namespace": config.namespace}
+    logs.event(logging.getLogger(__name__), logging.DEBUG, operation, **{**means, **figures})
 
 
 def ended(memories: Any, operation: str, began: float, given: Any, result: Any) -> None:
@@ -150,7 +164,7 @@ def noted(method: Callable[..., Any], verb: str, name: str) -> Callable[..., Any
 
     def doing(self: Any, *args: Any, **given: Any) -> Any:
         config = self.config
-        if config.events == OFF:
+        if config.events == OFF and config.log_level != "DEBUG":
             return method(self, *args, **given)
         with noting(config, name) as known:
             if config.events == CONTENT:

@@ -337,7 +337,7 @@ SETTINGS = (
             "number of earlier turns that a context recalls without a budget; 0 for none", harmless=True),
     Setting("context_shares", "CONTEXT_SHARES", "20,55,25", _shares,
             "how a budget is divided: last turns, recalled turns, memories", harmless=True),
-    Setting("log_level", "LOG_LEVEL", "INFO", _log_level, "what agents log: DEBUG, INFO, WARN or ERROR",
+    Setting("log_level", "LOG_LEVEL", "INFO", _log_level, "what agents log: DEBUG (commands too), INFO, WARN or ERROR",
             harmless=True),
     Setting("mcp_endpoint", "MCP_ENDPOINT", "memories", _name,
             "where agents keep turns and memories; memories is the store above"),

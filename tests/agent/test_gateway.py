@@ -22,6 +22,7 @@ from memories import AgentMemory, ContextBuilder, MCPError, Memories, MemoryGate
 from memories.agent import fence
 from memories.agent.admission import Admission
 from memories.agent.backend import UnsupportedEndpoint
+from memories.agent.deadline import Deadline
 from memories.agent.engine import EngineBackend
 from memories.agent.fence import MAX_SHOWN
 from memories.agent.payloads import ROLES, HistoryTurn
@@ -210,7 +211,7 @@ def test_ac_func_003_a_memory_is_stored_with_type_and_confidence(gateway: Memory
     [document] = gateway.recall_memory("when do we ship on Fridays?", 8, 0.7)
     assert (document["id"], document["text"]) == (made, "We ship on Fridays")
     assert document["metadata"] == {
-        "type": "decision", "confidence": 0.85, "ts": "2026-05-31T08:00:00.000Z", "namespace": "shared",
+        "type": "decision", "confidence": 0.85, "ts": "2026-05-31T10:00:00.000+02:00", "namespace": "shared",
         "conversation_id": "standup", "entities": "Ann,Bob", "source": "chat", "tags": "plan,ship",
     }  # fmt: skip
     assert 0 < document["similarity"] <= 1
@@ -338,6 +339,27 @@ def test_ac_func_005_what_is_not_sure_enough_is_not_stored(gateway: MemoryGatewa
     assert memory.remember("Bees: an observation", "observation", 0.9) is None
     made = memory.remember("Bees: surely", "fact", 0.7)
     assert [found["id"] for found in gateway.recall_memory("bees", 8, 0.0)] == [made]
+
+
+def test_what_is_offered_and_not_stored_has_a_reason(gateway: MemoryGateway, caplog: pytest.LogCaptureFixture) -> None:
+    memory = agent(gateway, most=1)
+    text = "Bees: " + "x" * 2_000
+    assert memory.offer(text, "fact", 0.9) == (None, "text is 2006 characters; a memory has at most 2000; summarize it")
+    assert "0.7 or more" in memory.offer("Bees: maybe", "fact", 0.69).reason
+    assert memory.remember(text, "fact", 0.9) is None  # the same, without the reason
+    stored = memory.offer("Bees: surely", "fact", 0.9)
+    assert (stored.id is not None, stored.reason) == (True, "")
+    assert memory.offer("Bees: again", "fact", 0.9).reason == "the policy stores 1 memories in a window at most"
+
+
+@pytest.mark.parametrize("ts", ["2026-05-31T10:00:00.000+02:00", "2026-05-31T10:00:00.000-09:30"])
+def test_a_memory_keeps_the_time_zone_of_its_writer(gateway: MemoryGateway, ts: str) -> None:
+    stored = gateway.write_memory("Ann keeps bees", "fact", 0.9, ts)
+    assert [found["metadata"]["ts"] for found in gateway.recall_memory("bees", 8, 0.0)] == [ts]
+    with Memories(gateway._backend.memories.config.store, embedder="fake") as memories:
+        memories.update(stored, "Ann keeps bees and wasps")
+    [found] = gateway.recall_memory("bees", 8, 0.0)
+    assert found["metadata"]["ts"].endswith("Z")  # of a version that another writer made
 
 
 def test_ac_conf_004_the_setting_decides_what_is_stored(monkeypatch: pytest.MonkeyPatch, store: str) -> None:
@@ -921,6 +943,21 @@ def test_starting_tries_five_times(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConnectionError):
         AgentMemory.start(load_config(), pause=pauses.append)
     assert len(answers) == 1
+
+
+def test_an_attempt_to_start_waits_for_a_late_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMORY_TIMEOUT_SECONDS", "1")
+    begun, settle = threading.Event(), Deadline.settle
+    monkeypatch.setattr(EngineBackend, "ensure_collections", lambda *_: begun.wait(60))
+
+    def settling(deadline: Deadline) -> None:
+        begun.set()  # the program that starts slowly is there now
+        settle(deadline)
+
+    monkeypatch.setattr(Deadline, "settle", settling)
+    pauses: list[float] = []
+    AgentMemory.start(load_config(), pause=pauses.append).close()
+    assert 1 <= len(pauses) < 4
 
 
 def test_starting_does_not_wait_for_what_can_never_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,12 @@ class Deadline:
         value: Value = call.result()
         return value
 
+    def settle(self) -> None:
+        """Wait for the calls that were given up, as long as a call may take."""
+        until = time.monotonic() + (self.seconds or 0.0)
+        for call in tuple(self._given_up):
+            call.over.wait(max(0.0, until - time.monotonic()))
+
     def close(self) -> None:
         """Let the threads that wait for calls end, and those that make one once they are done."""
         with self._lock:

@@ -23,7 +23,7 @@ from memories.write.queue import files_of
 if TYPE_CHECKING:
     from memories.redaction.redactor import Redactor
 
-_WINDOW, _CHANNEL = "window", "channel"  # tags
+_WINDOW, _CHANNEL, _TS = "window", "channel", "ts"  # tags
 _TYPE, _CONVERSATION = "type", "conversation_id"
 _LISTED = ("entities", "source", "tags")
 
@@ -108,6 +108,7 @@ class EngineBackend:
             _TYPE: item.memory_type,
             **{name: getattr(item, name) for name in (_CONVERSATION, *_LISTED)},
             _WINDOW: None if window is None else _window_tag(window),
+            _TS: item.ts if in_its_zone(item.ts).utcoffset() else None,  # a record keeps its time in UTC
         }
         draft: dict[str, Any] = {"tags": present(known), "confidence": item.confidence, "created_at": moment(item.ts)}
         draft["source"] = item.conversation_id
@@ -219,13 +220,23 @@ def memory_document(hit: Hit) -> Document:
     metadata = {
         "type": memory.tags.get(_TYPE, ""),
         "confidence": memory.confidence,
-        "ts": to_iso(memory.updated_at),
+        "ts": _written_at(memory),
         "namespace": memory.namespace,
         **{name: memory.tags.get(name) for name in (_CONVERSATION, *_LISTED, "agent")},
     }
     found = {"similarity": _similarity(hit), "score": hit.score, "origin": memory.origin}
     found |= {"accepted": True} if memory.accepted_at is not None else {}
     return document(memory.id, memory.content, metadata) | found | _suspicious(memory)
+
+
+def _written_at(memory: Memory) -> str:
+    """Return when a memory was written, in the time zone that its writer named if it has not changed since."""
+    at, named = to_iso(memory.updated_at), memory.tags.get(_TS)
+    try:
+        zoned = in_its_zone(named) if named else None
+    except InvalidInput:
+        return at
+    return to_iso(zoned, keep_zone=True) if zoned is not None and to_iso(zoned) == at else at
 
 
 def _similarity(hit: Hit) -> float:

@@ -62,6 +62,10 @@ class MemoryGateway:
         of_backend = getattr(self._backend, "timeout_seconds", TIMEOUT_SECONDS)
         self._deadline = Deadline(of_backend if timeout_seconds is None else timeout_seconds, whole=True)
 
+    def settle(self) -> None:
+        """Wait for calls that took too long, as long as a call may take: while one still runs, all others fail."""
+        self._deadline.settle()
+
     def ensure_collections(self, names: list[str]) -> None:
         """Make sure that the collections `history` and `memory` exist; then store what waits in the queue.
 

@@ -5,13 +5,13 @@ import time
 import unicodedata
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from memories import logs
 from memories.agent.backend import MCPError, UnsupportedEndpoint
 from memories.agent.context import ContextBuilder
 from memories.agent.gateway import MemoryGateway, new_message_id
-from memories.agent.policy import MemoryPolicy, window_key
+from memories.agent.policy import MEMORY_TYPES, MemoryPolicy, window_key
 from memories.config import load_config
 from memories.settings import Config
 from memories.times import to_iso
@@ -21,6 +21,13 @@ FIRST_PAUSE_SECONDS = 0.5
 COLLECTIONS = ["history", "memory"]
 _PROBE = "health"  # the conversation and the window that a health check looks at
 _log = logging.getLogger(__name__)
+
+
+class Offered(NamedTuple):
+    """What became of a memory that was offered: its id, or why it is not stored."""
+
+    id: str | None
+    reason: str = ""
 
 
 class AgentMemory:
@@ -79,6 +86,7 @@ class AgentMemory:
                 if attempt == ATTEMPTS or not isinstance(exc, ConnectionError) or isinstance(exc, UnsupportedEndpoint):
                     gateway.close()
                     raise
+                gateway.settle()  # while a late attempt still runs, the next one would fail at once
                 pause(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
         logs.event(_log, logging.INFO, "ready", endpoint=config.mcp_endpoint, collections=COLLECTIONS)
         policy = MemoryPolicy(config.memory_confidence_min, config.memory_max_per_window, gateway.count_window)
@@ -129,7 +137,7 @@ class AgentMemory:
         tags: str | None = None,
         window: str | None = None,
     ) -> str | None:
-        """Store a memory, if the policy allows it.
+        """Store a memory, if the policy allows it; `offer` also tells why one is not stored.
 
         Args:
             text: What to remember.
@@ -144,23 +152,46 @@ class AgentMemory:
         Returns:
             The memory's id; None if it is not stored, and the log says why.
         """
+        given = {"entities": entities, "source": source, "tags": tags, "window": window}
+        return self.offer(text, memory_type, confidence, conversation_id=conversation_id, **given).id
+
+    def offer(  # noqa: PLR0913 - the fields of a memory
+        self,
+        text: str,
+        memory_type: str,
+        confidence: float,
+        *,
+        conversation_id: str | None = None,
+        entities: str | None = None,
+        source: str | None = None,
+        tags: str | None = None,
+        window: str | None = None,
+    ) -> Offered:
+        """Do what `remember` does, and return why a memory is not stored: a text of more than 2,000 characters, say.
+
+        It raises nothing either.
+        """
         if not self.policy.should_store(memory_type, confidence):
             logs.event(_log, logging.INFO, "memory rejected", type=memory_type, confidence=confidence)
-            return None
+            known = ", ".join(MEMORY_TYPES)
+            return Offered(
+                None, f"the policy stores {known} with a confidence of {self.policy.min_confidence:g} or more"
+            )
         now = self._clock()
         try:
             window = window or window_key(conversation_id, now)
             with self.gateway.hold_windows():
                 if not self.policy.enforce_rate_limit(window):
                     logs.event(_log, logging.INFO, "memory rejected: the window is full", window=window)
-                    return None
-                return self.gateway.write_memory(
+                    return Offered(None, f"the policy stores {self.policy.max_per_window} memories in a window at most")
+                stored = self.gateway.write_memory(
                     text, memory_type, confidence, to_iso(now),
                     conversation_id, entities, source, tags, window=window,
                 )  # fmt: skip
+                return Offered(stored)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the agent goes on
             _failed("memory not stored", exc, type=memory_type)
-            return None
+            return Offered(None, _reason(exc))
 
     def context(self, conversation_id: str, latest_user_text: str) -> dict[str, Any]:
         """Return the context for a message; see `ContextBuilder.build_context`."""

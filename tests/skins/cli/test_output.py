@@ -246,3 +246,30 @@ def test_what_is_shown_in_one_line_stays_there(memory: Command, monkeypatch: pyt
     assert len(deleted) == 2
     assert text._width(deleted[0]) <= 60
     assert deleted[0].endswith("…")
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+def test_a_path_with_three_slashes_that_looks_absolute_gets_a_hint(
+    memory: Command, tmp_path: Path, scheme: str
+) -> None:
+    url = f"{scheme}:///{str(tmp_path)[1:]}/notes"
+    answer = memory("create", "a fact", "--store", url)
+    assert (answer.code, answer.err.count("\n")) == (0, 1)
+    assert f"write four slashes: {scheme}:///{tmp_path}/notes" in answer.err
+    assert memory("list", "--store", url).err == ""  # it is there now, so it is meant
+    for clear in (f"{scheme}:///{tmp_path}/notes", f"{scheme}:///own/notes"):
+        assert memory("create", "a fact", "--store", clear).err == ""
+    hinted = memory("migrate", "--to", url.replace("notes", "copy"))
+    assert "write four slashes" in hinted.err
+
+
+def test_debug_logs_figures_of_a_command_and_no_text(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory("create", "the violet teapot")
+    assert memory("search", "teapot").err == memory("search", "teapot", env={"LOG_LEVEL": "INFO"}).err == ""
+    for events in ("on", "content", "off"):
+        answer = memory("search", "teapot", env={"LOG_LEVEL": "DEBUG", "MEMORY_EVENTS": events})
+        [line] = map(json.loads, answer.err.splitlines())
+        assert {"event": "search", "level": "DEBUG", "results": 1, "embedder": "fake"}.items() <= line.items()
+        assert line["ms"] > 0
+        assert "teapot" not in answer.err
+        assert answer.json["count"] == 1

@@ -43,6 +43,14 @@ def waiting(memory: Command) -> set[str]:
     return set(ids(memory("review", "--limit", "1000")))
 
 
+def test_only_the_fields_that_are_asked_for_are_listed(memory: Command, captured: list[str]) -> None:
+    shapes = memory("review", "--fields", "id,content").json["results"]
+    assert [list(shape) for shape in shapes] == [["id", "content"]] * 3
+    lines = memory("review", "list", "--fields", "id,content", "--format", "text").out.splitlines()
+    assert [line.split()[0] for line in lines] == captured[::-1]
+    assert memory("review", "--fields", "nothing").code == 2
+
+
 def test_what_was_captured_is_listed_for_review_and_nowhere_else(memory: Command, captured: list[str]) -> None:
     listed = memory("review").json
     assert ids(memory("review")) == ids(memory("review", "list")) == captured[::-1]

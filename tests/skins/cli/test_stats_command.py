@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from memories import events
+from memories import Memories, events
 
 Command = Callable[..., Any]
 Store = Callable[..., str]
@@ -56,6 +57,15 @@ def test_stats_in_every_format(memory: Command, stored: Store) -> None:
     assert "memories per day" not in compact
     assert memory("stats", "--since", "nonsense").code == 2
     assert memory("stats", "--since", "1d", "--no-shared", "-n", "bob").json["memory_count"] == 0
+
+
+def test_a_bar_of_several_days_says_so(memory: Command) -> None:
+    with Memories(embedder="fake") as memories:
+        for days in (0, 100):
+            memories.create(f"written {days} days ago", created_at=datetime.now(UTC) - timedelta(days=days))
+    text = memory("stats", "--format", "text").out
+    assert "memories per 5 days, from the day named" in text
+    assert "memories per day" not in text
 
 
 @pytest.mark.parametrize("columns", [20, 40, 80, 300])

@@ -10,8 +10,18 @@ from memories.skins import shapes
 from memories.skins.cli.edit import edited
 from memories.skins.cli.many import ids_from_input
 from memories.skins.cli.memories import NOT_STORED
-from memories.skins.cli.options import Group, in_session, limit_option, memory_id, option, rule_options, whole_number
+from memories.skins.cli.options import (
+    Group,
+    fields_option,
+    in_session,
+    limit_option,
+    memory_id,
+    option,
+    rule_options,
+    whole_number,
+)
 from memories.skins.cli.output import changing, emit, note, require_person
+from memories.skins.cli.search import emit_fields, field_names
 from memories.skins.cli.session import read_argument, texts
 
 if TYPE_CHECKING:
@@ -51,19 +61,25 @@ def review() -> None:
 @option("--suspicious", is_flag=True, section="Filters", help="Only what is marked as suspicious.")
 @limit_option
 @option("--cursor", metavar="CURSOR", section="Output", help="Continue after a page; next_cursor of that page.")
+@fields_option
 @in_session(reads=False)
 def list_(
-    memories: "Memories", which: Mapping[str, Any], suspicious: bool, limit: str | None, cursor: str | None
+    memories: "Memories",
+    which: Mapping[str, Any],
+    suspicious: bool,
+    limit: str | None,
+    cursor: str | None,
+    fields: str | None,
 ) -> None:
     """List what waits for review, newest first."""
-    most = whole_number(limit)
+    most, names = whole_number(limit), field_names(fields)
     page = memories.review.page(
         limit=memories.config.default_limit if most is None else most,
         cursor=cursor,
         suspicious=suspicious or None,
         **which,
     )
-    emit(shapes.page(page), lambda: texts().waiting(page))
+    emit_fields(shapes.page(page), lambda: str(texts().waiting(page)), None, names)
 
 
 @review.command(

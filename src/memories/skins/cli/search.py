@@ -110,7 +110,7 @@ def search(
     """
     from memories.skins.cli.degraded import tiered
 
-    chosen = _names(fields)
+    chosen = field_names(fields)
     filters: dict[str, Any] = {
         "tags": tags,
         "limit": whole_number(limit),
@@ -129,7 +129,7 @@ def search(
     }
     answer = tiered(memories, read_argument(query, "query"), tier or "deep", cast("SearchFilters", filters))
     found, names = answer.found, memories if answer.error is None and answer.tier != "hot" else answer.names
-    _emit(
+    emit_fields(
         shapes.found(found, explain=explain) | answer.told(),
         lambda: str(texts().found(found, explain=explain)),
         lambda: str(compacts().hits(names, found.hits, shapes.note_on(found))),
@@ -159,7 +159,7 @@ def get(
     """
     from memories.skins.cli.many import each_of, named
 
-    names = _names(fields)
+    names = field_names(fields)
 
     def shape(found: "Memory") -> dict[str, Any]:
         made = shapes.memory(found)
@@ -200,7 +200,7 @@ def history(
 
     if diff and fields is not None:
         raise InvalidInput("--diff and --fields do not go together; leave one of them out")
-    names, chosen = _names(fields), named(memories, ids, key, project)
+    names, chosen = field_names(fields), named(memories, ids, key, project)
     if chosen.several:
         raise InvalidInput("the history of one memory is shown at a time; give one ID")
     found = memories.history(chosen.ids[0], as_of=as_of)
@@ -216,20 +216,20 @@ def history(
             for version, part in zip(found.versions, pieces, strict=True)
         )
         found = found._replace(versions=tuple(changed))
-    _emit(
+    emit_fields(
         answer, lambda: str(texts().history(found)), lambda: str(compacts().versions(found.versions)), names, "versions"
     )
 
 
-def _names(fields: str | None) -> list[str] | None:
+def field_names(fields: str | None) -> list[str] | None:
     """Return the fields that are asked for; None for all."""
     return None if fields is None else list(compacts().fields_of(fields))
 
 
-def _emit(
+def emit_fields(
     answer: dict[str, Any],
     text: Callable[[], str],
-    compact: Callable[[], str],
+    compact: Callable[[], str] | None,
     names: Sequence[str] | None,
     results: str = "results",
 ) -> None:
@@ -285,7 +285,7 @@ def list_(
 
     The order is that of creation, or what --sort says; --since and --until look at the latest version.
     """
-    names = _names(fields)
+    names = field_names(fields)
     page = memories.list(
         tags=tags,
         deleted=deleted,
@@ -299,7 +299,7 @@ def list_(
         **written,
         **times,
     )
-    _emit(
+    emit_fields(
         shapes.page(page),
         lambda: str(texts().page(page)),
         lambda: str(compacts().page(memories, page.memories, page.next_cursor)),

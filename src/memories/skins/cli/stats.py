@@ -37,7 +37,9 @@ def _text(found: "Stats", *, chart: bool) -> str:
     )
     blocks = [head, _operations(found), *_names(found)]
     if chart and found.per_day:
-        blocks.append("\n".join(["memories per day", *_bars(found.per_day, width)]))
+        size = -(-len(found.per_day) // _ROWS)
+        title = "memories per day" if size == 1 else f"memories per {size} days, from the day named"
+        blocks.append("\n".join([title, *_bars(found.per_day, size, width)]))
     for title, some in (("most used", found.most_used), ("never used, the oldest", found.never_used)):
         if some:
             rows = (
@@ -72,10 +74,9 @@ def _names(found: "Stats") -> Iterable[str]:
             yield f"operations by {title}: {', '.join(parts)}{more}"
 
 
-def _bars(per_day: Mapping[str, int], width: int) -> list[str]:
-    """Return a bar for each day, or for some days together, the longest as wide as there is room."""
+def _bars(per_day: Mapping[str, int], size: int, width: int) -> list[str]:
+    """Return a bar for each `size` days, the longest as wide as there is room."""
     days = list(per_day.items())
-    size = -(-len(days) // _ROWS)
     parts = (days[at : at + size] for at in range(0, len(days), size))
     rows = [(part[0][0], sum(count for _, count in part)) for part in parts]
     most = max(count for _, count in rows)

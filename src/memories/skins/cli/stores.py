@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from memories.config import slashes_hint
 from memories.disk import replacing
 from memories.errors import InvalidInput, MemoriesError, SystemFault
 from memories.models import SHARED
@@ -236,7 +237,10 @@ def migrate(config: "Config", target: str | None, partitions: int | None) -> Non
     if partitions is not None:
         _repartition(config, partitions)
     elif target is not None:
-        _copy(config, _url_on_input() if target == "-" else target)
+        target = _url_on_input() if target == "-" else target
+        if hint := slashes_hint(target):
+            note(hint)
+        _copy(config, target)
     else:
         raise InvalidInput("Missing option '--to'; see memory migrate --help")
 

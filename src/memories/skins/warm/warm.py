@@ -249,7 +249,8 @@ class Warm:
             )
             same = same and (config.home == ours.home or config.home.resolve() == ours.home.resolve())
             keys = all(_shown(getattr(config, name)) == _shown(getattr(ours, name)) for name in _SECRET)
-            logged = arguments[0] == "context" and config.sources["log_level"] != "default"
+            context = arguments[0] == "context" and config.sources["log_level"] != "default"
+            logged = context or config.log_level == "DEBUG"
             if not (same and keys) or logged or config.mcp_endpoint != ours.mcp_endpoint:
                 raise Direct
             served = self._served
