@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         StoreBusy,
         StoreDamaged,
         StoreError,
+        StoreFull,
         StoreUnreachable,
         SystemFault,
     )
@@ -78,8 +79,8 @@ __all__ = [
     "Explanation", "Forgotten", "History", "HistoryTurn", "Hit", "InvalidInput", "LogCheck", "LogEntry", "LogFilters",
     "MCPError", "Memories", "MemoriesError", "Memory", "MemoryGateway", "MemoryItem", "MemoryPolicy", "NamespaceCounts",
     "NotFound", "NotReinforceable", "Origin", "Page", "RequestError", "SchemaTooNew", "SearchFilters", "Similar",
-    "Space", "Status", "Step", "Store", "StoreBusy", "StoreDamaged", "StoreError", "StoreUnreachable", "SystemFault",
-    "Turn", "TurnDraft", "TurnFilters", "Version", "__version__", "load_config",
+    "Space", "Status", "Step", "Store", "StoreBusy", "StoreDamaged", "StoreError", "StoreFull", "StoreUnreachable",
+    "SystemFault", "Turn", "TurnDraft", "TurnFilters", "Version", "__version__", "load_config",
 ]
 # fmt: on
 
@@ -98,7 +99,7 @@ _HOMES = {
         "embedders": "Embedder Space",
         "errors": (
             "AmbiguousId ConfigError Conflict EmbedderError EmbedderMismatch InvalidInput MemoriesError "
-            "NotFound NotReinforceable RequestError SchemaTooNew StoreBusy StoreDamaged StoreError "
+            "NotFound NotReinforceable RequestError SchemaTooNew StoreBusy StoreDamaged StoreError StoreFull "
             "StoreUnreachable SystemFault"
         ),
         "models": (

@@ -22,6 +22,7 @@ except ImportError:  # Windows: only the threads of one process wait for each ot
     fcntl = None  # type: ignore[assignment]
 
 CREATING = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 _FIRST_POLL_SECONDS, _POLL_SECONDS = 0.0005, 0.002
 _QUEUES = hasattr(fcntl, "F_OFD_SETLK") and sys.maxsize > 2**32
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux

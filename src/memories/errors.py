@@ -12,6 +12,7 @@ MemoriesError
     ├── StoreError           the store could not do it
     │   ├── StoreUnreachable the store's server does not answer; a ConnectionError
     │   ├── StoreBusy        another process kept the write lock too long
+    │   ├── StoreFull        the disk of the store has no room
     │   ├── StoreDamaged     what the store holds can't be trusted or read
     │   └── SchemaTooNew     a newer program wrote this store
     ├── EmbedderError        no vector could be made
@@ -73,6 +74,10 @@ class StoreUnreachable(StoreError, ConnectionError):
 
 class StoreBusy(StoreError):
     """Another process kept the write lock for too long; nothing was written."""
+
+
+class StoreFull(StoreError):
+    """The disk of the store has no room."""
 
 
 class StoreDamaged(StoreError):

@@ -1,5 +1,6 @@
 """What holds for every route: errors, versions, idempotency keys, namespaces, limits, browsers, no content in logs."""
 
+import errno
 import json
 import logging
 import re
@@ -15,7 +16,17 @@ from starlette.testclient import TestClient
 
 from memories import Memories, TurnDraft, events
 from memories.embedders.fake import FakeEmbedder
-from memories.errors import StoreBusy
+from memories.errors import (
+    ConfigError,
+    EmbedderError,
+    EmbedderMismatch,
+    SchemaTooNew,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+)
 from memories.settings import Config
 from memories.skins import shapes, tokens
 from memories.skins.api import access, guard, keyfile, once
@@ -26,6 +37,7 @@ from memories.write.create import Created, Similar
 
 BASE = "http://127.0.0.1:8765"
 Token = Callable[..., dict[str, str]]
+LINES = {"content-type": "application/x-ndjson"}
 
 
 def create(api: TestClient, content: str = "Deploys happen on Tuesdays", headers: Any = None, **fields: Any) -> Any:
@@ -140,13 +152,45 @@ def test_what_is_unexpected_tells_nobody_more_than_that(
     assert "secret" not in caplog.text
 
 
-def test_a_busy_store_is_asked_again_later(owner: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    def busy(*_: object, **__: object) -> None:
-        raise StoreBusy("another process kept the store")
+class _Sub(StoreDamaged):
+    """A kind of error that no client knows."""
 
-    monkeypatch.setattr(Memories, "list", busy)
+
+@pytest.mark.parametrize(
+    ("error", "status", "retry", "kind"),
+    [
+        (StoreBusy("why"), 503, "1", "StoreBusy"),
+        (StoreUnreachable("why"), 503, "1", "StoreUnreachable"),
+        (EmbedderError("why"), 503, "1", "EmbedderError"),
+        (StoreFull("why"), 507, None, "StoreFull"),
+        (StoreError("why"), 503, None, "StoreError"),
+        (_Sub("why"), 503, None, "StoreDamaged"),
+        (SchemaTooNew("why"), 503, None, "SchemaTooNew"),
+        (EmbedderMismatch("why"), 503, None, "EmbedderMismatch"),
+        (ConfigError("why"), 503, None, "ConfigError"),
+        (OSError(errno.ENOSPC, "why", "/a/file"), 507, None, None),
+        (OSError(errno.EMFILE, "why"), 503, "1", None),
+        (PermissionError(errno.EACCES, "why"), 503, None, None),
+    ],
+)
+def test_what_an_operator_has_to_mend_is_no_internal_error(
+    owner: TestClient,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    status: int,
+    retry: str | None,
+    kind: str | None,
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Memories, "list", broken)
     answer = owner.get("/api/memories")
-    assert (answer.status_code, answer.headers["retry-after"], answer.json()["kind"]) == (503, "1", "StoreBusy")
+    told = answer.json()
+    assert (answer.status_code, answer.headers.get("retry-after"), told.get("kind")) == (status, retry, kind)
+    assert "why" in told["detail"]
+    assert "/a/file" not in told["detail"]
+    assert answer.headers["content-type"] == "application/problem+json"
 
 
 # --- versions --------------------------------------------------------------------------------------------------------
@@ -287,6 +331,48 @@ def test_a_token_may_what_it_was_given(owner: TestClient, token: Token, config: 
     assert contents(config) == []
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/api/memories", {"content": "The key is AKIAQYLPMN5HHHFPZAM2"}),
+        ("POST", "/api/memories/batch", {"memories": [{"content": "The key is AKIAQYLPMN5HHHFPZAM2"}]}),
+        ("PATCH", "/api/memories/{id}", {"content": "The key is AKIAQYLPMN5HHHFPZAM2"}),
+        ("POST", "/api/conversations/c/turns", {"turns": [{"content": "AKIAQYLPMN5HHHFPZAM2", "role": "user"}]}),
+        ("PATCH", "/api/conversations/c", {"title": "AKIAQYLPMN5HHHFPZAM2"}),
+    ],
+)
+def test_redaction_is_switched_off_by_who_manages_the_namespace_alone(
+    owner: TestClient, token: Token, method: str, path: str, body: Any
+) -> None:
+    bob = {"namespace": "bob"}
+    seed = owner.post("/api/memories", json={"content": "seed"}, params=bob).json()["id"]
+    owner.post("/api/conversations/c/turns", json={"turns": [{"content": "seed", "role": "user"}]}, params=bob)
+    writes, manages = token("bob:rw", "ann:admin", name="ann"), token("bob:admin")
+    asked = {"url": path.format(id=seed), "json": body | {"redact": False}, "params": bob}
+    before = owner.get("/api/export", params=bob).text
+    answer = owner.request(method, headers=writes, **asked)
+    assert (answer.status_code, "switch redaction off in namespace bob" in answer.json()["detail"]) == (403, True)
+    assert owner.get("/api/export", params=bob).text == before
+    assert owner.request(method, headers=manages, **asked).is_success
+    assert "AKIAQYLPMN5HHHFPZAM2" in owner.get("/api/export", params=bob).text
+
+
+def test_an_import_is_redacted_unless_its_namespace_is_managed(owner: TestClient, token: Token) -> None:
+    create(owner, "The key is AKIAQYLPMN5HHHFPZAM2", redact=False)
+    lines = owner.get("/api/export").text
+    sent = {"content": lines, "headers": token("ann:rw", "bob:admin") | LINES}
+    for at, into, redact, status in (
+        ("ann", "ann", "false", 403),
+        ("bob", "ann", "false", 403),
+        ("ann", "ann", "true", 200),
+        ("bob", "bob", "false", 200),
+    ):
+        asked = {"namespace": at, "as": into, "redact": redact}
+        assert owner.post("/api/import", params=asked, **sent).status_code == status
+    kept = [owner.get("/api/export", params={"namespace": name, "shared": "false"}).text for name in ("ann", "bob")]
+    assert ["AKIAQYLPMN5HHHFPZAM2" in text for text in kept] == [False, True]
+
+
 def test_the_namespace_never_comes_from_the_body(owner: TestClient, token: Token) -> None:
     answer = create(owner, "x", headers=token("bob:rw"), namespace="ann")
     assert (answer.status_code, 'there is no "namespace"' in answer.json()["detail"]) == (400, True)
@@ -380,6 +466,19 @@ def test_a_cookie_of_another_server_or_time_is_none(
     monkeypatch.setattr(access.time, "time", lambda: now + access.SESSION_SECONDS + 1)
     nobody.cookies.clear()
     assert nobody.get("/api/me", headers={"cookie": f"memories_8765={value}"}).status_code == 401
+
+
+def test_signing_out_ends_every_copy_of_the_session_and_no_other(nobody: TestClient, config: Config) -> None:
+    token, copies = {"token": tokens.own(config.home)}, []
+    for _ in range(2):
+        nobody.post("/login", json=token)
+        copies.append({"cookie": f"memories_8765={nobody.cookies['memories_8765']}"})
+        nobody.cookies.clear()
+    assert nobody.post("/logout").status_code == 200  # nobody signs out
+    assert nobody.post("/logout", headers=copies[0] | {"origin": BASE}).status_code == 200
+    assert [nobody.get("/api/me", headers=each).status_code for each in copies] == [401, 200]
+    with TestClient(build(config, Options(port=8765)), base_url=BASE) as restarted:
+        assert [restarted.get("/api/me", headers=each).status_code for each in copies] == [401, 200]
 
 
 def test_what_a_browser_writes_is_a_persons(nobody: TestClient, config: Config, token: Token) -> None:

@@ -232,6 +232,31 @@ def test_who_sends_slowly_is_hung_up_on(server: Live, begin: bytes, status: list
         assert statuses(line) == status  # and the connection ends
 
 
+def test_connections_that_send_nothing_more_keep_no_request_out(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MOST_REQUESTS", 4)
+    monkeypatch.setattr(protocol, "MOST_CONNECTIONS", 8)
+    half = b"POST /api/memories HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n"
+    with contextlib.ExitStack() as lines:
+        for begin in (b"", half, half + b"\r\n{") * 8:
+            line = socket.create_connection(("127.0.0.1", server.port), timeout=WAIT)
+            lines.enter_context(contextlib.closing(line)).sendall(begin)
+            assert server.ask("GET", "/api/memories")[0] == 200
+
+
+def test_too_many_requests_at_once_get_a_problem_and_health_an_answer(
+    server: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "MOST_REQUESTS", 2)
+    with contextlib.ExitStack() as lines:
+        for _ in range(2):
+            line = socket.create_connection(("127.0.0.1", server.port), timeout=WAIT)
+            lines.enter_context(contextlib.closing(line)).sendall(server.head("GET /api/changes HTTP/1.1"))
+            assert line.recv(12).endswith(b"200")
+        status, told = server.ask("GET", "/api/memories")
+        assert (status, told["status"], "try again" in told["detail"]) == (503, 503, True)
+        assert server.ask("GET", "/health") == (200, {"ok": True})
+
+
 def test_who_is_allowed_is_answered(server: Live) -> None:
     """The same requests without what is wrong with them: the refusals above mean something."""
     for more in ((), (f"Origin: http://{server.host}",), ("Sec-Fetch-Site: same-origin",), ("Sec-Fetch-Site: none",)):

@@ -28,7 +28,7 @@ from memories import (
     load_config,
 )
 from memories.embedders import open_embedder
-from memories.skins.warm.writers import Full, Writers
+from memories.skins.warm.writers import Ending, Full, Writers
 from memories.stores import Store, open_store
 from memories.stores.records import Collection, Filter, Record
 
@@ -223,7 +223,7 @@ def test_what_waits_is_written_before_the_end_and_nothing_after_it(memories: Mem
                 pass
         assert ended.result() is True
         assert waiting.result()[0].stored
-    with pytest.raises(Full, match="ending"):
+    with pytest.raises(Ending, match="nothing was written"):
         writers.create(memories, [Draft("too late")], False, True)
 
 

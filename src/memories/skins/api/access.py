@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from starlette.types import Scope
 
+from memories.disk import locked, read_file, replacing
 from memories.errors import ConfigError
 from memories.models import SHARED
 from memories.skins import tokens
@@ -22,7 +24,7 @@ from memories.skins.api.metrics import LOG
 from memories.skins.api.problems import Refused
 
 SESSION_SECONDS = 12 * 3600
-SCOPES = {"read": 1, "write": 2, "admin": 3}
+SCOPES = {"read": 1, "write": 2, "admin": 3, "unredacted": 3}
 _LEVELS = {level: name for name, level in tokens.LEVELS.items()}
 _FLUSH_SECONDS = 60.0
 RATE, BURST = 200.0, 1_000.0  # requests of one token per second, and at once
@@ -74,7 +76,7 @@ class Principal(NamedTuple):
         """Refuse what it may not do.
 
         Args:
-            scope: `read`, `write` or `admin`.
+            scope: `read`, `write`, `admin`, or `unredacted`: write without taking secrets out.
             namespace: Where; None for the whole store.
 
         Raises:
@@ -86,7 +88,7 @@ class Principal(NamedTuple):
             raise Refused(403, f"your token may not {_MAY[scope]} {where}; it needs {_LEVELS[SCOPES[scope]]} there")
 
 
-_MAY = {"read": "read", "write": "write to", "admin": "manage"}
+_MAY = {"read": "read", "write": "write to", "admin": "manage", "unredacted": "switch redaction off in"}
 OWNER = Principal("owner", "owner", {tokens.ALL: "admin"})
 Verify = Callable[[str], Principal | None]
 
@@ -110,6 +112,7 @@ class Access:
         self._lock = threading.Lock()
         self._known: Sequence[tokens.Token] = ()
         self._stamp = (-1, -1, -1)
+        self._ended = home / "serve" / "signed-out.json"
         self._used: dict[str, datetime] = {}
         self._flushed = time.monotonic()
         self._buckets: dict[str, tuple[float, float]] = {}
@@ -211,7 +214,7 @@ class Access:
         found = self.of_token(token)
         if found is None or (found.id != OWNER.id and not token.startswith(tokens.PREFIX)):
             return None
-        said = json.dumps([self.cookie, found.id, int(time.time()) + SESSION_SECONDS]).encode()
+        said = json.dumps([self.cookie, found.id, int(time.time()) + SESSION_SECONDS, secrets.token_hex(8)]).encode()
         return f"{_text(said)}.{_text(hmac.digest(self._key, said, 'sha256'))}"
 
     def _of_cookie(self, value: str) -> Principal | None:
@@ -220,16 +223,39 @@ class Access:
             data = _bytes(said)
             if not hmac.compare_digest(_bytes(signature), hmac.digest(self._key, data, "sha256")):
                 return None
-            name, token_id, until = json.loads(data)
+            name, token_id, until, session = json.loads(data)
         except (ValueError, binascii.Error):
             return None
-        if name != self.cookie or until < time.time():
+        if name != self.cookie or until < time.time() or session in self._ended_sessions():
             return None
         if token_id == OWNER.id:
             return OWNER._replace(browser=True)
         now = datetime.now(UTC)
         known = next((each for each in self._tokens() if each.id == token_id and not each.expired(now)), None)
         return None if known is None else self._noted(known, now)._replace(browser=True)
+
+    def end_session(self, scope: Scope) -> None:
+        """Have the cookie of a request, and every copy of it, count no more; without one that counts, do nothing."""
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        value = _cookie(headers.get(b"cookie", ""), self.cookie)
+        if value is None or self._of_cookie(value) is None:
+            return
+        _, _, until, session = json.loads(_bytes(value.partition(".")[0]))
+        with locked(self._ended.with_name(f"{self._ended.name}.lock")):
+            ended = {each: end for each, end in self._ended_sessions().items() if end > time.time()}
+            with replacing(self._ended) as stream:
+                stream.write(json.dumps(ended | {session: until}).encode())
+
+    def _ended_sessions(self) -> dict[str, int]:
+        """Return the sessions that were ended before their time, and until when their cookies would have counted."""
+        try:
+            found: dict[str, int] = json.loads(read_file(self._ended))
+        except FileNotFoundError:
+            return {}
+        except ValueError as exc:
+            _logger.warning("cannot read %s; remove it, and sessions that were signed out expire by time", self._ended)
+            raise Refused(503, "the server can't read which sessions have ended; its log tells why") from exc
+        return found
 
     # --- how often -------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from memories.skins.api.problems import Refused, failed
+from memories.skins.api.problems import Refused, failed, stopped
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 MAX_BODY = 1_048_576
@@ -19,6 +19,7 @@ MAX_STORE = 67_108_864  # a batch of records with their vectors
 BODY_SECONDS = 10.0  # for a whole body; for a streamed one, for each piece of it
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 SAFE = frozenset({"GET", "HEAD"})
+READS = frozenset("scan groups candidates matches read values count labels days used vectors info refs".split())
 STREAMED: Mapping[str, int] = {"/api/import": MAX_IMPORT, "/store/v1/": MAX_STORE}  # by how the path begins
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9](?:[a-z0-9._-]{0,252}[a-z0-9])?)(?::(\d{1,5}))?")
 _PATH = re.compile(r"/(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*")
@@ -142,10 +143,19 @@ class Guard:
             scope = {**scope, "path": _path(scope)}
             self._rules.check(scope)
             await self._app(scope, _bounded(receive, scope), answer)
-        except Refused as exc:
-            if started:
-                raise
-            await failed(exc)(scope, receive, answer)
+        except asyncio.CancelledError:  # the server stops, and its patience is over
+            if not started:
+                await stopped(in_doubt=not _reads(scope))(scope, receive, answer)
+        except Exception as exc:  # noqa: BLE001 - every error becomes an answer, what is unexpected a logged one
+            problem = failed(exc)
+            if not started:
+                await problem(scope, receive, answer)
+
+
+def _reads(scope: Scope) -> bool:
+    """Return whether a request changes nothing, so that nobody has to find out whether it was done."""
+    path = scope["path"]
+    return scope["method"] in SAFE or path in ("/api/context", "/login") or path.removeprefix("/store/v1/") in READS
 
 
 def _path(scope: Scope) -> str:

@@ -21,7 +21,8 @@ _KINDS: Mapping[str, dict[str, Any]] = {
 _STREAMS = {"Lines": "application/x-ndjson", "Events": "text/event-stream"}
 _ERRORS = {"400": "A value is not acceptable.", "401": "No token, or one that is not known.",
            "403": "The token may not do this there.", "404": "There is no such thing.",
-           "409": "It goes against what is there.", "429": "Too many requests.", "503": "Try again."}  # fmt: skip
+           "409": "It goes against what is there.", "429": "Too many requests.",
+           "503": "The store, or the server, can't do it now.", "507": "The disk is full."}  # fmt: skip
 _HEADERS = {
     "Idempotency-Key": "A retry with the same key is not done twice: it gets the same answer.",
     "If-Match": "Only if the memory has this ETag still.",

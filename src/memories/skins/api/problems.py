@@ -1,5 +1,6 @@
 """Errors as HTTP answers: the sentences of the command as problem details (RFC 9457), one status for each error."""
 
+import errno
 import json
 import logging
 import traceback
@@ -10,27 +11,28 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from memories import errors
+from memories.disk import FULL
 from memories.redaction.redactor import redact
 
 _logger = logging.getLogger(__name__)
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
-# The first that fits counts. The exit code is the one that the command has for it.
+# The first that fits counts. The exit code is the one that the command has for it. 500 is for bugs alone.
 STATUS: tuple[tuple[type[Exception], int, int], ...] = (
     (errors.InvalidInput, 400, 2),
-    (errors.ConfigError, 500, 2),
+    (errors.ConfigError, 503, 2),
     (errors.NotFound, 404, 1),
     (errors.RequestError, 409, 1),
-    (errors.StoreBusy, 503, 1),
-    (errors.StoreUnreachable, 503, 1),
-    (errors.EmbedderError, 503, 1),
-    (errors.SystemFault, 500, 1),
+    (errors.StoreFull, 507, 1),
+    (errors.SystemFault, 503, 1),
 )
+_PASSING = (errors.StoreBusy, errors.StoreUnreachable, errors.EmbedderError)  # trying again helps, without an operator
 TITLES = {
     400: "Bad request", 401: "Not signed in", 403: "Forbidden", 404: "Not found", 405: "Method not allowed",
     408: "Request timeout", 409: "Conflict", 411: "Length required", 412: "Precondition failed", 413: "Too large",
     415: "Unsupported media type", 421: "Misdirected request", 422: "Unprocessable request",
     429: "Too many requests", 431: "Header too large", 500: "Internal error", 503: "Unavailable", 504: "Timeout",
+    507: "Insufficient storage",
 }  # fmt: skip
 
 
@@ -83,11 +85,32 @@ def failed(exc: Exception) -> Response:
     for kind, status, code in STATUS:
         if isinstance(exc, kind):
             matches = getattr(exc, "matches", ())
-            more = {"kind": type(exc).__name__, "exit_code": code} | ({"matches": list(matches)} if matches else {})
-            wait = {"retry_after": "1"} if status == 503 else {}
+            more = {"kind": _kind(exc), "exit_code": code} | ({"matches": list(matches)} if matches else {})
+            wait = {"retry_after": "1"} if isinstance(exc, _PASSING) else {}
             return problem(status, str(exc), more, **wait)
     if isinstance(exc, ClientDisconnect):
         return problem(400, "the client left before its request was complete")
+    if isinstance(exc, OSError):
+        wait = {"retry_after": "1"} if exc.errno in (errno.EMFILE, errno.ENFILE) else {}
+        detail = f"the server met an error of its system: {exc.strerror or type(exc).__name__}"
+        _logger.error("%s (%s)", detail, exc.filename)
+        return problem(507 if exc.errno in FULL else 503, detail, {"exit_code": 1}, **wait)
     places = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(exc.__traceback__)]
     _logger.error("%s at %s", type(exc).__name__, " < ".join(reversed(places[-5:])))
     return problem(500, "something went wrong in the server; its log tells where", {"exit_code": 1})
+
+
+def stopped(*, in_doubt: bool) -> Response:
+    """Return the answer to a request that the server had no time to complete.
+
+    Args:
+        in_doubt: Whether it may have changed something.
+    """
+    said = "this may or may not have been done: read before you send it again" if in_doubt else "try again in a second"
+    more = {"kind": "StoreUnreachable", "exit_code": 1}
+    return problem(503, f"the server is stopping; {said}", more, retry_after="1", connection="close")
+
+
+def _kind(exc: Exception) -> str:
+    """Return the name of the public class of an error, which clients know."""
+    return next(each.__name__ for each in type(exc).__mro__ if each.__module__ == errors.__name__)

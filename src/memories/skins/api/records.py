@@ -26,6 +26,7 @@ from memories.hot import scratchpad
 from memories.hot.at_hand import place_of
 from memories.hot.mirror import Change, Mirror
 from memories.skins.api.access import Principal
+from memories.skins.api.guard import READS
 from memories.skins.api.metrics import Named
 from memories.skins.api.problems import Refused, encoded, failed
 from memories.skins.api.server import Server
@@ -37,7 +38,6 @@ from memories.validate import namespace as checked_namespace
 IDLE_SECONDS = 10.0  # after which a transaction that nothing is heard of is undone
 MAX_OPEN = 16
 MAX_SPACES = 8  # each has a store of its own, open as long as the server
-_READS = frozenset("scan groups candidates matches read values count labels days used vectors info refs".split())
 _WRITES = frozenset("append patch touch remove".split())
 _CHANGES = frozenset("append patch remove".split())
 _WHOLE = frozenset("namespaces unstaged stage switch check repair".split())
@@ -305,7 +305,7 @@ def _permit(who: Principal, asked: _Asked) -> None:
     if asked.method in _WHOLE and not (asked.method == "check" and not asked.named.get("deep")):
         who.require("admin")
     for namespace in named:
-        who.require("read" if asked.method in _READS else "admin", namespace)
+        who.require("read" if asked.method in READS else "admin", namespace)
     if asked.method in _STEPS and "admin" not in who.grants.values():
         raise Refused(403, "your token may not write records; it needs admin of a namespace")
 
@@ -318,7 +318,7 @@ def _without_ref(finding: Finding, who: Principal) -> Finding:
 
 
 def _read(method: str, data: bytes) -> _Asked:
-    if method not in _READS | _WRITES | _WHOLE | _STEPS:
+    if method not in READS | _WRITES | _WHOLE | _STEPS:
         raise InvalidInput("the store has no such method")
     try:
         shape = json.loads(data)

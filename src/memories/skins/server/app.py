@@ -164,6 +164,10 @@ async def _login(request: Request, access: Access, *, secure: bool) -> Response:
 
 async def _logout(request: Request) -> Response:
     server: Server = request.app.state.server
+    try:
+        await anyio.to_thread.run_sync(server.access.end_session, request.scope, limiter=server.limits["sign"])
+    except Exception as exc:  # noqa: BLE001 - as for every route
+        return failed(exc)
     answer = Response(encoded({"ok": True}), media_type="application/json")
     answer.delete_cookie(server.access.cookie, path="/", httponly=True, samesite="strict")
     return answer

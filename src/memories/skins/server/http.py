@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -30,8 +31,7 @@ from memories.skins.warm.writers import MOST_WAITING, Writers
 from memories.stores import Store
 from memories.stores.records import Collection, Filter
 
-_MOST_CONNECTIONS = 256
-_GRACE_SECONDS = 3
+_GRACE_SECONDS = 3  # for requests to end, and again for the writes that wait
 READY_SECONDS = 1.0  # for which it is known whether the store answers
 
 
@@ -94,14 +94,14 @@ class Web:
                 proxy_headers=False,
                 http=HttpProtocol,
                 ws="none",
-                limit_concurrency=_MOST_CONNECTIONS,
-                timeout_graceful_shutdown=_GRACE_SECONDS,
+                timeout_graceful_shutdown=2 * _GRACE_SECONDS,
                 timeout_keep_alive=5,
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
             )
         )
         self._server.end_streams = app.state.server.end_streams
+        self._server.drain = lambda: writers.close(_GRACE_SECONDS)
 
     def _gauges(self) -> tuple[Gauge, ...]:
         process, writers = self._process, self._process.writers
@@ -187,11 +187,16 @@ def _url(asked: Asked, host: str, port: int) -> str:
 
 class _Server(uvicorn.Server):
     end_streams: Callable[[], None]
+    drain: Callable[[], object]  # makes the writes that wait, refuses the rest; it may block
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for requests; first have those end that would stay open for good."""
+        """Wait for requests; first end those that would stay open for good, and after a while the queue of writes."""
         self.end_streams()
+        draining = asyncio.get_running_loop().call_later(
+            _GRACE_SECONDS, threading.Thread(target=self.drain, daemon=True).start
+        )
         await super().shutdown(sockets)
+        draining.cancel()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -13,6 +13,8 @@ from memories.skins.api.problems import TITLES, encoded
 HEAD_SECONDS = 10.0
 MAX_HEAD = 65_536
 MAX_HEADERS = 100
+MOST_REQUESTS = 256  # that have arrived whole and are being answered
+MOST_CONNECTIONS = 512  # that are open; for one more, the oldest of those that wait for their client is closed
 _MOST_JOINED = 65_536  # bytes
 
 
@@ -53,13 +55,17 @@ class _Joined:
 class Protocol(HttpToolsProtocol):
     """One connection; give it to uvicorn as `http`."""
 
+    _opened_at = 0.0
     _timer: asyncio.TimerHandle | None = None
     _in_head, _refused, _fed = False, False, 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a head."""
         super().connection_made(_Joined(transport, self.loop))  # type: ignore[arg-type]
+        self._opened_at = self.loop.time()
         self._begin()
+        if len(self.connections) > MOST_CONNECTIONS:
+            min(self._waiting(), key=lambda each: each._opened_at).transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
@@ -92,6 +98,8 @@ class Protocol(HttpToolsProtocol):
             self._refuse(400, "the request must name a path of this server, not a URL")
         elif size > MAX_HEAD or len(self.headers) > MAX_HEADERS:
             self._refuse(431, f"the head has more than {MAX_HEAD} bytes, or more than {MAX_HEADERS} headers")
+        elif len(self.tasks) >= MOST_REQUESTS and self._is_full() and self.url != b"/health":
+            self._refuse(503, f"{MOST_REQUESTS} requests are being answered; try again in a second")
         elif not self._refused:
             super().on_headers_complete()
 
@@ -104,6 +112,23 @@ class Protocol(HttpToolsProtocol):
         """Pass the end of a request on."""
         if not self._refused:
             super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # noqa: ARG002
+        """Refuse what is not HTTP."""
+        self._refuse(400, "the request is not HTTP/1.1")
+
+    def _waiting(self) -> "list[Protocol]":
+        """Return the connections whose clients have yet to send something: a head, a body, another request."""
+        ours = (each for each in self.connections if isinstance(each, Protocol))
+        return [each for each in ours if not each._is_busy or each.cycle.more_body]
+
+    def _is_full(self) -> bool:
+        return len(self.connections) - len(self._waiting()) >= MOST_REQUESTS
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _begin(self) -> None:
         self._in_head, self._fed = True, 0
@@ -120,9 +145,10 @@ class Protocol(HttpToolsProtocol):
         self._refused = True
         shape: dict[str, Any] = {"type": "about:blank", "title": TITLES[status], "status": status, "detail": detail}
         body = encoded(shape | {"error": detail})
-        head = b"content-type: application/problem+json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-        busy = self.cycle is not None and not self.cycle.response_complete
+        wait = b"retry-after: 1\r\n" if status == 503 else b""
+        kind = b"content-type: application/problem+json\r\nconnection: close\r\n"
+        head = b"%s%scontent-length: %d\r\n\r\n" % (kind, wait, len(body))
         if not self.transport.is_closing():
-            if not busy:  # an answer that has begun can't be followed by another one
+            if not self._is_busy:  # an answer that has begun can't be followed by another one
                 self.transport.write(STATUS_LINE[status] + head + body)
             self.transport.close()

@@ -29,7 +29,7 @@ from memories.settings import Config
 from memories.skins.warm.caller import Caller, Direct, own_folder, standing_for
 from memories.skins.warm.client import DIRECT, GREETING, HOOK, is_carried
 from memories.skins.warm.place import absolute
-from memories.skins.warm.writers import Writers
+from memories.skins.warm.writers import Ending, Writers
 from memories.stores import Store
 from memories.write.create import Created
 
@@ -79,7 +79,10 @@ class _Grouped(Memories):
         if within or isinstance(drafts, str):
             return super().create_many(drafts, force=force, redact=redact, within=within)
         given = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
-        return self.writers.create(self, given, force, redact)
+        try:
+            return self.writers.create(self, given, force, redact)
+        except Ending:
+            raise Direct from None
 
 
 class Warm:

@@ -7,6 +7,7 @@ New memories are added to the store together, at the end of the transaction or b
 fails so late, all are undone and made again, each in a part of the transaction that can be undone alone.
 """
 
+import contextlib
 import contextvars
 import itertools
 import queue
@@ -36,6 +37,13 @@ Result = TypeVar("Result")
 
 class Full(StoreBusy):
     """Too many writes wait already; nothing was written."""
+
+
+class Ending(StoreBusy):
+    """The server is stopping; nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is stopping; nothing was written; try again in a second")
 
 
 class _Begun(NamedTuple):
@@ -129,7 +137,7 @@ class Writers:
         self._store, self._fits = store, fits
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._broken: SystemFault | None = None
-        self._closed = False
+        self._closed, self._until = False, 0.0
         self._entering = threading.Lock()
         self.commits = self.writes = 0
         self._thread = threading.Thread(target=self._work, name="writers", daemon=True)
@@ -189,18 +197,25 @@ class Writers:
         item.future.set_running_or_notify_cancel()  # who stops waiting stops nothing
         with self._entering:
             if self._closed:
-                raise Full("the server is ending; nothing was written; try again")
+                raise Ending
             if self._waiting.qsize() >= MOST_WAITING:
                 raise Full(f"{MOST_WAITING} writes wait for the store already; nothing was written; try again")
             self._waiting.put(item)
         return item.future
 
     def close(self, seconds: float = 3.0) -> bool:
-        """Make what waits, and nothing more; return whether it was all made in time."""
+        """Make what waits, and nothing more; return whether it was all made in time. What was not begun is refused."""
         with self._entering:  # so that nothing comes behind the end
+            if not self._closed:
+                self._until = time.monotonic() + seconds
+                self._waiting.put(None)
             self._closed = True
-            self._waiting.put(None)
-        self._thread.join(seconds)
+        self._thread.join(max(0.0, self._until - time.monotonic()))
+        if self._thread.is_alive():
+            with contextlib.suppress(queue.Empty):
+                while (item := self._waiting.get_nowait()) is not None:
+                    _answer([(item, Ending())])
+                self._waiting.put(None)
         return not self._thread.is_alive()
 
     def _work(self) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memories.disk import flush_folder, tried, write_all
-from memories.errors import StoreBusy, StoreError
+from memories.disk import FULL, flush_folder, tried, write_all
+from memories.errors import StoreBusy, StoreError, StoreFull
 from memories.trust import open_to_everybody
 
 BUSY_SECONDS = 30.0
@@ -242,7 +242,8 @@ def translated(path: Path) -> Iterator[None]:
         yield
     except OSError as exc:
         name = exc.filename if isinstance(exc.filename, str) else str(exc.filename or path)
-        raise StoreError(f"cannot use {name}: {exc.strerror or exc}; nothing was acknowledged") from exc
+        kind = StoreFull if exc.errno in FULL else StoreError
+        raise kind(f"cannot use {name}: {exc.strerror or exc}; nothing was acknowledged") from exc
 
 
 def _read(path: Path, *, whole: bool = True) -> tuple[Stamp | None, bytes]:

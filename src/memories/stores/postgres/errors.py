@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from memories.errors import ConfigError, Conflict, StoreBusy, StoreDamaged, StoreError, StoreUnreachable
+from memories.errors import ConfigError, Conflict, StoreBusy, StoreDamaged, StoreError, StoreFull, StoreUnreachable
 
 if TYPE_CHECKING:
     import psycopg
@@ -113,7 +113,8 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
         *("InsufficientPrivilege", StoreError),
         "{shown}: the user may not do this ({detail}); ask the database's owner for the right",
     ),
-    ("DiskFull OutOfMemory", StoreError, "{shown}: the server has no room left ({detail})"),
+    ("DiskFull", StoreFull, "{shown}: the disk of the server is full ({detail})"),
+    ("OutOfMemory", StoreError, "{shown}: the server has no room left ({detail})"),
     (
         *("DataCorrupted IndexCorrupted", StoreDamaged),
         "{shown} is damaged ({detail}); stop writing to it and restore a backup",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from memories.disk import flush_folder, put_in_place
-from memories.errors import RequestError, SchemaTooNew, StoreDamaged, StoreError
+from memories.errors import RequestError, SchemaTooNew, StoreDamaged, StoreError, StoreFull
 from memories.ids import digest
 from memories.stores.records import Collection
 from memories.stores.sqlite import schema, sidefile
@@ -151,7 +151,7 @@ def copy_in(source: Path, target: Path) -> int:
         try:
             db.execute("VACUUM INTO ?", (str(target),))
         except apsw.FullError as exc:
-            raise StoreError(f"the disk of {target} is full; make room and try again; nothing was changed") from exc
+            raise StoreFull(f"the disk of {target} is full; make room and try again; nothing was changed") from exc
     with translated(target), opened_apart(target, write=True) as db:
         db.pragma("synchronous", "FULL")
         db.pragma("journal_mode", "wal")

@@ -15,7 +15,7 @@ from pathlib import Path
 import apsw
 
 from memories.disk import ForkGuard, tried
-from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError
+from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError, StoreFull
 from memories.stores.sqlite import place, schema, sidefile
 from memories.stores.sqlite.engine import connect, connect_frozen, engine_is_safe
 from memories.stores.sqlite.errors import CommitsMissing, filesystem_errors, loss, translated
@@ -211,7 +211,7 @@ class SQLiteFile:
             try:
                 connection.execute("VACUUM INTO ?", (str(target),))
             except apsw.FullError as exc:
-                raise StoreError(f"the disk of {target} is full; make room on it, or name another one") from exc
+                raise StoreFull(f"the disk of {target} is full; make room on it, or name another one") from exc
 
     def close(self) -> None:
         """Close every connection of this process."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import apsw
 
-from memories.errors import StoreBusy, StoreDamaged, StoreError
+from memories.disk import FULL
+from memories.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
 
 _DESCRIPTORS = 4
 _DAMAGED = "{path} is damaged ({exc}); stop writing to it and restore a backup"
@@ -20,7 +21,7 @@ SALVAGE = (
 )
 # The first that fits counts, so the general ones come last.
 _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
-    (apsw.FullError, StoreError, _FULL),
+    (apsw.FullError, StoreFull, _FULL),
     (apsw.NotADBError, StoreDamaged, "{path} is not a SQLite database; it was not touched"),
     (apsw.CorruptError, StoreDamaged, _DAMAGED),
     (apsw.ReadOnlyError, StoreError, "{path} or its folder can't be written; check who owns it and its permissions"),
@@ -57,13 +58,14 @@ def translated(path: Path) -> Iterator[None]:
     except apsw.BusyError as exc:
         raise StoreBusy(f"{path} was kept busy by another program; nothing was written; try again") from exc
     except apsw.CantOpenError as exc:
-        raise StoreError(f"cannot open {path}: {_why_closed(path)}") from exc
+        kind = StoreFull if _is_full(path.parent) else StoreError
+        raise kind(f"cannot open {path}: {_why_closed(path)}") from exc
     except apsw.Error as exc:
         if _is_of_words(exc):
             raise WordsDamaged(path, exc) from None
         kind, message = next((ours, text) for theirs, ours, text in _TRANSLATIONS if isinstance(exc, theirs))
         if isinstance(exc, apsw.IOError) and _is_full(path.parent):  # SQLite does not always say why
-            message = _FULL
+            kind, message = StoreFull, _FULL
         if isinstance(exc, apsw.SQLError) and str(exc).startswith("no such "):  # the tables are not as they were made
             kind, message = StoreDamaged, _DAMAGED
         if isinstance(exc, apsw.CorruptError) and _detail(exc) == apsw.SQLITE_CORRUPT_INDEX:
@@ -96,7 +98,8 @@ def filesystem_errors(path: Path, what: str = "") -> Iterator[None]:
         yield
     except OSError as exc:
         why = "it is a symbolic link; remove it" if exc.errno == errno.ELOOP else exc.strerror or exc
-        raise StoreError(f"cannot use {path}{what}: {why}") from exc
+        kind = StoreFull if exc.errno in FULL else StoreError
+        raise kind(f"cannot use {path}{what}: {why}") from exc
 
 
 def _why_closed(path: Path) -> str:
