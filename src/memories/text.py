@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from memories import languages
 
 MAX_QUERY_TERMS = 64
+_MAX_READ = 16_384  # characters of a text that terms are taken from
+_LONGEST = 64  # letters of a word that has other forms, and words of a phrase
 _ENDINGS, _LEAST_STEM = 2, 4  # endings that a word may have, and letters that they leave of it
 _GLUED, _LEAST_BASE = 7, 3  # prefixes that are tried, the commonest, and letters of a word behind one
 
@@ -65,7 +67,7 @@ def mark_raised(text: str) -> str:
     if text.isascii():
         return text
     raised = ("<super>", "<sub>", "<fraction>")
-    return "".join(f"^{c}" if unicodedata.decomposition(c).startswith(raised) else c for c in text)
+    return text.translate({ord(c): f"^{c}" for c in set(text) if unicodedata.decomposition(c).startswith(raised)})
 
 
 def index_text(text: str) -> str:
@@ -87,7 +89,7 @@ def query_terms(text: str) -> list[str]:
     is the beginning of a word: the index knows the endings of English only. One that begins with a space is another
     form of a word that is there too. Function words are left out, unless there is nothing else.
     """
-    spelled = _spelled(text)
+    spelled = _spelled(text[:_MAX_READ])
     codes = languages.of(spelled)
     terms = dict.fromkeys(term for term in _terms(_telling(spelled, codes), codes) if term not in STOP_WORDS)
     terms = terms or dict.fromkeys(_words(spelled)) or dict.fromkeys(_terms(spelled, ()))
@@ -96,7 +98,7 @@ def query_terms(text: str) -> list[str]:
 
 def other_terms(text: str) -> list[str]:
     """Return the terms for a question whose telling words nobody has said: its function words; none in English."""
-    spelled = _spelled(text)
+    spelled = _spelled(text[:_MAX_READ])
     told = query_terms(text)
     found = dict.fromkeys(_terms(spelled, ())) if languages.of(spelled) else {}
     return [term for term in found if term not in told][:MAX_QUERY_TERMS]
@@ -179,7 +181,8 @@ def _bare(text: str) -> str:
     """Return text without accents and other marks."""
     if text.isascii():
         return text
-    return "".join(sign for sign in unicodedata.normalize("NFD", text) if unicodedata.category(sign) != "Mn")
+    text = unicodedata.normalize("NFD", text)
+    return text.translate(dict.fromkeys(ord(sign) for sign in set(text) if unicodedata.category(sign) == "Mn"))
 
 
 def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
@@ -193,7 +196,7 @@ def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
             spelled = spelled.replace(compound, " ")
             continue
         words = [word for word in _words(compound) if word != "s"]
-        if len(words) > 1:
+        if 1 < len(words) <= _LONGEST:
             yield " ".join(words)
     words = [word for word in _words(spelled) if word != "s"]
     yield from (_stem(word, codes) for word in words)
@@ -201,7 +204,8 @@ def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
         yield from _pairs(run) if len(run) > 1 else run
     yield from (sign for sign in spelled if _is_emoji(sign))
     yield from _glued([word for word in words if len(word) >= _LEAST_BASE], codes)
-    for word in dict.fromkeys(words) if codes or not spelled.isascii() else ():
+    short = [word for word in words if len(word) <= _LONGEST] if codes or not spelled.isascii() else []
+    for word in dict.fromkeys(short):
         told = _stem(word, codes)
         forms = (_stem(other, codes) for other in _spellings(word, codes) if len(other) >= _LEAST_BASE)
         yield from (f" {form}" for form in dict.fromkeys(forms) if form != told)
@@ -308,4 +312,4 @@ def _is_emoji(character: str) -> bool:
 def _space_emoji(text: str) -> str:
     if text.isascii():
         return text
-    return "".join(f" {character} " if _is_emoji(character) else character for character in text)
+    return text.translate({ord(sign): f" {sign} " for sign in set(text) if _is_emoji(sign)})

@@ -11,6 +11,7 @@ from memories import unseen
 from memories.errors import InvalidInput
 
 MAX_CONTENT_BYTES = 1_048_576
+MAX_NORMAL_BYTES = 4 * MAX_CONTENT_BYTES  # of NFKC, in which words are indexed: one sign may stand for a phrase
 MAX_QUERY_CHARACTERS = 4_096
 MAX_LIMIT = 1_000
 MAX_TAGS = 100
@@ -33,12 +34,15 @@ def content(text: str, most_bytes: int | None = MAX_CONTENT_BYTES) -> str:
         most_bytes: How large it may be; None for what another limit holds for.
 
     Raises:
-        InvalidInput: It is empty or invisible, too large, or not text.
+        InvalidInput: It is empty or invisible, too large, also in its normal form, or not text.
     """
     text = _text(_typed(text, "content").removeprefix("\ufeff"), "content")
-    size = 0 if most_bytes is None else len(text.encode())
+    size = len(text.encode())
     if most_bytes is not None and size > most_bytes:
         raise InvalidInput(f"content is {size} bytes; the limit is {most_bytes}; store it in parts")
+    most_normal = max(MAX_NORMAL_BYTES, 4 * size)
+    if not text.isascii() and (size := len(unicodedata.normalize("NFKC", text).encode())) > most_normal:
+        raise InvalidInput(f"content is {size} bytes in its normal form (NFKC); the limit is {most_normal}")
     return text
 
 

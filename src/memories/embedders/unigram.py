@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _SPACE = "\u2581"  # what stands for the space before a word
+_MAX_WORD = 65_536  # characters: more ids than any window takes, and the rest of a longer word is not looked at
 
 
 class Unigram:
@@ -42,7 +43,7 @@ class Unigram:
         words = text.translate(self._characters).split(" ")
         for place, word in enumerate(words):
             if word or place == len(words) - 1:  # spaces in a row are one
-                ids, likely = self._cut(f"{_SPACE}{word}".encode("utf-8", "surrogatepass"), likely)
+                ids, likely = self._cut(f"{_SPACE}{word[:_MAX_WORD]}".encode("utf-8", "surrogatepass"), likely)
                 yield from ids
 
     def _cut(self, word: bytes, before: float) -> tuple[list[int], float]:

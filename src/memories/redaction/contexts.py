@@ -207,8 +207,8 @@ CONTEXTS: tuple[Rule, ...] = (
     Rule("cookie", (" -b ", "--cookie ", "--cookie="), r"(?i: -b |--cookie[ =])(?P<s>[^\n\r]{8,4000"
          r"})", _cookies, line=True),
     Rule("password", ("pass", "pwd", "secret", "credential", "psk"), _PASSWORD, _password),
-    Rule("api_key", ("key", "token", "authorization", "session", "sess_id", "sessid", ".sid", "_sid", "dsn"),
-         _KEY, _key, 13),
+    Rule("api_key", ("key",), _KEY, _key, 13),
+    Rule("api_key", ("token", "authorization", "session", "sess_id", "sessid", ".sid", "_sid", "dsn"), _KEY, _key),
     Rule("password", ("pass", "pwd", "pin code", "secret", "credential"), _SAID, _said),
     Rule("api_key", ("token", "api key", "access key", "private key"), _SAID, _said),
     Rule("password", ("--",),
@@ -230,10 +230,10 @@ CONTEXTS: tuple[Rule, ...] = (
          rf"%]{{1,80}}%)"
          rf"(?:{_Q})?(?P<s>[^\s\"'`-][^\s\"'`]{{3,200}})", _given),
     # A name and a value that stand apart, as in lists of variables and in XML.
-    Rule("password", ("pass", "pwd", "secret", "token", "key"),
+    Rule("password", ("name", "key", "id"),
          r"(?i:name|key|id)(?:[\"']?[ \t]{0,3}[:=][ \t]{0,3}[\"']?)[\w.-]{0,40}?(?i:pass(?:word|wd)?|pwd|secret|"
          r"token|key)[\"']?"
-         r"[\s,]{1,40}[\"']?(?i:value|val)[\"']?[ \t]{0,3}[:=][ \t]{0,3}[\"'](?P<s>[^\s\"']{6,300})[\"']", _given, 60),
+         r"[\s,]{1,40}[\"']?(?i:value|val)[\"']?[ \t]{0,3}[:=][ \t]{0,3}[\"'](?P<s>[^\s\"']{6,300})[\"']", _given),
     Rule("password", ("password(", "passwd(", "secret(", "token(", "apikey(", "passphrase(", "key("),
          rf"(?i:password|passwd|secret|token|key|passphrase)\([ ]{{0,2}}(?:{_Q})(?P<s>[^\s\"'`]{{6,300}})(?"
          rf":{_Q})[ ]{{0,2}}\)",
@@ -285,7 +285,7 @@ CONTEXTS: tuple[Rule, ...] = (
 _A1 = r"(?:(?<![A-Za-z0-9_].)|(?<=\\[nrtbf].)|(?<=%[0-9A-Fa-f]{2}.)|(?<=\\u[0-9A-Fa-f]{4}.)|(?<=[0-9;]m.))"
 LONG: tuple[Rule, ...] = (
     Rule("discord_token", (), rf"(?P<s>[MNO]{_A1}{_W}{{23,27}}\.{_W}{{6}}\.{_W}{{27,40}})", _varied),
-    Rule("token", (), rf"(?P<s>{_B}{{28,200}}){_Z}", _unknown),
+    Rule("token", (), rf"(?P<s>{_B}(?<=[_-].){_B}{{27,199}}){_Z}", _unknown),
 )
 NUMBERS: tuple[Rule, ...] = (
     Rule("card", (), rf"(?P<s>\d(?<![.].)(?<!\d[ -].){_A1}(?:[ -]?\d){{13,18}})(?![\w])(?!\.\d)", _card),

@@ -35,6 +35,8 @@ _SPLIT = (
     r"|[ ](?<=[A-Za-z0-9_-]{4} )(?<![a-z]{4} )(?=[A-Za-z_-]{0,12}[0-9]|[a-z]{1,12}[A-Z])(?=[A-Za-z0-9_-]{4})"
     r"|[ ](?<!\S\S )(?=\S \S(?:\s|$))|[ ](?<=\s\S \S )(?=\S(?:\s|$))"
 )
+_LONG_FORM = 8  # letters that one sign stands for in no word that names a secret: whole phrases of Arabic
+_ROW = 64  # of one sign; no literal has more
 _KEY_HEADER = "PRIVATE KEY"
 _PUTTY, _PUTTY_END = "PuTTY-User-Key-File-", "Private-MAC:"
 _KEY_PIECE = r"(?:\s|\\+[nrt]|[\"'>|+,])*([A-Za-z0-9+/=]+)"
@@ -174,13 +176,17 @@ def _seen(text: str) -> _Copy | None:
 
     if unicodedata.is_normalized("NFKC", text) and not re.search(_UNSEEN, text):
         return None
-    return _Copy.of(text, _COMPOSED, _composed)
+    return _Copy.of(text, _COMPOSED, lambda signs: _composed(signs[0]))
 
 
-def _composed(signs: re.Match[str]) -> str:
+@functools.lru_cache(maxsize=4096)
+def _composed(signs: str) -> str:
     import unicodedata
 
-    return "" if re.match(_UNSEEN, signs[0]) else unicodedata.normalize("NFKC", signs[0])
+    if re.match(_UNSEEN, signs):
+        return ""
+    plain = unicodedata.normalize("NFKC", signs)
+    return plain if len(plain) < _LONG_FORM * len(signs) else signs
 
 
 def _unescaped(escape: re.Match[str]) -> str:
@@ -278,7 +284,16 @@ def _one(text: str, low: str, rule: Rule, literal: str, at: int) -> Iterator[Fou
             if matched:
                 refused = max(refused, matched.end())
         done = max(done, end)
-        at = low.find(literal, max(at + 1, done))
+        at = low.find(literal, max(at + 1 if end else _next_try(low, literal, at), done))
+
+
+def _next_try(low: str, literal: str, at: int) -> int:
+    """Return where to look on after a try that failed: of a long row of one sign only the end is tried."""
+    if len(set(literal)) == 1:
+        row = literal[0] * _ROW
+        while low.startswith(row, at + 1):
+            at += _ROW
+    return at + 1
 
 
 def _everywhere(text: str, rule: Rule) -> Iterator[Found]:

@@ -303,9 +303,9 @@ def _from_base64(part: str) -> str:
 
 def _reads(said: str) -> bool:
     """Return whether decoded text is a sentence: printable, of words with blanks between them."""
-    letters = sum(sign.isalpha() or sign == " " for sign in said)
-    printable = said.replace("\n", " ").replace("\t", " ").isprintable()
-    return len(said) >= 12 and " " in said.strip() and printable and letters > 0.7 * len(said)
+    if len(said) < 12 or " " not in said.strip() or not said.replace("\n", " ").replace("\t", " ").isprintable():
+        return False
+    return sum(sign.isalpha() or sign == " " for sign in said) > 0.7 * len(said)
 
 
 def _is_blob(part: str) -> bool:

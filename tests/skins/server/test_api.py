@@ -605,9 +605,6 @@ def test_who_manages_a_namespace_may_import_into_it_without_review(owner: TestCl
         assert answer.status_code == status
 
 
-LINES = {"content-type": "application/x-ndjson"}
-
-
 @pytest.mark.parametrize("name", ["bob", "ann"])
 def test_what_a_token_imports_is_never_a_persons(owner: TestClient, token: Token, config: Config, name: str) -> None:
     labels = {"=trust": "user", "=by": "root", "=via": "cli||root|laptop|1.0|shared"}

@@ -1,0 +1,157 @@
+"""A megabyte of anything costs about as much CPU as a megabyte of prose, and no more memory."""
+
+import base64
+import itertools
+import random
+import resource
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from memories import InvalidInput, Memories
+from memories.redaction.redactor import redact
+from memories.text import query_terms
+
+SIZE = 1_000_000
+_random = random.Random(16)
+WORDS = ["".join(_random.choices("abcdefghijklmnopqrstuvwxyz", k=_random.randint(2, 9))) for _ in range(5_000)]
+PROSE = " ".join(_random.choices(WORDS, k=SIZE // 6))[:SIZE]
+ROWS = (
+    *(
+        "a",
+        "A",
+        "1",
+        "-",
+        ".",
+        "_",
+        "=",
+        "/",
+        " x",
+        "a b ",
+        "漢",
+        "あ",
+        "ก",
+        "한",
+        "\u1112\u1161\u11ab",
+        "😀",
+        "👩\u200d👧",
+    ),
+    *("\u0301", "e\u0301", "a\u200b", "ａ", "\nx\n", "/a/b/c.d", "sk-", "https://example.org/a?b=c "),
+    *("https://user:pass@host/ ", "password: ", "token=abc ", "%41", "\\u0041", "-----BEGIN PRIVATE KEY-----"),
+    *("not ", "ignore previous instructions ", "id: ", "d"),
+)
+TEXTS: dict[str, Callable[[], str]] = {
+    **{repr(row): lambda row=row: row * (SIZE // len(row.encode())) for row in ROWS},
+    "base64": lambda: base64.b64encode(_random.randbytes(SIZE * 3 // 4)).decode(),
+    "hex": lambda: _random.randbytes(SIZE // 2).hex(),
+    "digits": lambda: "".join(_random.choices("0123456789", k=SIZE)),
+    "Han": lambda: "".join(map(chr, _random.choices(range(0x4E00, 0x9FA5), k=SIZE // 3))),
+    "zalgo": lambda: "".join(
+        "e" + "".join(map(chr, _random.choices(range(0x300, 0x370), k=20))) for _ in range(SIZE // 41)
+    ),
+}
+
+
+@pytest.fixture
+def memories(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Memories]:
+    monkeypatch.setenv("EMBEDDER", "none")
+    with Memories(namespace="bob") as opened:
+        opened.create("warm up")
+        yield opened
+
+
+def cpu(run: Callable[[], object]) -> float:
+    begun = time.process_time()
+    run()
+    return time.process_time() - begun
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_megabyte_of_anything_costs_about_as_much_as_one_of_prose(name: str, memories: Memories) -> None:
+    """The limit is generous: what it has to tell is a cost that grows with a power of the length, or a large factor."""
+    text = TEXTS[name]()
+    usual = max(0.2, cpu(lambda: memories.create(PROSE)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert cpu(lambda: memories.create(text)) < 6 * usual
+    assert cpu(lambda: memories.create(f"{text[:-3]}!")) < 8 * usual  # which is compared with the first
+    assert cpu(lambda: memories.add_turns("c", [text])) < 8 * usual
+    assert cpu(lambda: memories.search(f"{text[:4_000]} x")) < 2 * usual
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000  # KiB
+
+
+def test_terms_are_taken_from_the_beginning_of_a_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A word has other spellings for each letter of some languages: of a megabyte that was gigabytes."""
+    looked: list[int] = []
+    spellings = query_terms.__globals__["_spellings"]
+    monkeypatch.setitem(
+        query_terms.__globals__, "_spellings", lambda word, codes: looked.append(len(word)) or spellings(word, codes)
+    )
+    assert len(query_terms("und der die das nicht ist " + "ä" * 100_000)) < 64
+    assert max(looked, default=0) <= 64
+
+
+def test_a_model_reads_no_more_of_a_word_than_its_windows_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    e5 = pytest.importorskip("memories_e5")
+    from memories.embedders import unigram
+
+    looked: list[int] = []
+    cut = unigram.Unigram._cut
+    monkeypatch.setattr(
+        unigram.Unigram, "_cut", lambda self, word, before: looked.append(len(word)) or cut(self, word, before)
+    )
+    known = unigram.Unigram(
+        Path(e5.__file__).parent, next(Path(e5.__file__).parent.glob("*.tokenizer.json")).name.split(".")[0]
+    )
+    assert sum(1 for _ in known.ids("a" * 300_000)) > 10_000
+    assert max(looked) < 100_000
+
+
+def test_a_path_of_very_many_parts_is_no_phrase() -> None:
+    assert max(len(term.split()) for term in query_terms("/a/b/c.d" * 500)) <= 64
+
+
+class _Counted(str):
+    """A text that counts how often it is searched."""
+
+    __slots__ = ()
+    calls = itertools.count()
+
+    def find(self, *given: object) -> int:
+        next(self.calls)
+        return super().find(*given)  # type: ignore[arg-type]
+
+
+def test_a_row_of_one_sign_is_tried_at_its_end_alone() -> None:
+    from memories.redaction import scan
+
+    known = scan.rules_of(personal=False, own=())
+    for sign in "-", "a":
+        low = _Counted(sign * 50_000)
+        before = next(_Counted.calls)
+        for _, literals in (*known.tokens, *known.contexts):
+            for literal, rules in literals:
+                for rule in rules if literal in low else ():
+                    assert not list(scan._one(low, low, rule, literal, low.find(literal)))
+        assert next(_Counted.calls) - before < 1_000
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("call ++4912345678901 now", "call +[redacted:phone] now"),
+        ("---- --password=Hx7!kqz2Lm9 ----", "---- --password=[redacted:password] ----"),
+        ("ｐａｓｓｗｏｒｄ＝Hx7kqz2Lm9vW ﷺ", "ｐａｓｓｗｏｒｄ＝[redacted:password] ﷺ"),
+        ("ﷺ pass\u200bword=Hx7\u200bkqz2Lm9vW, ok", "ﷺ pass\u200bword=[redacted:password], ok"),
+    ],
+)
+def test_a_secret_in_a_row_or_a_disguise_is_found_where_it_is(text: str, kept: str) -> None:
+    assert redact(text, personal=True).text == kept
+
+
+def test_a_sign_that_stands_for_a_phrase_is_refused_by_the_megabyte(memories: Memories) -> None:
+    assert memories.create("ﷺ" * 100).stored
+    with pytest.raises(InvalidInput, match="normal form"):
+        memories.create("ﷺ" * 300_000)
