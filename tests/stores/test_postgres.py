@@ -45,6 +45,7 @@ from memories.errors import (  # noqa: E402
     StoreBusy,
     StoreDamaged,
     StoreError,
+    StoreFull,
     StoreUnreachable,
 )
 from memories.stores import words as store_words  # noqa: E402
@@ -251,7 +252,8 @@ def test_a_server_with_no_pgvector_or_an_old_one_is_told_apart(
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        *((code, StoreError) for code in ("53100", "53200", "25006", "42883")),
+        ("53100", StoreFull),
+        *((code, StoreError) for code in ("53200", "25006", "42883")),
         *((code, StoreBusy) for code in ("57014", "40P01", "40001", "55P03")),
         *((code, StoreDamaged) for code in ("XX001", "XX002")),
         ("57P01", postgres_errors.Interrupted),
