@@ -139,12 +139,15 @@ class _Copy(NamedTuple):
             written = write(match)
             if written == match[0]:
                 continue
-            pieces += [_Piece(length, at, match.start(), same=True)]
-            length += match.start() - at
-            pieces += [_Piece(length, match.start(), match.end(), same=False)]
+            start, end = match.span()
+            if start > at or not pieces:
+                pieces.append(_Piece(length, at, start, True))
+                parts.append(text[at:start])
+                length += start - at
+            pieces.append(_Piece(length, start, end, False))
+            parts.append(written)
             length += len(written)
-            parts += [text[at : match.start()], written]
-            at = match.end()
+            at = end
         if not pieces:
             return None
         pieces.append(_Piece(length, at, len(text), same=True))
