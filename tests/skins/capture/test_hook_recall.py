@@ -1,6 +1,7 @@
 """What a hook puts before a model: what is relevant, once in a session, no more than a host takes."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from memories import ContextBuilder, Draft, Memories, MemoryGateway, TurnDraft, 
 from memories.agent.engine import EngineBackend
 from memories.agent.tokens import estimate_tokens
 from memories.skins.capture import inbox, session
+from memories.turns import TurnDraft
 from skins.capture.conftest import Hook, flushed, waiting
 from skins.capture.test_flush import told
 
@@ -291,3 +293,31 @@ def test_while_the_embedder_fails_a_prompt_recalls_by_words_and_waits_for_it_onc
         assert DEPLOY in hook("user-prompt", told, seconds="8").context
     assert len(server.seen) == 1
     assert not (home / "hooks.log").exists() or "store" not in (home / "hooks.log").read_text()
+
+
+def test_what_is_known_of_a_session_names_no_conversation_and_turns_are_still_given_once(
+    hook: Hook, home: Path
+) -> None:
+    said = {"prompt": "which port does the staging database use?"}
+    with Memories() as memories:
+        memories.add_turns("zyxomarkle talks", [TurnDraft("The staging database uses port 6543")])
+        note = memories.create("The staging database runs PostgreSQL").memory
+        assert note is not None
+    assert "6543" in hook("user-prompt", said).context
+    known = home / "sessions" / os.listdir(home / "sessions")[0]
+    assert note.id in known.read_text()
+    with Memories() as memories:
+        memories.forget_turns("zyxomarkle talks")
+        memories.add_turns("zyxomarkle talks", [TurnDraft("The staging database uses port 6543")])
+    assert not [file for file in home.rglob("*") if file.is_file() and b"zyxomarkle" in file.read_bytes()
+                and not file.name.startswith("memories.db")]  # fmt: skip
+    assert "6543" not in hook("user-prompt", {"prompt": "the port of the staging database, please?"}).context
+
+
+def test_a_session_of_an_earlier_version_that_names_turns_is_still_known(home: Path) -> None:
+    (home / "sessions").mkdir(parents=True)
+    (home / "sessions" / "one").write_text('{"shown": ["a#talk#2", "0190-id"]}\n')
+    session.note(str(home), "two", shown=["a#talk#2", "0190-id"])
+    assert session.read(str(home), "one").shown == session.read(str(home), "two").shown
+    assert session.mark("a#talk#2") in session.read(str(home), "one").shown
+    assert "talk" not in str(session.read(str(home), "one").shown)

@@ -7,6 +7,7 @@ from memories.agent.gateway import MemoryGateway
 from memories.errors import InvalidInput, StoreUnreachable
 from memories.identity.degraded import WithScratchpad
 from memories.service import Memories
+from memories.skins.capture.session import mark
 
 _MOST_KNOWN = 60  # memories that were shown before and are passed over by one search
 
@@ -16,7 +17,7 @@ def gateway(memories: Memories, shown: set[str], offline: str, seconds: float | 
 
     Args:
         memories: The memory.
-        shown: The ids of what is passed over.
+        shown: The marks of what is passed over; see `session.mark`.
         offline: Why the store is not asked; empty if it is.
         seconds: How long a call may take; None for as long as the settings say.
     """
@@ -31,7 +32,7 @@ def _more(k: int, shown: set[str]) -> int:
 
 
 def _new(found: list[Any], shown: set[str], k: int) -> list[Any]:
-    return [each for each in found if each["id"] not in shown][:k]
+    return [each for each in found if mark(str(each["id"])) not in shown][:k]
 
 
 class _Fresh(EngineBackend):

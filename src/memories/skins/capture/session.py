@@ -28,8 +28,8 @@ class Session:
         namespace: Who it switched to; None if it did not.
         off: Whether it switched memory off.
         folder: Where it works.
-        shown: The ids of what is in its context, put there by a hook.
-        given: The ids of all that it was ever given.
+        shown: The marks of what is in its context, put there by a hook; see `mark`.
+        given: The marks of all that it was ever given.
         said: The hashes of the sentences that it was ever given; see `echo`.
         late: When a hook had to be done with the store, in milliseconds since 1970, if it was not; else 0.
         tried: When the store was tried after that.
@@ -53,7 +53,7 @@ class Session:
             found = line.get(name)
             if isinstance(found, list):
                 for each in sets:
-                    each.update(str(value) for value in found)
+                    each.update(mark(str(value)) for value in found)
         if line.get(RESET):
             self.shown.clear()
         if isinstance(line.get(OFF), bool):
@@ -65,6 +65,19 @@ class Session:
         for name in (LATE, TRIED):
             if isinstance(at := line.get(name), int):
                 setattr(self, name, at)
+
+
+def mark(shown: str) -> str:
+    """Return what a session file keeps of an id: the id of a memory, a hash of a turn's `CONVERSATION#INDEX`.
+
+    A conversation has a name of the user's choice, which must not outlive the conversation. A mark is its own mark, so
+    files of earlier versions, which have the names, are read like others.
+    """
+    if shown.rfind("#") <= 0:
+        return shown
+    import hashlib  # which a hook that recalls no turn does without
+
+    return f"#{hashlib.blake2b(shown.encode('utf-8', 'surrogatepass'), digest_size=12).hexdigest()}"
 
 
 def read(home: str, name: str) -> Session:
@@ -91,6 +104,8 @@ def note(home: str, name: str, **known: object) -> None:
     Raises:
         OSError: It can't be written.
     """
+    if isinstance(shown := known.get(SHOWN), list):
+        known[SHOWN] = [mark(str(each)) for each in shown]
     path = os.path.join(place.private(home, place.SESSIONS), name)
     fd = place.opened(path, os.O_WRONLY | os.O_APPEND)
     try:
