@@ -198,7 +198,7 @@ class Forgotten(NamedTuple):
     Attributes:
         id: The memory, or the conversation.
         versions: How many versions or turns it had; 0 if they were gone and only their bytes were left.
-        also_in: Files that may still hold it, such as snapshots taken before an upgrade.
+        also_in: Files that may still hold it: backups, and snapshots taken before an upgrade.
         memories: How many memories went with the turns that they were made from.
     """
 

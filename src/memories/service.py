@@ -139,7 +139,9 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
 
             admit = admission(self.config.namespace_quota)
         told = self._tell_scratchpads()
-        self._store = logged(self._kept, self._channel, self._clock, self._origin, admit=admit, told=told)
+        self._store = logged(
+            self._kept, self._channel, self._clock, self._origin, admit=admit, told=told, backups=self._backups
+        )
         self._lookup = self._lookup._replace(store=self._store)
 
     def of_client(self, name: str, version: str) -> Self:
@@ -702,6 +704,13 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
     def _place(self) -> "Place | None":
         self._worked_in = self._tell_place()
         return self._worked_in
+
+    def _backups(self) -> tuple[str, ...]:
+        if not self._is_home:
+            return ()
+        from memories.transfer.backup import backups_of
+
+        return backups_of(self.config._replace(store=self._url or self.config.store))
 
     def _selector(
         self,

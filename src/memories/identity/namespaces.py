@@ -22,6 +22,7 @@ from memories.settings import Config
 from memories.stores.chain import CHAIN, Link, chain_of, conversation_digest, follow, link_of, record_of
 from memories.stores.protocol import Store
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
+from memories.transfer.backup import backups_of
 from memories.transfer.lines import content_hash
 from memories.transfer.pages import Place, pages
 from memories.versions import is_unaccepted, plain_key
@@ -100,7 +101,7 @@ class Deleted(NamedTuple):
         queued: Turns that waited to be stored, and events that waited in the inbox.
         entries: Entries of its audit log.
         files: Files and folders beside the store that were its own.
-        also_in: Files that may still hold it, such as snapshots taken before an upgrade.
+        also_in: Files that may still hold it: backups, and snapshots taken before an upgrade.
     """
 
     name: str
@@ -241,7 +242,7 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
         events.forget(config.home, lambda event: event.get("namespace") == name)
         _remove_files(config, name)
         events.forget(config.home, lambda event: event.get("namespace") == name)
-        return told._replace(also_in=_empty(store, name))
+        return told._replace(also_in=tuple(dict.fromkeys((*_empty(store, name), *backups_of(config)))))
 
 
 # --- records ---------------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ def logged(  # noqa: PLR0913 - who is told of what
     action: str | None = None,
     admit: "Callable[[Store, Sequence[Record]], None] | None" = None,
     told: "Told | None" = None,
+    backups: "Callable[[], tuple[str, ...]]" = tuple,
 ) -> "Store":
     """Return a store that is the given one, gives what is added its origin, and logs each change.
 
@@ -56,9 +57,10 @@ def logged(  # noqa: PLR0913 - who is told of what
         admit: Is given what is going to be added, in the transaction that adds it, and raises an error to refuse it.
         told: Is given what each transaction changed, once it is done, and what is to be removed, before it is; see
             `telling_later` for transactions that are a part of another one.
+        backups: Returns the backups of the store, which keep what is removed from it.
     """
     logging = _Logged(store, channel, clock, writer, (action, admit))
-    logging.told = told
+    logging.told, logging.backups = told, backups
     return cast("Store", logging)
 
 
@@ -148,6 +150,7 @@ class _Logged:
         self._heads: dict[str, tuple[Record, Link]] = {}  # the last entries that were read or written
         self._own_heads: Heads | None = None
         self.told: Told | None = None
+        self.backups: Callable[[], tuple[str, ...]] = tuple
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -213,7 +216,7 @@ class _Logged:
             with self.transaction():
                 self._note(_Note("forget", ref) for ref in refs)
                 self._local.changes += refs
-        return self._store.remove(refs)
+        return tuple(dict.fromkeys((*self._store.remove(refs), *self.backups())))
 
     def _within(self) -> AbstractContextManager[None]:
         """Return the running transaction, or a new one: one inside another costs a server two more requests."""

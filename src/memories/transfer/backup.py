@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -208,6 +208,13 @@ def mark_in(file: Path) -> "Mark | None":
         return None if header.backup is None else Mark(**header.backup)
     except (OSError, StoreError, ValueError, TypeError):
         return None
+
+
+def backups_of(config: Config) -> tuple[str, ...]:
+    """Return the backups of the store in the folder `backups` of the home; they keep what is forgotten in the store."""
+    store, folder = _mark(config.store, datetime.now(UTC)).store, config.home / "backups"
+    files = sorted(folder.glob(f"{glob.escape(_name(config.store))}-*"))
+    return tuple(str(file) for file in files if (mark := mark_in(file)) is not None and mark.store == store)
 
 
 def _remove_oldest(folder: Path, newest: Path, store: str, keep: int) -> tuple[Path, ...]:

@@ -491,10 +491,29 @@ def said(exported: str) -> set[str]:
     return {line for line in exported.splitlines() if line.startswith('{"collection"')}
 
 
-def test_forgetting_names_the_backups_that_still_have_it(memory: Command, ids: list[str], home: Path) -> None:
+@pytest.mark.parametrize("kind", ["default", "sqlite", "files"])
+def test_forgetting_names_the_backups_that_still_have_it(
+    memory: Command, stored: Store, home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    if kind != "default":
+        monkeypatch.setenv("MEMORY_STORE", f"{kind}:///{folder}/other/notes")
+        memory("create", "another store of the same name", "--store", f"{kind}:///{folder}/elsewhere/notes")
+        memory("backup", "--store", f"{kind}:///{folder}/elsewhere/notes")
+    for number in range(4):
+        stored(f"The safe code is {number}{number}{number}", "--namespace", "bob", "--force")
+    memory("turns", "add", "standup", "We ship on Friday", "--namespace", "bob")
     backup = memory("backup").json["backup"]
     assert Path(backup).parent == home / "backups"
-    assert backup in memory("forget", ids[0], "--yes").json["also_in"]
+    first = memory("list", "--namespace", "bob").json["results"][0]["id"]
+    for command in (
+        ["forget", first, "--yes"],
+        ["forget", "--where", "content ~ 111", "--yes"],
+        ["turns", "forget", "standup", "--yes"],
+        ["namespaces", "delete", "bob", "--yes"],
+    ):
+        answer = memory(*command, *(["--namespace", "bob"] if command[0] != "namespaces" else []))
+        assert answer.json["also_in"] == [backup], command
+        assert backup in answer.err
 
 
 @pytest.mark.thorough

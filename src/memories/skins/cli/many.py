@@ -222,7 +222,7 @@ def told(memories: "Memories", run: "Callable[[], Affected]", show: str | None) 
 def tell_copies(also_in: Sequence[str]) -> None:
     """Say where what was forgotten may still be."""
     if also_in:
-        note(f"Copies made before an upgrade or a move, or kept by a server, may still hold it: {', '.join(also_in)}")
+        note(f"Backups, and copies from an upgrade, a move or a server, may still hold it: {', '.join(also_in)}")
 
 
 def _undo(memories: "Memories", done: "Affected") -> str | None:

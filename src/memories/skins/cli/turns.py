@@ -219,6 +219,8 @@ def forget(
 
     No byte of it stays in the store, and nothing brings it back. The other turns keep their index.
     """
+    from memories.skins.cli.many import tell_copies
+
     number = whole_number(index, "index must be a whole number from 0")
     what = f"turn {number} of {conversation}" if number is not None else f"the conversation {conversation}"
     too = " and the memories made from it" if with_memories else ""
@@ -234,6 +236,7 @@ def forget(
         shapes.forgotten_turns(gone, gone.memories if with_memories else None, dry_run=dry_run),
         lambda: f"{done}: {gone.versions} turns of {gone.id}{made}",
     )
+    tell_copies(gone.also_in)
     return 0
 
 
