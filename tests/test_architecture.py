@@ -67,7 +67,7 @@ ORDER = {
     "memories.hot": "entries byhand file < layout < scratchpad < choice at_hand < matching mirror sync < verbs",
     "memories.identity": """git remotes registry captured scratchpad degraded < namespaces objects prompt < project <
         place""",
-    "memories.skins": """added shapes compact compare connect tokens < transfers < capture <
+    "memories.skins": """added shapes compact compare connect tokens < transfers home < capture <
         cli mcp langgraph chat amplifier anthropic_tool agents_session pages < warm api < server""",
     "memories.skins.connect": "jsonc toml program receipts files < hosts < entries < connect < status",
     "memories.skins.pages": "asked plots < browse one manage render",

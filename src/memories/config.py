@@ -240,7 +240,9 @@ def _toml(file: Path) -> dict[str, Any]:
     try:
         text = file.read_text(encoding="utf-8")
         values = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{file} is not UTF-8 (byte {exc.start}); save it as UTF-8") from None
+    except (OSError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError(f"cannot read {file}: {exc}") from exc
     names = {setting.name for setting in SETTINGS}
     own = values.pop("redact") if isinstance(values.get("redact"), list) else []
@@ -284,15 +286,27 @@ def _platform_folder(kind: str) -> Path:
 
     Computed here because importing platformdirs would cost every command 15 ms.
     """
-    home = Path.home()
+    user = Path.home()
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA")
-        return (Path(local) if local else home / "AppData" / "Local") / "memories" / "memories" / _WINDOWS.get(kind, "")
+        return (Path(local) if local else user / "AppData" / "Local") / "memories" / "memories" / _WINDOWS.get(kind, "")
     if sys.platform == "darwin":
-        return home / "Library" / ("Caches" if kind == "cache" else "Application Support") / "memories"
+        return user / "Library" / ("Caches" if kind == "cache" else "Application Support") / "memories"
     variable, fallback = _XDG[kind]
     base = os.environ.get(variable, "").strip()
-    return (Path(base) if base else home / fallback) / "memories"
+    return (Path(base) if base else user / fallback) / "memories"
+
+
+def is_own_name(namespace: str, config: Config) -> bool:
+    """Return whether the folder of a namespace would be in the place of a file of the program or of its store."""
+    file = local_path(config.store)
+    name = None if file is None or file.parent != config.home else file.name.casefold()
+    if name is not None and (namespace == name or namespace.startswith(tuple(f"{name}{end}" for end in _BESIDE_STORE))):
+        return True
+    return validate.is_own_name(namespace)
+
+
+_BESIDE_STORE = ("-wal", "-shm", "-journal", "-requests", ".")  # how names begin that files beside a store have
 
 
 def local_path(url: str) -> Path | None:

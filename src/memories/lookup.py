@@ -7,13 +7,15 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from memories import validate
+from memories.config import is_own_name
 from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
 from memories.ids import ID_LENGTH, MIN_PREFIX, id_prefix, parse_id, storable
 from memories.models import PENDING, SHARED, Draft, NamespaceCounts
 from memories.origin import HELD, TRUSTS, Place, labels_for
+from memories.settings import Config
 from memories.stores.damage import refusal
 from memories.stores.protocol import Store, refuse_damaged
-from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
+from memories.stores.records import ROLE, ROLES, SEARCHED, SPEAKER, Collection, Filter, Record, Ref
 from memories.times import from_millis, mixes_zones, to_iso, to_millis, to_moment
 from memories.versions import accepted_at, is_unaccepted, known_by, plain_key, scoped_key
 
@@ -26,6 +28,22 @@ _MOST_NEIGHBOURS = 1_000
 _MOST_PROJECTS = 200  # that are asked for a key
 _MOST_VERSIONS = 1_000_000  # more than one memory has
 _Place = tuple[str, int, str]  # of a record: its group, its position, its namespace
+
+
+def accepted(namespace: str, store: Store, config: Config) -> str:
+    """Return a namespace, unless it has the name of one of our own files.
+
+    One that an earlier version wrote to is accepted, so that what it holds can be read, exported and renamed.
+
+    Raises:
+        InvalidInput: It has such a name, and holds nothing.
+        StoreError: It has such a name, and the store can't be asked whether it holds anything.
+    """
+    if is_own_name(namespace, config):
+        everything = (Filter(collection, (namespace,), state="any") for collection in SEARCHED)
+        if not any(store.count(where, at_most=1) for where in everything):
+            validate.refuse_own_name(namespace)
+    return namespace
 
 
 class Lookup(NamedTuple):

@@ -16,7 +16,7 @@ from memories.errors import InvalidInput, NotFound, RequestError
 from memories.events import noting, observed
 from memories.hot.verbs import ScratchpadVerbs
 from memories.ids import parse_id
-from memories.lookup import Lookup, known_at, narrowed, order_by, readable_with, waiting, with_global
+from memories.lookup import Lookup, accepted, known_at, narrowed, order_by, readable_with, waiting, with_global
 from memories.models import (
     Draft,
     Forgotten,
@@ -101,13 +101,14 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         Raises:
             ConfigError: A setting is not acceptable.
             InvalidInput: The namespace is not acceptable.
+            StoreError: The namespace has the name of one of our own files, and the store can't be asked if it is used.
         """
         flags = {
             "store": store if isinstance(store, str) else None,
             "embedder": embedder if isinstance(embedder, str) else None,
         }
         self.config = config or load_config(flags)
-        self.namespace = validate.namespace(namespace) if namespace is not None else self.config.namespace
+        self.namespace = self.config.namespace if namespace is None else validate.canonical_namespace(namespace)
         readable = readable_with(self.namespace, shared=shared)
         self._clock, self._tell_place = clock, place
         self._worked_in: Place | None = None
@@ -118,6 +119,7 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
             space = self._embedder.space if self._embedder else None
             self._url = store or self.config.store
             store = open_store(self._url, space, self.config)
+        accepted(self.namespace, store, self.config)
         self._kept, self._channel = store, channel
         self._accesses: Accesses | None = None
         self._transactions = 0

@@ -239,7 +239,7 @@ def _log_level(text: str) -> str:
 def namespace(text: str) -> str:
     """Return a namespace in its one form; raise ValueError with what is wrong with it."""
     try:
-        return validate.namespace(text)
+        return validate.canonical_namespace(text)  # `Memories` refuses names of our own files, unless in use
     except InvalidInput as exc:
         raise ValueError(f"is not usable: {exc}") from None
 

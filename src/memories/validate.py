@@ -22,6 +22,12 @@ MAX_NAMESPACE = 63
 _QUOTED = 4_096  # characters of a text that a message may quote from
 
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
+# The folder of a namespace lies in the home, beside the program's own files and folders. These are all names that they
+# have, or could get: `tests/skins/cli/test_own_names.py` fails for a file that is missing here.
+OWN_FOLDERS = frozenset({"backups", "hooks", "inbox", "serve", "sessions"})
+_OWN_FILE = re.compile(
+    r"off|requests-[0-9a-f]{8}(?:[.].*)?|.+[.](?:db|json|jsonl|key|lock|log|sqlite|token|toml)(?:[.-].*)?"
+)
 _TAG_KEY = re.compile(r"[^\s=,\x00-\x1f\x7f]+")
 _SECOND_TAG = re.compile(r",\s*[\w.-]+=")
 
@@ -126,8 +132,31 @@ def parse_tag(text: str) -> tuple[str, str]:
     return _tag(key, value)
 
 
+def is_own_name(name: str) -> bool:
+    """Return whether a file or folder of the program has this name in the home, or could get it."""
+    return name in OWN_FOLDERS or _OWN_FILE.fullmatch(name) is not None
+
+
+def refuse_own_name(name: str) -> None:
+    """Raise InvalidInput for a namespace that would have the name of one of the program's own files."""
+    raise InvalidInput(f'namespace "{shown(name)}" has the name of a file of this program; choose another name')
+
+
 def namespace(name: str) -> str:
-    """Return a namespace in its canonical form: NFKC, lower case.
+    """Return the name of a namespace in its canonical form: NFKC, lower case.
+
+    Raises:
+        InvalidInput: It is empty, too long, has other characters than a-z 0-9 . _ - or is the name of one of the
+            program's own files.
+    """
+    folded = canonical_namespace(name)
+    if is_own_name(folded):
+        refuse_own_name(folded)
+    return folded
+
+
+def canonical_namespace(name: str) -> str:
+    """Return what `namespace` does, also for names of our own files: earlier versions let namespaces have them.
 
     Raises:
         InvalidInput: It is empty, too long, or has other characters than a-z 0-9 . _ -

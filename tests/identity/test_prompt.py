@@ -157,7 +157,7 @@ def test_memories_of_this_project_go_first(bob: Memories) -> None:
 def test_no_store_is_opened_if_the_scratchpad_is_up_to_date(bob: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
     bob.create("The user prefers tabs")
     with Memories(namespace="shared") as everybody:
-        everybody.scratchpad()
+        everybody.create("Lunch is at noon")
     expected = {each.content for each in build(bob, project=None, budget=1500).entries}
     with Memories(namespace="bob") as fresh:
         monkeypatch.setattr(fresh, "_kept", None)

@@ -16,7 +16,7 @@ from memories.embedders import open_embedder
 from memories.identity import captured, namespaces
 from memories.settings import Config
 from memories.stores import Store, open_store
-from memories.stores.records import Collection
+from memories.stores.records import Collection, Filter
 from memories.transfer.export import export
 from memories.transfer.pages import Place
 from memories.write.queue import RetryQueue, files_of
@@ -306,9 +306,12 @@ def test_files_that_only_have_the_name_of_a_namespace_stay(config: Config, store
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "scratchpad.yaml").write_text("mine")
     (config.home / "link").symlink_to(tmp_path / "elsewhere")
-    for name in ("inbox", "notes", "link"):
+    for name in ("notes", "link"):
         with Memories(config=config, namespace=name, embedder="fake") as memories:
             memories.create("a note")
+    [record] = store.scan(Filter(Collection.MEMORY, ("notes",)), limit=1)
+    store.append([record._replace(ref=record.ref._replace(namespace="inbox"))])  # as an earlier version did
+    for name in ("inbox", "notes", "link"):
         namespaces.delete(store, config, name)
     assert (config.home / "inbox" / "s.jsonl").read_text() == '{"namespace": "bob"}\n'
     assert (config.home / "notes").read_text() == (tmp_path / "elsewhere" / "scratchpad.yaml").read_text() == "mine"

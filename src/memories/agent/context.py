@@ -234,7 +234,7 @@ class ContextBuilder:
         }
         package = ContextPackage(found.history, found.memories, message, metadata, found.recalled)
         built = self._truncate_to_budget({**vars(package), "query": query})
-        if self._config is not None:
+        if self._config is not None and self._config.home.exists():  # reading makes no folder
             self._note(self._config, built, time.perf_counter() - began)
         return built
 

@@ -28,13 +28,15 @@ class Mirror:
     marked as stale, and `flush` writes the rest.
     """
 
-    def __init__(self, like: Callable[[str], Place], clock: Callable[[], datetime], *, make: bool) -> None:
+    def __init__(
+        self, like: Callable[[str], Place], clock: Callable[[], datetime], *, make: Callable[[str], bool]
+    ) -> None:
         """Prepare.
 
         Args:
             like: Returns the place of the scratchpad of a namespace.
             clock: Returns the current time, aware.
-            make: Make files that are not there.
+            make: Returns whether the file of a namespace is made if it is not there.
         """
         self._like, self._clock, self._make = like, clock, make
         self._lock = threading.Lock()
@@ -112,7 +114,8 @@ class Mirror:
         found = (entry_of(record, self._clock()) for record in newest(waiting.added.values(), place.rules.size))
         entries = [entry for entry in found if entry is not None]
         try:
-            scratchpad.change(place, entries, list(dropped.items()), waiting.reinforced, make=self._make)
+            make = self._make(place.namespace)
+            scratchpad.change(place, entries, list(dropped.items()), waiting.reinforced, make=make)
         except (OSError, StoreBusy) as exc:
             if not dropped:
                 return  # a file that shows too little; the next refresh, or `memory scratchpad`, says why

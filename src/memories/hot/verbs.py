@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 from memories import validate
+from memories.config import is_own_name
 from memories.errors import InvalidInput, StoreError
 from memories.lookup import Lookup, narrowed, with_global
 from memories.models import SHARED, Memory
 from memories.settings import Config
 from memories.stores import Store, local_path
+from memories.stores.records import Collection, Filter
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -212,7 +214,7 @@ class ScratchpadVerbs:
             pad = None  # the refresh tells
         known = self._is_configured or pad is None or pad.store == place.store
         # Who is often read has a place, so the reads that wait are counted before it is chosen anew.
-        if not (self._is_home and known):
+        if not (self._is_home and known) or not (refresh or rebuild or self._is_kept(place)):
             self.flush_accesses()
             return sync.from_store(self._by_editor(namespace), rules, rebuild=rebuild)
         if not (refresh or rebuild or pad is None or at_hand.needs_store(place, pad, self._clock())):
@@ -230,6 +232,19 @@ class ScratchpadVerbs:
     def _is_configured(self) -> bool:
         """Whether the store is that of the settings."""
         return self._is_home and self.config.sources["store"] != "flag"
+
+    def _may_have_file(self, namespace: str) -> bool:
+        """Return whether the scratchpad of a namespace is made if it is not there."""
+        return self._is_configured and not is_own_name(namespace, self.config)
+
+    def _is_kept(self, place: "Place") -> bool:
+        """Return whether a scratchpad is kept in its file: what only reads makes none before the first memory."""
+        from memories.hot import scratchpad
+
+        if scratchpad.exists(place):
+            return True
+        written = Filter(Collection.MEMORY, (place.namespace,), state="any")
+        return not is_own_name(place.namespace, self.config) and bool(self._kept.count(written, at_most=1))
 
     def _fits(self, filters: "SearchFilters") -> "Callable[[Record], bool]":
         """Return what tells whether a record meets the filters of a search."""
@@ -282,7 +297,7 @@ class ScratchpadVerbs:
     def _mirror(self) -> "Mirror":
         from memories.hot.mirror import Mirror
 
-        return Mirror(self._scratchpad_place, self._clock, make=self._is_configured)
+        return Mirror(self._scratchpad_place, self._clock, make=self._may_have_file)
 
     def _tell_scratchpads(self) -> "Told":
         return lambda changes: self._mirror(changes if self._is_home else _gone(changes))

@@ -101,7 +101,7 @@ def _read(name: str, into: str | None) -> Callable[[Any], Any]:
 
 def _is(found: object, name: str) -> bool:
     try:
-        return isinstance(found, str) and validate.namespace(found) == name
+        return isinstance(found, str) and validate.canonical_namespace(found) == name
     except ValueError:
         return False
 

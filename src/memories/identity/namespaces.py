@@ -16,6 +16,7 @@ from typing import NamedTuple
 from memories import events, validate
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
 from memories.identity import captured
+from memories.lookup import accepted
 from memories.models import SHARED
 from memories.origin import origin_of, tags_of
 from memories.settings import Config
@@ -156,7 +157,7 @@ def known(store: Store, config: Config, name: str) -> str:
     Raises:
         NotFound: There is none.
     """
-    name = validate.namespace(name)
+    name = validate.canonical_namespace(name)
     if any(name in store.namespaces(collection) for collection in _ALL) or _queue(config, name):
         return name
     if _own_files(config, name):
@@ -182,7 +183,7 @@ def move(store: Store, config: Config, name: str, into: str, *, merge: bool, dry
         StoreBusy: What hooks captured is just being stored; nothing was changed.
         StoreDamaged: A record of it can't be read; nothing was changed.
     """
-    name, into = known(store, config, name), validate.namespace(into)
+    name, into = known(store, config, name), accepted(validate.canonical_namespace(into), store, config)
     if name == into:
         raise InvalidInput(f'"{name}" is its name already; give another one')
     if name == SHARED and not merge:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memories import events
-from memories.config import without_password
+from memories.config import is_own_name, without_password
 from memories.disk import put_in_place
 from memories.errors import InvalidInput, MemoriesError, StoreDamaged
 from memories.settings import Config
@@ -119,7 +119,16 @@ def _look_into(config: Config, done: Examined, *, deep: bool) -> None:
                     Finding("a forgotten memory still has bytes on the disk", "forget it again when nobody is reading")
                 )
         done.facts["records"] = sum(store.count(place.everything()) for place in among)
-        done.facts["namespaces"] = len({place.namespace for place in among})
+        names = {place.namespace for place in among}
+        done.facts["namespaces"] = len(names)
+        done.findings.extend(
+            Finding(
+                f'namespace "{name}" has the name of a file of this program, so it has no scratchpad',
+                f"run: memory namespaces rename {name} NEW",
+            )
+            for name in sorted(names)
+            if is_own_name(name, config)
+        )
         if done.facts.get("model") and config.embedder != "none":
             _look_for_vectors(store, among, done)
         done.findings.extend(store.check(deep=deep or done.facts["records"] <= SMALL))

@@ -262,8 +262,8 @@ def _ref(shape: Mapping[str, Any]) -> Ref:
         raise InvalidInput(f'has the collection "{shown(str(shape["collection"]))}"; use {" or ".join(SEARCHED)}')
     collection = Collection(shape["collection"])
     namespace = shape["namespace"]
-    if validate.namespace(namespace) != namespace:
-        raise InvalidInput(f'has the namespace "{shown(namespace)}", which is written {validate.namespace(namespace)}')
+    if (name := validate.canonical_namespace(namespace)) != namespace:
+        raise InvalidInput(f'has the namespace "{shown(namespace)}", which is written {name}')
     group = _text(shape["group"], "group", validate.MAX_KEY)
     position = _whole(shape["position"], "position")
     canonical = _canonical(group)

@@ -66,6 +66,8 @@ def test_whole_prompts_that_switch(text: str, on: bool, namespace: str | None) -
         "switch to main",
         "start the server as bob",
         "start as " + "b" * 200 + " with memory enabled",
+        "start as tokens.json",
+        "as inbox with memory enabled",
     ],
 )
 def test_what_only_looks_like_it_switches_nothing(text: str) -> None:

@@ -125,6 +125,7 @@ def test_tiers(memory: Command, stored: Callable[..., str], monkeypatch: pytest.
 
 def test_the_hot_tier_loads_no_model(process: Command, stored: Callable[..., str], home: Path) -> None:
     stored("The user prefers tabs", "-n", "bob")
+    stored("Lunch is at noon")
     for name in ("bob", "shared"):
         process("scratchpad", "show", "-n", name)
     (home / "memories.db").rename(home / "aside.db")  # so that to open it would be noticed

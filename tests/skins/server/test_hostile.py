@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from starlette.testclient import TestClient
 
 from live_server import WAIT, Live, running, statuses
 from memories.config import load_config
+from memories.settings import Config
 from memories.skins import tokens
 from memories.skins.api import guard
 from memories.skins.server import protocol
@@ -270,3 +272,32 @@ def test_who_is_allowed_is_answered(server: Live) -> None:
     )
     head = server.head("POST /api/delete HTTP/1.1", JSON, "Transfer-Encoding: chunked", "Connection: close")
     assert server.send(head + pieces + b"0\r\n\r\n") == [200]
+
+
+@pytest.mark.parametrize("name", ["memories.db-journal", "m.db-journal", "m.db-wal", "tokens.json", "off", "inbox"])
+def test_no_token_makes_a_folder_in_the_place_of_a_file_of_the_program(
+    nobody: TestClient, token: Callable[..., dict[str, str]], config: Config, name: str
+) -> None:
+    reader, writer = token("*:r", name="reader"), token("*:rw", name="writer")
+    before = {each.name for each in config.home.iterdir()}
+    for path in (
+        "/api/scratchpad",
+        "/api/memories",
+        "/api/prompt",
+        "/api/memories?q=x",
+        "/api/tags",
+        "/",
+        "/api/export",
+    ):
+        for space in (name, name.upper()):
+            answer = nobody.get(path, params={"namespace": space}, headers=reader)
+            assert answer.status_code in (400, 404, 422), (path, answer.status_code)
+    said = nobody.post("/api/memories", params={"namespace": name}, json={"content": "x"}, headers=writer)
+    assert (said.status_code, "name of a file of this program" in said.text) == (400, True)
+    imported = nobody.post(f"/api/import?namespace=bob&as={name}", content=b"", headers=writer)
+    assert imported.status_code == 400
+    for path in ("/api/scratchpad", "/api/memories", "/api/prompt", "/api/memories?q=x", "/api/tags", "/api/export"):
+        assert nobody.get(path, params={"namespace": "carol"}, headers=reader).status_code in (200, 404), path
+    assert {each.name for each in config.home.iterdir()} - before <= {"export.key", "export.key.lock", "events.jsonl"}
+    stored = nobody.post("/api/memories", params={"namespace": "bob"}, json={"content": "x"}, headers=writer)
+    assert stored.status_code == 201

@@ -16,7 +16,7 @@ from memories.skins.api.problems import Refused
 from memories.skins.api.routes import Call, Route
 from memories.skins.api.server import Server
 from memories.stores.chain import CHAIN, chain_of
-from memories.validate import namespace as checked_namespace
+from memories.validate import canonical_namespace
 
 MAX_MISSED = 1_000  # changes that are sent after a reconnection; of more the client is told to read anew
 
@@ -149,7 +149,7 @@ def _parse(text: str, now: Seen) -> Seen:
         namespace, _, position = part.strip().rpartition(":")
         if not (position.isascii() and position.isdigit() and len(position) <= 15):
             raise InvalidInput("Last-Event-ID is none that this server has sent")
-        if checked_namespace(namespace) in seen:
+        if canonical_namespace(namespace) in seen:
             seen[namespace] = min(int(position), now[namespace])
     return seen
 

@@ -16,7 +16,7 @@ from memories.http_client import Address, JsonClient, NoAnswer
 from memories.skins.api.access import Principal
 from memories.skins.api.problems import Refused
 from memories.skins.tokens import ALL, LEVELS
-from memories.validate import namespace as checked_namespace
+from memories.validate import canonical_namespace
 
 SCOPES = {"memory:read": "r", "memory:write": "rw", "memory:admin": "admin"}
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -103,7 +103,7 @@ class Issuer:
         grants: dict[str, str] = {}
         for name, level in (named if isinstance(named, dict) else {self._namespace: "admin"}).items():
             try:
-                namespace = name if name == ALL else checked_namespace(name)
+                namespace = name if name == ALL else canonical_namespace(name)
             except InvalidInput:
                 continue
             allowed = min(most, LEVELS.get(str(level), 0))

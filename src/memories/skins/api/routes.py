@@ -23,7 +23,7 @@ from memories.skins.api.once import Work
 from memories.skins.api.params import Field, Fields, from_body, from_query
 from memories.skins.api.problems import encoded, failed
 from memories.skins.api.server import Server
-from memories.validate import namespace as checked_namespace
+from memories.validate import canonical_namespace
 from memories.write.create import Created
 from memories.write.review import Reviewed
 
@@ -219,7 +219,7 @@ def _call(server: Server, route: Route, request: Request, given: dict[str, Any])
     """
     who = server.access.principal(request.scope)
     namespace = given.pop("namespace", None)
-    named = who.home(server.config.namespace) if namespace is None else checked_namespace(namespace)
+    named = who.home(server.config.namespace) if namespace is None else canonical_namespace(namespace)
     if route.scope == "store":
         who.require("admin")
     elif route.scope != "signed":

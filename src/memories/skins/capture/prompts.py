@@ -114,5 +114,7 @@ def wish(text: str) -> Wish | None:
     for pattern, on in ((rf"{_AS} (?:{_OFF})", False), (rf"{_AS} {_ON}", True), (_AS, True)):
         found = re.fullmatch(pattern, said)
         if found and (pattern is not _AS or found["name"] not in _NOBODY):
-            return Wish(on, found["name"])
+            from memories.validate import is_own_name  # which other prompts do without
+
+            return None if is_own_name(found["name"]) else Wish(on, found["name"])
     return None

@@ -124,6 +124,7 @@ def look_around(config: "Config", found: "Examined") -> None:
     """Look at what is not the store's: the queue, the hooks, the model, the settings, and which program runs."""
     from memories.settings import SETTINGS
     from memories.skins.capture.health import examine as examine_hooks
+    from memories.skins.home import examine as examine_home
     from memories.write.queue import refused, waiting
 
     found.facts["queued"] = waiting(config)
@@ -134,7 +135,7 @@ def look_around(config: "Config", found: "Examined") -> None:
     )
     facts, findings = examine_hooks(str(config.home))
     found.facts.update(facts)
-    found.findings.extend(findings)
+    found.findings.extend([*findings, *examine_home(config)])
     _look_at_model(config.embedder, found)
     found.facts["settings"] = {
         setting.name: config.sources[setting.name] for setting in SETTINGS if config.sources[setting.name] != "default"

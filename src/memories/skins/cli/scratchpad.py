@@ -93,7 +93,7 @@ def edit(memories: "Memories") -> int:
     from memories.hot.scratchpad import replace_by_person
     from memories.skins.cli.edit import edited
 
-    file = memories.scratchpad().file
+    file = memories.scratchpad(refresh=True).file
     if file is None:
         raise InvalidInput("the scratchpad of a store that --store names has no file; leave --store out")
     found: list[Scratchpad] = []

@@ -352,8 +352,14 @@ def _chosen(where: str, scope: str, config: "Config") -> "Callable[[Collection, 
 
 def _namespaces(config: "Config", all_namespaces: bool, no_shared: bool) -> tuple[str, ...] | None:
     """Return the namespaces that are read and written; None for all."""
+    from memories.config import is_own_name
+    from memories.lookup import accepted
+
     if all_namespaces:
         return None
+    if is_own_name(config.namespace, config):
+        with _opened(config.store, None, config) as store:
+            accepted(config.namespace, store, config)
     return (config.namespace,) if no_shared else tuple(dict.fromkeys((config.namespace, SHARED)))
 
 

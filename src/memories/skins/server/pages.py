@@ -24,7 +24,7 @@ from memories.skins.api.server import Server
 from memories.skins.pages import browse, manage, one
 from memories.skins.pages.asked import Asked, NotThen, View
 from memories.skins.pages.render import HEADERS, html
-from memories.validate import namespace as checked_namespace
+from memories.validate import canonical_namespace
 
 CHANGES = "/api/changes"
 _MAX_FIELDS = 100
@@ -90,7 +90,7 @@ def _shown(server: Server, page: Page, request: Request) -> Response:
     known, named = list[str](), who.home(server.config.namespace)
     try:
         asked = asked._replace(path=path_values(request))
-        named = checked_namespace(asked.text("namespace") or named)
+        named = canonical_namespace(asked.text("namespace") or named)
         who.require("read", named)
         known.append("namespace")
         past = asked.past

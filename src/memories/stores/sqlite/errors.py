@@ -64,6 +64,8 @@ def translated(path: Path) -> Iterator[None]:
         if _is_of_words(exc):
             raise WordsDamaged(path, exc) from None
         kind, message = next((ours, text) for theirs, ours, text in _TRANSLATIONS if isinstance(exc, theirs))
+        if isinstance(exc, apsw.IOError | apsw.ReadOnlyError) and (folder := _folder_in_the_way(path)):
+            message = f"{folder}; nothing was written"
         if isinstance(exc, apsw.IOError) and _is_full(path.parent):  # SQLite does not always say why
             kind, message = StoreFull, _FULL
         if isinstance(exc, apsw.SQLError) and str(exc).startswith("no such "):  # the tables are not as they were made
@@ -97,14 +99,25 @@ def filesystem_errors(path: Path, what: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as exc:
+        if exc.errno == errno.EISDIR and (folder := _folder_in_the_way(path)):
+            raise StoreError(f"{folder}; nothing was written") from exc
         why = "it is a symbolic link; remove it" if exc.errno == errno.ELOOP else exc.strerror or exc
         kind = StoreFull if exc.errno in FULL else StoreError
         raise kind(f"cannot use {path}{what}: {why}") from exc
 
 
+def _folder_in_the_way(path: Path) -> str:
+    """Return that a folder has the name of a part of a store, a sentence; nothing if none has."""
+    parts = (Path(f"{path}{suffix}") for suffix in ("-wal", "-shm", "-journal"))
+    folder = next((part for part in parts if part.is_dir()), None)
+    return f"{folder} is a folder in the place of a part of the store; move it elsewhere" if folder else ""
+
+
 def _why_closed(path: Path) -> str:
     if path.is_dir():
         return "it is a folder"
+    if folder := _folder_in_the_way(path):
+        return folder
     if _is_full(path.parent):
         return "no room is left on its disk, which even reading needs; make room and try again"
     if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK):
