@@ -1,5 +1,6 @@
 """What is wrong in the home beside the store: each file is read as the commands that need it read it."""
 
+import functools
 import os
 import shlex
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ def examine(config: Config) -> list[Finding]:
         lambda: receipts.load(folder),
         lambda: own_key(folder),
     ]
-    looks += [lambda name=name: scratchpad.load(config.home, name) for name in _folders(config.home)]
+    looks += [functools.partial(scratchpad.load, config.home, name) for name in _folders(config.home)]
     findings = list(_in_the_place_of_files(config))
     for look in looks:
         try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from memories.errors import EmbedderMismatch, StoreError
 from memories.stores.damage import Damaged, refusal
@@ -247,6 +247,20 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release all resources. The store must not be used afterwards."""
+
+
+@runtime_checkable
+class OnThisDisk(Protocol):
+    """A store that is written by this process, so that it can tell without a write whether one would succeed."""
+
+    def rehearse(self) -> None:
+        """Do what a small write does, up to its commit, and undo it; nothing that anybody reads is changed.
+
+        It waits for no other writer: where one is at work, writes succeed.
+
+        Raises:
+            StoreError: As a write would raise it, such as for a full disk or a folder that can't be written.
+        """
 
 
 def required(space: Space | None) -> Space:

@@ -171,6 +171,10 @@ def _look_at_place(place: Path, done: Examined) -> None:
             done.findings.append(
                 Finding(f"{folder} is on a network file system ({kind})", "set MEMORY_HOME to a folder on a local disk")
             )
+    for path in (folder, place):
+        if path.exists() and not os.access(path, os.W_OK):
+            done.findings.append(Finding(f"{path} can't be written", "check who owns it and its permissions"))
+            break
     free = shutil.disk_usage(folder).free
     done.facts["free_bytes"] = free
     size = place.stat().st_size if place.is_file() else 0

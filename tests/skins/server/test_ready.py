@@ -2,20 +2,27 @@
 
 import asyncio
 import contextlib
+import os
 import socket
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from memories.errors import StoreUnreachable
+from memories import Memories
+from memories.config import load_config
+from memories.errors import StoreError, StoreUnreachable
 from memories.settings import Config
 from memories.skins.server import http
 from memories.skins.server.http import Web
 from memories.skins.server.watch import Asked
+from memories.stores import open_store
+from memories.stores.sqlite.store import SQLiteStore
 
 
 class Counting:
@@ -93,3 +100,99 @@ def test_who_asks_while_the_store_is_being_asked_waits_for_that_answer(
 
     assert asyncio.run(flood()) == [""] * 49
     assert store.asked == 1
+
+
+# --- stores that can be read and not written -------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", "files"])
+def real(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Memories, Web]]:
+    """A memory on a disk of its own, of 2 MB, and a server of it that looks at it whenever it is asked."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", disk]).returncode:
+        pytest.skip("only root can mount a small disk")
+    monkeypatch.setattr(http, "READY_SECONDS", 0.0)
+    config = load_config({"store": f"{request.param}:///{disk}/m.db", "embedder": "none"})
+    with contextlib.closing(open_store(config.store, None, config)) as store:
+        writers = SimpleNamespace(problem="", waiting=0, writes=0, commits=0, create=None, submit=None)
+        process: Any = SimpleNamespace(
+            config=config, store=store, embedder=None, writers=writers, warm=None, last_at=0.0, fits=lambda: True
+        )
+        with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as address:
+            yield Memories(store, config=config, embedder="none"), Web(process, Asked(), address)
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def fill(disk: Path) -> None:
+    with contextlib.suppress(OSError), (disk / "rest").open("wb", buffering=0) as stream:
+        while True:
+            stream.write(bytes(4096))
+
+
+def blocked(disk: Path) -> None:
+    lock = disk / "m.db.lock" if (disk / "m.db").is_file() else disk / "m.db" / ".memories" / "lock"
+    lock.rename(disk / "aside")
+    lock.mkdir()
+
+
+@pytest.mark.parametrize("broken", [fill, blocked])
+def test_a_store_that_no_write_can_change_is_not_ready(
+    real: tuple[Memories, Web], tmp_path: Path, broken: Callable[[Path], None]
+) -> None:
+    memories, web = real
+    disk, number = tmp_path / "disk", 0
+    assert web._problem() == ""  # there is nothing yet
+    made = memories.create("The office is in Berlin").memory
+    assert made is not None
+    assert web._problem() == ""
+    assert len(memories.list().memories) == 1
+    broken(disk)
+    with pytest.raises(StoreError):
+        while number < 500:  # the log may have room for some
+            memories.create(f"note {number}", force=True)
+            number += 1
+    assert memories.get(made.id).content == "The office is in Berlin"
+    assert web._problem() == "nothing can be written to the store; memory doctor says why"
+    subprocess.run(["mount", "-o", "remount,rw,size=8m", disk], check=True)
+    for folder in disk.rglob("*lock"):
+        if folder.is_dir():
+            folder.rmdir()
+            (disk / "aside").rename(folder)
+    assert web._problem() == ""
+    assert memories.create("The office is in Bonn", force=True).stored
+
+
+def test_a_folder_in_the_place_of_the_journal_is_not_ready_though_open_connections_write(
+    home: Path, web: Web, store: Counting
+) -> None:
+    process: Any = web._process
+    process.store = SQLiteStore(home / "m.db", None)
+    memories = Memories(process.store, embedder="none")
+    memories.create("The office is in Berlin")
+    assert web._problem() == ""
+    (home / "m.db-journal").mkdir()
+    assert web._problem() == "nothing can be written to the store; memory doctor says why"
+    (home / "m.db-journal").rmdir()
+    assert web._problem() == ""
+    process.store.close()
+
+
+def test_a_rehearsal_leaves_the_store_as_it_was(home: Path) -> None:
+    store, other = SQLiteStore(home / "m.db", None), SQLiteStore(home / "m.db", None)
+    Memories(store, embedder="none").create("The office is in Berlin")
+    with other._file.read() as db:
+        before = db.pragma("data_version"), db.execute("SELECT * FROM store").fetchall()
+    for _ in range(20):
+        store.rehearse()
+    with other._file.read() as db:
+        assert (db.pragma("data_version"), db.execute("SELECT * FROM store").fetchall()) == before
+        assert db.execute("SELECT * FROM meta WHERE name = 'rehearsal'").fetchall() == []
+    with other.transaction():
+        store.rehearse()  # others write, so a write succeeds
+    Memories(other, embedder="none").create("The office is in Bonn", force=True)
+    assert list(store.check(deep=True)) == []
+    store.close()
+    other.close()

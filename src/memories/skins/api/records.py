@@ -162,7 +162,7 @@ class Records:
 
     def __init__(self, server: Server) -> None:
         self._server, config = server, server.config
-        self._mirror = Mirror(lambda name: place_of(config, name), lambda: datetime.now(UTC), make=False)
+        self._mirror = Mirror(lambda name: place_of(config, name), lambda: datetime.now(UTC), make=lambda _: False)
         self._lock = threading.Lock()
         self._stores: dict[Space | None, Store] = {}
         self._transactions: dict[str, _Open] = {}

@@ -29,6 +29,7 @@ from memories.skins.server.watch import Asked
 from memories.skins.warm.warm import Warm
 from memories.skins.warm.writers import MOST_WAITING, Writers
 from memories.stores import Store
+from memories.stores.protocol import OnThisDisk
 from memories.stores.records import Collection, Filter
 
 _GRACE_SECONDS = 3  # for requests to end, and again for the writes that wait
@@ -150,6 +151,11 @@ class Web:
             self._process.store.count(Filter(Collection.MEMORY, (config.namespace,), group="00000000"))
         except MemoriesError:
             return "the store does not answer"
+        try:
+            if isinstance(self._process.store, OnThisDisk):
+                self._process.store.rehearse()
+        except MemoriesError:  # anybody may ask, so the reason is for `memory doctor`
+            return "nothing can be written to the store; memory doctor says why"
         return ""
 
     async def _known_problem(self) -> str:

@@ -24,6 +24,7 @@ _JOURNAL, _LOCK, _SCRATCH = "journal", "lock", ".new"
 _GUARD = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _LEFT = (_SCRATCH, ".vectors", ".accesses")
 _TAIL_BYTES = 512
+_REHEARSED_BYTES = 16_384
 
 Plan = dict[str, dict[str, Any]]  # for each file: what a commit does to it
 
@@ -159,6 +160,19 @@ class Folder:
                 os.close(fd)
             if not size:
                 flush_folder(self.path)
+
+    def rehearse(self) -> None:
+        """Write a file of the length of a few lines, and remove it.
+
+        Raises:
+            StoreError: It can't be written, so no line could be added either.
+        """
+        scratch = self.inner / f"rehearsal-{os.urandom(4).hex()}{_SCRATCH}"
+        with translated(self.path), tried(self.inner / _LOCK, 0):
+            try:
+                _write(scratch, bytes(_REHEARSED_BYTES))
+            finally:
+                scratch.unlink(missing_ok=True)
 
     def replace(self, name: str, data: bytes, folder: Path | None = None) -> None:
         """Put a new file in the place of one, in one step."""

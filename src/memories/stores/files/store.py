@@ -87,6 +87,12 @@ class FilesStore:
             finally:
                 work.levels.pop()
 
+    def rehearse(self) -> None:
+        """See `OnThisDisk.rehearse`; of what has moved to a larger store only the next write tells."""
+        if self._folder.exists():
+            self._folder.rehearse()
+            self._here.index.rehearse()
+
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
         if records:

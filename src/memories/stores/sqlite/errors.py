@@ -106,6 +106,18 @@ def filesystem_errors(path: Path, what: str = "") -> Iterator[None]:
         raise kind(f"cannot use {path}{what}: {why}") from exc
 
 
+def refuse_folder_in_the_way(path: Path) -> None:
+    """Raise StoreError if a folder has the name of a part of a store."""
+    if folder := _folder_in_the_way(path):
+        raise StoreError(f"{folder}; nothing was written")
+
+
+def refuse_full(path: Path) -> None:
+    """Raise StoreError if the disk that a store would be made on has no room."""
+    if _is_full(next(folder for folder in path.parents if folder.is_dir())):
+        raise StoreError(_FULL.format(path=path))
+
+
 def _folder_in_the_way(path: Path) -> str:
     """Return that a folder has the name of a part of a store, a sentence; nothing if none has."""
     parts = (Path(f"{path}{suffix}") for suffix in ("-wal", "-shm", "-journal"))

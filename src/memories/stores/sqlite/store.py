@@ -93,6 +93,12 @@ class SQLiteStore:
         with self._file.write():
             yield
 
+    def rehearse(self) -> None:
+        """See `OnThisDisk.rehearse`."""
+        from memories.stores.sqlite.rehearsal import rehearse
+
+        rehearse(self._file)
+
     def append(self, records: Sequence[Record]) -> None:
         """See `Store.append`."""
         with self._file.write() as db:
