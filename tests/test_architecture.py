@@ -65,7 +65,8 @@ ORDER = {
         change turns forget waiting accesses < repetitions < create < many review repeats < rollback""",
     "memories.search": "speakers surroundings calibration relevance < ranking < candidates noise < results < search",
     "memories.transfer": "lines pages proof stats < audit export importing migrate reembed secrets < backup < doctor",
-    "memories.hot": "entries byhand file < layout < scratchpad < choice at_hand < matching mirror sync < verbs",
+    "memories.hot": """entries byhand file < layout metadata < scratchpad < choice at_hand < matching mirror sync <
+        verbs""",
     "memories.identity": """git remotes registry captured scratchpad degraded < namespaces objects prompt < project <
         place""",
     "memories.skins": """added shapes compact compare connect tokens < transfers home < capture <

@@ -13,7 +13,7 @@ from memories.hot.choice import entry_of, is_shown, newest
 from memories.hot.entries import OFTEN, chosen
 from memories.hot.scratchpad import Place
 from memories.models import PENDING
-from memories.stores.records import Collection, Patch, Record, Ref
+from memories.stores.records import SEARCHED, Collection, Patch, Record, Ref
 from memories.times import from_millis, to_iso
 
 Change = Record | Patch | Ref  # added, changed, or about to be removed
@@ -29,7 +29,12 @@ class Mirror:
     """
 
     def __init__(
-        self, like: Callable[[str], Place], clock: Callable[[], datetime], *, make: Callable[[str], bool]
+        self,
+        like: Callable[[str], Place],
+        clock: Callable[[], datetime],
+        *,
+        make: Callable[[str], bool],
+        describe: Callable[[Place], None] = lambda _: None,
     ) -> None:
         """Prepare.
 
@@ -37,8 +42,12 @@ class Mirror:
             like: Returns the place of the scratchpad of a namespace.
             clock: Returns the current time, aware.
             make: Returns whether the file of a namespace is made if it is not there.
+            describe: Writes `metadata.json` of a namespace.
         """
         self._like, self._clock, self._make = like, clock, make
+        self._describe = describe
+        self._undescribed: set[str] = set()
+        self._described: dict[str, float] = {}
         self._lock = threading.Lock()
         self._waiting: dict[str, _Waiting] = {}
         self._written: dict[str, float] = {}
@@ -58,6 +67,20 @@ class Mirror:
                 one.take(change, now)
         for namespace, one in told.items():
             self._tell(self._like(namespace), one)
+        self._describe_changed(changes)
+
+    def _describe_changed(self, changes: Sequence[Change]) -> None:
+        """Describe the namespaces that were written to, as seldom as files are written; `flush` does the rest."""
+        refs = [change if isinstance(change, Ref) else change.ref for change in changes]
+        written = {ref.namespace for ref in refs if ref.collection in SEARCHED and self._make(ref.namespace)}
+        now = time.monotonic()
+        rested = {each for each in written if now - self._described.get(each, -_REST_SECONDS) >= _REST_SECONDS}
+        due = set() if any(isinstance(change, Ref) for change in changes) else rested  # those are still to be removed
+        with self._lock:
+            self._undescribed = (self._undescribed | written) - due
+            self._described |= dict.fromkeys(due, now)
+        for namespace in sorted(due):
+            self._describe(self._like(namespace))
 
     def promote(self, found: Sequence[Record]) -> None:
         """Give memories that are often found a place, unless they have one, or others have more right to it."""
@@ -85,6 +108,10 @@ class Mirror:
         for namespace, waiting in rest.items():
             if any(waiting):
                 self._change(self._like(namespace), waiting, {})
+        with self._lock:
+            undescribed, self._undescribed = self._undescribed, set()
+        for namespace in sorted(undescribed):
+            self._describe(self._like(namespace))
 
     def _tell(self, place: Place, told: "_Told") -> None:
         with self._lock:

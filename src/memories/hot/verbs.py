@@ -15,7 +15,7 @@ from memories.lookup import Lookup, narrowed, with_global
 from memories.models import SHARED, Memory
 from memories.settings import Config
 from memories.stores import Store, local_path
-from memories.stores.records import Collection, Filter
+from memories.stores.records import SEARCHED, Collection, Filter
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -221,12 +221,15 @@ class ScratchpadVerbs:
             return at_hand.from_file(place, pad)
         self.flush_accesses()
         try:
-            return sync.refreshed(place, self._by_editor(namespace), rules, rebuild=rebuild)
+            found = sync.refreshed(place, self._by_editor(namespace), rules, rebuild=rebuild)
         except OSError as exc:  # what is remembered is told all the same
             if isinstance(exc, StoreError):
                 raise
             found = sync.from_store(self._by_editor(namespace), rules, rebuild=rebuild)
             return found._replace(notes=(f"{place.file} can't be written: {exc.strerror or exc}",))
+        if self._may_have_file(namespace):
+            self._describe(place)
+        return found
 
     @property
     def _is_configured(self) -> bool:
@@ -297,7 +300,29 @@ class ScratchpadVerbs:
     def _mirror(self) -> "Mirror":
         from memories.hot.mirror import Mirror
 
-        return Mirror(self._scratchpad_place, self._clock, make=self._may_have_file)
+        return Mirror(self._scratchpad_place, self._clock, make=self._may_have_file, describe=self._describe)
+
+    def _describe(self, place: "Place") -> None:
+        """Write `metadata.json` of a namespace; where that fails the next write does it."""
+        from memories.hot import metadata, scratchpad
+
+        where, first = Filter(Collection.MEMORY, (place.namespace,)), None
+        ever = (where._replace(collection=each, state="any") for each in SEARCHED)
+        with contextlib.suppress(OSError, StoreError):  # what was stored is stored, and this only tells of it
+            if not place.file.with_name(metadata.FILE).exists() and not any(
+                self._kept.count(each, at_most=1) for each in ever
+            ):
+                return  # it was erased meanwhile
+            with scratchpad.alone(place):
+                if metadata.created(place.folder) is None:
+                    first = next(iter(self._kept.scan(where._replace(state="any"), limit=1)), None)
+                metadata.write(
+                    place.folder,
+                    place.namespace,
+                    lambda collection: self._kept.count(where._replace(collection=collection)),
+                    self._clock(),
+                    None if first is None else first.created_at,
+                )
 
     def _tell_scratchpads(self) -> "Told":
         return lambda changes: self._mirror(changes if self._is_home else _gone(changes))

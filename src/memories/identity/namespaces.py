@@ -8,13 +8,16 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from memories import events, validate
+from memories.config import is_own_name
+from memories.disk import locked
 from memories.errors import InvalidInput, NotFound, RequestError, StoreDamaged
+from memories.hot import metadata
 from memories.identity import captured
 from memories.lookup import accepted
 from memories.models import SHARED
@@ -200,7 +203,7 @@ def move(store: Store, config: Config, name: str, into: str, *, merge: bool, dry
             for collection in SEARCHED:
                 _append(store, [each for each in sources[collection] if each.ref not in there], into)
             _append_log(store, sources, name, into)
-        _move_files(config, name, into)
+        _move_files(store, config, name, into)
         store.remove([record.ref for collection in _ALL for record in sources[collection]])
         left = sum(store.count(Place(collection, name).everything()) for collection in SEARCHED)
         if not left:
@@ -404,22 +407,36 @@ def _queue(config: Config, name: str) -> RetryQueue:
 def _own_files(config: Config, name: str) -> list[Path]:
     """Return the files that are kept for a namespace beside the store, those that are there.
 
-    Its folder may have the name of another one, such as `inbox`: only the files of a scratchpad are its own.
+    Its folder may have the name of another one, such as `inbox`: only what we write for a namespace is its own.
     """
     queue = _queue(config, name).path
     names = ("", ".refused", ".new", ".refused.new", ".lock", ".drain.lock")
     found = [path for each in names if os.path.lexists(path := queue.with_name(queue.name + each))]
     folder = config.home / name
     if folder.is_dir() and not folder.is_symlink():
-        found += [path for path in sorted(folder.iterdir()) if path.name.lstrip(".").startswith("scratchpad")]
+        described = (metadata.FILE, metadata.SCRATCH)
+        found += [
+            path
+            for path in sorted(folder.iterdir())
+            if path.name.lstrip(".").startswith("scratchpad") or path.name in described
+        ]
     return found
 
 
-def _move_files(config: Config, name: str, into: str) -> None:
-    """Move what waits to be stored; the scratchpad is made again from the store."""
+def _move_files(store: Store, config: Config, name: str, into: str) -> None:
+    """Move what waits to be stored, and since when there is the identity; the scratchpad is made from the store."""
     _queue(config, name).move_to(_queue(config, into))
     captured.change(config, name, into)
+    old, new = config.home / name, config.home / into
+    begun = [at for at in (metadata.created(old), metadata.created(new)) if at is not None]
     _remove_files(config, name)
+    if begun and not is_own_name(into, config):
+        with contextlib.suppress(OSError), locked(new / ".scratchpad.lock"):
+            (new / metadata.FILE).unlink(missing_ok=True)
+            where = Filter(Collection.MEMORY, (into,))
+            metadata.write(
+                new, into, lambda kind: store.count(where._replace(collection=kind)), datetime.now(UTC), min(begun)
+            )
 
 
 def _remove_files(config: Config, name: str) -> None:
