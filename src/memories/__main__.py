@@ -113,6 +113,10 @@ def run(arguments: "Sequence[str]") -> int:
         sys.stdout.flush()  # here, so that a reader who left is noticed
     except (MemoriesError, OSError, MemoryError) as exc:
         return output.failed(exc)
+    except ImportError as exc:
+        if "failed to map segment" not in str(exc):  # as a loader says that a library had no memory
+            raise
+        return output.failed(MemoryError())
     return answer if isinstance(answer, int) else 0
 
 

@@ -153,7 +153,10 @@ def _look_at_hosts(found: "Examined") -> None:
     from memories.skins.connect.hosts import Where
     from memories.skins.connect.status import connections, problem
 
-    every = connections(Connector(Where(Path.home(), os.environ), registers()), None)
+    try:
+        every = connections(Connector(Where(Path.home(), os.environ), registers()), None)
+    except InvalidInput:
+        return  # the register is damaged, which the look at the home tells
     found.facts["connected"] = sorted(f"{each.host} in {each.root}" if each.root else each.host for each in every)
     found.findings.extend(Finding(*problem(each)) for each in every if each.problem)
 

@@ -96,7 +96,9 @@ def failed(error: Exception) -> int:
             return fail(_lost(f"the answer could not be printed: {reason}"), 1)
         if error.errno in (errno.EPIPE, errno.EBADF):
             return 0  # the reader has left, as `head` does, or there was none
-        return fail(f"operating system error: {reason}", 1)
+        named = f"cannot use {error.filename}" if isinstance(error.filename, str) else "operating system error"
+        many = "too many files are open; close some programs or raise the limit (ulimit -n)"
+        return fail(many if error.errno in (errno.EMFILE, errno.ENFILE) else f"{named}: {reason}", 1)
     if changed():
         return fail(_lost(str(error)), 1)
     code = 2 if isinstance(error, ConfigError | InvalidInput) else 1
