@@ -12,6 +12,7 @@ pytest.register_assert_rewrite("contract")
 
 from contract import SPACE, everything, pool, record  # noqa: E402
 
+from memories import Memories  # noqa: E402
 from memories.errors import StoreBusy, StoreError  # noqa: E402
 from memories.stores.sqlite import connection, place  # noqa: E402
 from memories.stores.sqlite.place import filesystem_of, is_network  # noqa: E402
@@ -353,3 +354,22 @@ def test_a_command_with_little_memory_says_so_in_one_sentence(
     assert done.stderr.count("\n") == 1, done.stderr
     assert "memory" in done.stderr or "address space" in done.stderr
     assert "ulimit -v" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_a_folder_that_was_moved_away_is_not_made_again(tmp_path: Path, kind: str) -> None:
+    data = tmp_path / "data"
+    with Memories(f"{kind}:///{data}/m.db", embedder="none") as memories:
+        made = memories.create("The office is in Berlin").memory
+        assert made is not None
+        data.rename(tmp_path / "away")
+        for _ in range(2):
+            with pytest.raises(StoreError, match="removed"):
+                memories.create("The office is in Bonn", force=True)
+            if kind == "sqlite":
+                with pytest.raises(StoreError, match="removed"):
+                    memories.forget(made.id)
+        assert not data.exists()
+        (tmp_path / "away").rename(data)
+        assert memories.create("The office is in Bonn", force=True).stored
+        assert memories.status().memory_count == 2

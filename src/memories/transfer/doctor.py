@@ -5,7 +5,9 @@ Nothing is changed unless `fix` is called.
 
 import contextlib
 import os
+import shlex
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -202,6 +204,13 @@ def _look_at_owners(place: Path, done: Examined) -> None:
             others = "read and write" if found.st_mode & 0o022 else "read"
             mode = "700" if file.is_dir() else "600"
             done.findings.append(Finding(f"others may {others} {file}", f"run: chmod {mode} {file}"))
+        if found.st_nlink > 1 and stat.S_ISREG(found.st_mode):
+            done.findings.append(
+                Finding(
+                    f"{file} has {found.st_nlink} names (hard links); processes that use different ones lose writes",
+                    f"keep one of those that this lists: find {shlex.quote(str(file.parent))} -inum {found.st_ino}",
+                )
+            )
         if found.st_uid != os.geteuid():
             done.findings.append(Finding(f"{file} belongs to user {found.st_uid}", f"run: chown {os.geteuid()} {file}"))
 

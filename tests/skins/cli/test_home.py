@@ -1,6 +1,7 @@
 """Damage in the home beside the store: doctor names each with what to do, and every command says it in one sentence."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -86,6 +87,17 @@ def test_a_path_that_is_too_long_is_named(memory: Command, tmp_path: Path) -> No
             assert (answer.code in (1, 2), str(long)[:150] in answer.error, "too long" in answer.error) == (
                 True, True, True,
             ), answer  # fmt: skip
+
+
+def test_doctor_tells_of_a_second_name_of_the_store(memory: Command, home: Path) -> None:
+    memory("create", "The office is in Berlin")
+    os.link(home / "memories.db", home / "other.db")
+    [finding] = json.loads(memory("doctor").out)["findings"]
+    assert "memories.db has 2 names (hard links)" in finding["what"]
+    found = subprocess.run(finding["remedy"].partition(": ")[2], shell=True, cwd=home, capture_output=True, text=True)
+    assert {Path(line).name for line in found.stdout.split()} == {"memories.db", "other.db"}
+    (home / "other.db").unlink()
+    assert memory("doctor").json["findings"] == []
 
 
 def limited(limit: str) -> "subprocess.CompletedProcess[str]":

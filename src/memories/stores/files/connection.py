@@ -49,6 +49,7 @@ class Folder:
         """Remember where it is; nothing is opened or made yet."""
         self.path = path
         self.inner = path / INNER
+        self._was_locked = False
         if path.is_dir() and not os.access(path, os.W_OK):  # it can be read all the same
             self.inner = Path(tempfile.mkdtemp(prefix="memories-"))
             weakref.finalize(self, shutil.rmtree, self.inner, ignore_errors=True)
@@ -72,7 +73,8 @@ class Folder:
                     raise StoreBusy(
                         f"{self.path} was kept busy for {BUSY_SECONDS:.0f} s; nothing was written; try again"
                     )
-                if (self.inner / _LOCK).exists():  # else somebody removed the folder of the lock meanwhile
+                self._was_locked = (self.inner / _LOCK).exists()
+                if self._was_locked:  # else somebody removed the folder of the lock meanwhile
                     break
                 stack.pop_all().close()
             yield
@@ -83,6 +85,10 @@ class Folder:
                 raise StoreError(f"{folder} {doubt}")
         if self.inner.is_dir():
             return
+        if self._was_locked and not self.path.is_dir():
+            raise StoreError(
+                f"{self.path} was removed while it was open; nothing was written; start again to use what is there now"
+            )
         for folder in (*reversed(self.path.parents), self.path, self.inner):
             if not folder.exists():
                 folder.mkdir(mode=0o700, exist_ok=True)

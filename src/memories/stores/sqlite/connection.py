@@ -466,6 +466,8 @@ class SQLiteFile:
             if self._seen[0] is None:
                 with filesystem_errors(self.path):
                     place.refuse_unsafe(self.path)
+            else:
+                self._refuse_changed()  # before the lock, which would make a folder again that was moved away
             with filesystem_errors(self._lock_file, what):
                 held = stack.enter_context(tried(self._lock_file, 0))
                 if not held:
