@@ -23,7 +23,9 @@ def test_only_the_store_is_written(tmp_path: Path) -> None:
     files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert {"store/memories.db", "store/memories.db.lock"} <= files
     # Figures, the queue of reads and the scratchpad are the memory's own; all of it is in the one folder.
-    own = re.compile(r"store/(memories\.db(\.lock)?|events\.jsonl|accesses-\S+|shared/\.?scratchpad\S*)")
+    own = re.compile(
+        r"store/(memories\.db(\.lock)?|events\.jsonl|accesses-\S+|shared/(\.?scratchpad\S*|metadata\.json))"
+    )
     assert [file for file in files if not own.fullmatch(file)] == []
 
 

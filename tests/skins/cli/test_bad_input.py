@@ -325,7 +325,7 @@ def test_a_bad_config_file_is_named(memory: Command, home: Path, text: str, part
 def test_a_config_file_that_is_no_text_is_named(memory: Command, home: Path, folder: Path) -> None:
     home.mkdir(parents=True)
     (home / "config.toml").write_bytes(b"\xff\xfe")
-    assert "cannot read" in memory("list").error
+    assert "is not UTF-8" in memory("list").error
     (home / "config.toml").unlink()
     (folder / ".env").write_bytes(b"\xff\xfe\x00")
     answer = memory("list")

@@ -141,4 +141,4 @@ def test_a_conversation_that_was_forgotten_has_no_name_in_the_store(memory: Comm
     memory("turns", "forget", "quokka diary", "--yes")
     assert [change[0] for change in changes(memory, "--conversation", "quokka diary")] == ["turns", "forget"]
     assert all(change[1].startswith("#") for change in changes(memory))
-    assert [file for file in home.iterdir() if b"quokka" in file.read_bytes()] == []
+    assert [file for file in home.rglob("*") if file.is_file() and b"quokka" in file.read_bytes()] == []

@@ -45,7 +45,12 @@ CONSTANTS = {
     )
     if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str)
 }
-OF_NAMESPACES = {"namespace", "self.namespace", "name"}  # variables below the home that hold the name of a namespace
+OF_NAMESPACES = {
+    "namespace",
+    "self.namespace",
+    "name",
+    "into",
+}  # variables below the home that hold the name of a namespace
 BESIDE_A_STORE = ["", "-wal", "-shm", "-journal", "-requests", ".lock", ".v3.backup", ".replaced-20260101T000000Z",
                   ".before-fix-20260101T000000Z-0a1b", ".bob.turns.jsonl", ".bob.turns.jsonl.refused",
                   ".bob.windows.lock"]  # fmt: skip

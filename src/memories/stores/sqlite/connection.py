@@ -463,11 +463,10 @@ class SQLiteFile:
             self._disinherit()
         what = f", the lock of {self.path.name}"
         with contextlib.ExitStack() as stack:
+            self._refuse_changed()  # before the lock, which would make a folder again that was moved away
             if self._seen[0] is None:
                 with filesystem_errors(self.path):
                     place.refuse_unsafe(self.path)
-            else:
-                self._refuse_changed()  # before the lock, which would make a folder again that was moved away
             with filesystem_errors(self._lock_file, what):
                 held = stack.enter_context(tried(self._lock_file, 0))
                 if not held:
