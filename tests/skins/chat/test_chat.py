@@ -446,3 +446,34 @@ def test_the_demos_pass(tmp_path: Path, clean_environment: dict[str, str]) -> No
     )
     assert done.returncode == 0, done.stdout
     assert "3 of 3 demos passed" in done.stdout
+
+
+@pytest.mark.parametrize("step", ["put", "put_writes"])
+def test_a_turn_cut_off_before_any_of_its_writes_spoils_no_session(
+    settings: Settings, talk: Talk, agent_of: Callable[[Settings], Agent], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A process that is killed between two writes also has no chance to drop its turn."""
+    for number in range(20):
+        mine = settings._replace(thread_id=f"thread{number}", user_id=f"user{number}")
+        agent, left = agent_of(mine), [number]
+        write = getattr(agent._session.saver, step)
+
+        def cut_off(*given: Any, write: Any = write, left: list[int] = left, **named: Any) -> Any:
+            if not left[0]:
+                raise RuntimeError("killed")
+            left[0] -= 1
+            return write(*given, **named)
+
+        monkeypatch.setattr(agent._session.saver, step, cut_off)
+        monkeypatch.setattr(agent._session, "drop_after", lambda _: None)
+        try:
+            agent.answer("My dog is Rex", lambda piece: None)
+        except TurnFailed:
+            following = agent_of(mine)
+            if following.unfinished() is not None:
+                following.finish(lambda piece: None)
+            assert talk(mine, "What is my dog?") in ("Your dog is Rex. (from history)", "I don't know.")
+            assert len(lines_of(mine, mine.user_id)) <= 1
+        else:
+            break
+    assert number in range(2, 19)

@@ -97,7 +97,7 @@ class Agent:
         """Return the message whose turn was cut off when the chat last ended; None if there is none."""
         self.settle()
         state = self._graph.get_state(self._session.config)
-        if not state.next:
+        if not state.tasks:  # not `next`, which leaves out a step that is done and whose state is not written yet
             return None
         asked = [message for message in state.values.get("messages", ()) if isinstance(message, HumanMessage)]
         return str(asked[-1].text) if asked else ""
@@ -109,7 +109,7 @@ class Agent:
     def _before_turn(self) -> str | None:
         """Return the id of the last state in which no turn was under way."""
         for state in self._graph.get_state_history(self._session.config):
-            if not state.next:
+            if not state.tasks:
                 return str(state.config["configurable"]["checkpoint_id"])
         return None
 
