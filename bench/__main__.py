@@ -9,6 +9,7 @@ from types import ModuleType
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the command, and comparable between machines
 
 from bench import (
+    agents_memory,
     calibration,
     cold,
     context,
@@ -40,6 +41,7 @@ _WHAT = {
     "hot": ("hot tier",),
     "hooks": ("hooks",),
     "agents": ("agents",),
+    "agents-memory": ("agents' memory",),
     "search": ("warm search",),
     "disk": ("disk",),
     "turns": ("turns",),
@@ -93,6 +95,7 @@ def main() -> None:
             "contexts": None,
             "hot tier": None,
             "agents": None,
+            "agents' memory": None,
             **dict.fromkeys(_OF_LOCOMO, given.locomo),
         }.get(part, given.texts)
         if data is None or _present(data, part):
@@ -119,7 +122,7 @@ def _measure(part: str, given: argparse.Namespace) -> None:
             _contexts(given) if part == "contexts" else _locomo(given.locomo, given.embedder, chroma=given.peers)
         case "noise floor" | "calibration" | "relevance":
             _constants(part, given)
-        case "duplicates" | "corrections" | "languages" | "long texts" | "suspicious texts":
+        case "duplicates" | "corrections" | "languages" | "long texts" | "suspicious texts" | "agents' memory":
             _without_data(part)
 
 
@@ -152,6 +155,9 @@ def _stores(part: str, given: argparse.Namespace) -> None:
 def _without_data(part: str) -> None:
     if part == "long texts":
         long.run(long.ROUNDS)
+        return
+    if part == "agents' memory":
+        agents_memory.run()
         return
     if part == "languages":
         languages.run()

@@ -1,0 +1,293 @@
+"""What the prompt hook gives an agent, out of one store with the facts of eight people and their projects.
+
+`bench/histories/NAME.jsonl` is what one person told their agents over months, and what they typed afterwards. Its first
+line is the history: its half, `dev` or `test`, and its projects with their remotes. Then come the facts, each with its
+project (`*`: valid in all projects) and its day; a correction names the fact that it `corrects`, and whether it has the
+same wording or another one. Then come the prompts, each with its day, the project in whose folder it is typed and the
+ids of the facts that a careful colleague would need for it; a third of them need none. Tune on `dev` alone.
+
+The library stores all facts in one namespace, each on its day and in the folder of its project. Then each prompt gets a
+`memory hook user-prompt` of its own: a new process and a new session, at noon of the prompt's day. Reads are not
+counted, so each prompt meets the same store. Beside the hook stand plain searches, which give their best five: the
+cosine of the same embedder, over all facts and over those of the project and of all projects, and BM25.
+
+How it is counted:
+
+- A fact is given if its whole text stands in what the hook printed.
+- any, all: the share of the prompts with needs that got at least one of the facts that they need, and all of them.
+- given without need: how many of the prompts without needs got a fact.
+- of other projects: facts given whose project is neither that of the prompt nor `*`, per prompt.
+- outdated alone: how often a fact was given that a later one corrects, without the last one that corrects it.
+- useless: facts given that the prompt does not need, per prompt; outdated ones are among them.
+- characters: of the facts given, and of all that the hook printed for the model, per prompt.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import apsw
+import numpy as np
+
+from bench import corpus, report
+from memories import Memories, load_config
+from memories.embedders import open_embedder
+from memories.identity.project import identify
+from memories.origin import Place
+
+DATA = Path(__file__).with_name("histories")
+EVERYWHERE = "*"
+HALVES = ("dev", "test")
+_HOOK = "`memory hook user-prompt`"
+_ARGUMENTS = "hook user-prompt --host claude-code --seconds 30".split()
+_BEST = 5  # facts that a plain search gives
+_COLUMNS = ("any %", "all %", "given without need", "of other projects", "outdated alone", "useless")
+_CHARACTERS = ("characters of facts", "characters as sent")
+_DEADLINE_SECONDS = 60
+_QUIET = {"COUNT_ACCESSES": "false", "REINFORCE_ON_RETRIEVAL": "false", "MEMORY_EVENTS": "off"}
+_MOVED = """
+import datetime, runpy, sys
+class Moved(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return super().now(tz) + by
+by = Moved.fromisoformat(sys.argv.pop(1)) - datetime.datetime.now(datetime.UTC)
+datetime.datetime = Moved
+runpy.run_module("memories", run_name="__main__", alter_sys=True)
+"""  # `python -m memories` at another time
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that a person told an agent."""
+
+    id: str
+    project: str
+    at: str
+    text: str
+    corrects: str = ""
+    wording: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a person types in a project, and the ids of the facts that it needs."""
+
+    id: str
+    project: str
+    at: str
+    text: str
+    needs: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One person: the half that they belong to, the remote of each project, the facts and the prompts."""
+
+    id: str
+    half: str
+    language: str
+    about: str
+    projects: dict[str, str]
+    facts: list[Fact]
+    prompts: list[Prompt]
+
+
+class Answer(NamedTuple):
+    """The facts that a prompt was given, and how many characters were sent with them."""
+
+    prompt: Prompt
+    facts: Sequence[Fact]
+    sent: int = 0
+
+
+def load(folder: Path = DATA) -> list[History]:
+    """Return the histories."""
+    histories = []
+    for file in sorted(folder.glob("*.jsonl")):
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        by_kind: dict[str, list[dict[str, Any]]] = {"history": [], "fact": [], "prompt": []}
+        for row in rows:
+            by_kind[row.pop("kind")].append(row)
+        facts = [Fact(**row) for row in by_kind["fact"]]
+        prompts = [Prompt(**row) for row in by_kind["prompt"]]
+        histories.append(History(**by_kind["history"][0], facts=facts, prompts=prompts))
+    return histories
+
+
+def last_corrections(facts: Sequence[Fact]) -> dict[str, str]:
+    """Return for each fact that was corrected the last one that corrects it, by their ids."""
+    newer = {fact.corrects: fact.id for fact in facts if fact.corrects}
+
+    def last(fact: str) -> str:
+        return last(newer[fact]) if fact in newer else fact
+
+    return {old: last(old) for old in newer}
+
+
+def score(answers: Sequence[Answer], corrected: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the figures of the module's docstring, in its order, as they are printed.
+
+    Args:
+        answers: Some with needs.
+        corrected: The last correction of each corrected fact; see `last_corrections`.
+    """
+    hits, idle, of_others, outdated, useless, characters = [], [], 0, 0, 0, 0
+    for prompt, facts, _ in answers:
+        ids, needs = {fact.id for fact in facts}, set(prompt.needs)
+        if needs:
+            hits.append((bool(needs & ids), needs <= ids))
+        else:
+            idle.append(bool(ids))
+        of_others += sum(fact.project not in (prompt.project, EVERYWHERE) for fact in facts)
+        outdated += sum(corrected[old] not in ids for old in ids & corrected.keys())
+        useless += len(ids - needs)
+        characters += sum(len(fact.text) for fact in facts)
+    count, sent = len(answers), sum(answer.sent for answer in answers)
+    return (
+        f"{100 * sum(some for some, _ in hits) / len(hits):.1f}",
+        f"{100 * sum(whole for _, whole in hits) / len(hits):.1f}",
+        f"{sum(idle)} of {len(idle)}",
+        f"{of_others / count:.2f}",
+        str(outdated),
+        f"{useless / count:.2f}",
+        f"{characters / count:.0f}",
+        f"{sent / count:.0f}" if sent else "–",
+    )
+
+
+def run() -> None:
+    """Ask the hook and the plain searches, and print a table for each half and one for all."""
+    histories = load()
+    facts = [fact for history in histories for fact in history.facts]
+    prompts = [prompt for history in histories for prompt in history.prompts]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a hook may still write its log
+        home = Path(folder).resolve() / "home"
+        folders = dict(_folders(histories, home.parent))
+        stored = _fill(facts, folders, home)
+        ways = {_HOOK: _hook(prompts, facts, folders, home), **_plain(prompts, facts)}
+    corrected = last_corrections(facts)
+    for half in (*HALVES, "all"):
+        chosen = {prompt.id for each in histories if half in (each.half, "all") for prompt in each.prompts}
+        report.heading(f"What agents are given, {half}, {len(chosen)} prompts")
+        rows = [
+            (way, *score([answer for answer in answers if answer.prompt.id in chosen], corrected))
+            for way, answers in ways.items()
+        ]
+        report.table(["way", *_COLUMNS, *_CHARACTERS], rows)
+        if half == HALVES[0]:
+            _keep([answer for answer in ways[_HOOK] if answer.prompt.id in chosen])
+    report.note(stored)
+
+
+def _folders(histories: Sequence[History], base: Path) -> Iterator[tuple[str, Path]]:
+    """Make a folder for each project, a git repository as its clone would be, and yield them by project."""
+    for history in histories:
+        for name, remote in history.projects.items():
+            git = base / history.id / name / ".git"
+            for part in ("objects", "refs"):
+                (git / part).mkdir(parents=True)
+            (git / "HEAD").write_text("ref: refs/heads/main\n")
+            (git / "config").write_text(f'[remote "origin"]\n\turl = https://{remote}.git\n')
+            yield name, git.parent
+
+
+def _fill(facts: Sequence[Fact], folders: Mapping[str, Path], home: Path) -> str:
+    """Store the facts in the order of their days; return a sentence on what became of them.
+
+    Raises:
+        RuntimeError: A fact is stored with another text, by which it can't be found in what a hook prints.
+    """
+    home.mkdir()
+    places: dict[str, Place] = {}
+    for name, folder in folders.items():
+        project = identify(folder, home)
+        assert project is not None
+        places[name] = Place(project.name, project.branch)
+    ids: dict[str, str] = {}
+    links, now = 0, SimpleNamespace(time=datetime.now(UTC), place=None)
+    config = load_config({"home": str(home)}, environment={})
+    with Memories(config=config, clock=lambda: now.time, place=lambda: now.place) as memories:
+        for number, fact in enumerate(sorted(facts, key=lambda fact: fact.at)):
+            now.time = datetime.fromisoformat(f"{fact.at}T09:00:00+00:00") + timedelta(seconds=number)
+            now.place = places.get(fact.project)
+            created = memories.create(fact.text, tags={"global": "true"} if fact.project == EVERYWHERE else {})
+            if created.memory is None:
+                continue
+            if created.memory.content != fact.text:
+                raise RuntimeError(f"{fact.id} is stored as {created.memory.content!r}")
+            ids[fact.id] = created.memory.id
+            links += bool(fact.corrects) and created.corrects == ids.get(fact.corrects)
+    corrections = sum(bool(fact.corrects) for fact in facts)
+    return f"{len(ids)} of {len(facts)} facts were stored, and {links} of {corrections} corrections were linked."
+
+
+def _hook(prompts: Sequence[Prompt], facts: Sequence[Fact], folders: Mapping[str, Path], home: Path) -> list[Answer]:
+    """Run the hook for each prompt, a process each.
+
+    Raises:
+        RuntimeError: A hook failed, which it hides from its agent; or it printed something without a whole fact.
+    """
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "PYTHONPATH")}
+    environment = {**kept, **_QUIET, "HOME": str(home), "MEMORY_HOME": str(home)}
+
+    def answer(prompt: Prompt) -> Answer:
+        folder = folders[prompt.project]
+        command = [sys.executable, "-c", _MOVED, f"{prompt.at}T12:00:00+00:00", *_ARGUMENTS]
+        event = json.dumps({"session_id": prompt.id, "cwd": str(folder), "prompt": prompt.text}).encode()
+        done = subprocess.run(
+            command, input=event, capture_output=True, check=True,
+            cwd=folder, env=environment, timeout=_DEADLINE_SECONDS,
+        )  # fmt: skip
+        said = json.loads(done.stdout)["hookSpecificOutput"]["additionalContext"] if done.stdout else ""
+        given = [fact for fact in facts if fact.text in said]
+        if said and not given:
+            raise RuntimeError(f"at {prompt.id} the hook printed something without a whole fact: {said[:500]}")
+        return Answer(prompt, given, len(said))
+
+    with ThreadPoolExecutor(corpus.PROCESSES) as pool:
+        answers = list(pool.map(answer, prompts))
+    log = home / "hooks.log"
+    if log.exists():
+        raise RuntimeError(f"hooks failed: {log.read_text()[:1000]}")
+    return answers
+
+
+def _plain(prompts: Sequence[Prompt], facts: Sequence[Fact]) -> dict[str, list[Answer]]:
+    """Return what plain searches give."""
+    embedder = open_embedder("minilm")
+    assert embedder is not None
+    vectors = np.stack([embedder.embed(fact.text)[0] for fact in facts])  # none is longer than one window
+    db = apsw.Connection(":memory:")
+    db.execute('CREATE VIRTUAL TABLE facts USING fts5 (text, tokenize = "porter unicode61")')
+    db.executemany("INSERT INTO facts (rowid, text) VALUES (?, ?)", ((at, fact.text) for at, fact in enumerate(facts)))
+    ways: dict[str, list[Answer]] = {"cosine": [], "cosine within the project": [], "BM25": []}
+    for prompt in prompts:
+        near = [facts[at] for at in np.argsort(-(vectors @ embedder.embed(prompt.text)[0]), kind="stable")]
+        within = [fact for fact in near if fact.project in (prompt.project, EVERYWHERE)]
+        match = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", prompt.text))
+        rows = db.execute("SELECT rowid FROM facts WHERE facts MATCH ? ORDER BY rank, rowid", (match,)) if match else ()
+        for answers, found in zip(ways.values(), (near, within, [facts[at] for (at,) in rows]), strict=True):
+            answers.append(Answer(prompt, found[:_BEST]))
+    return {f"{name}, best {_BEST}": answers for name, answers in ways.items()}
+
+
+def _keep(answers: Sequence[Answer]) -> None:
+    """Write down what each prompt of the development half was given; nobody looks into the other half."""
+    corpus.CACHE.mkdir(exist_ok=True)
+    file = corpus.CACHE / "agents-memory-dev.jsonl"
+    with file.open("w", encoding="utf-8") as stream:
+        for prompt, facts, sent in answers:
+            row = {"id": prompt.id, "text": prompt.text, "needs": prompt.needs, "given": [fact.id for fact in facts]}
+            stream.write(json.dumps(row | {"sent": sent}, ensure_ascii=False) + "\n")
+    report.note(f"What the hook gave each of these prompts stands in `{file}`.")
