@@ -164,7 +164,7 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         """Return the same memory, which reads its own namespace alone."""
         twin = copy.copy(self)
         twin._owns_store = False
-        twin._lookup = self._lookup._replace(readable=(self.namespace,))
+        twin._lookup = self._lookup.own
         return twin
 
     def _choose_embedder(self, given: "str | Embedder | None") -> "Embedder | None":
@@ -350,8 +350,7 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         from memories.write import change
 
         if version is not None:
-            restored = change.restore_version(self._lookup, self._embedder, memory_id, version, self._now())
-            return self._memory(restored)
+            return self._memory(change.restore_version(self._lookup, self._embedder, memory_id, version, self._now()))
         return self._memory(change.restore(self._lookup, self._embedder, memory_id, self._now()))
 
     def forget(self, memory_id: str) -> Forgotten:

@@ -80,12 +80,12 @@ def test_what_is_no_longer_current_is_not_shown_and_comes_back_with_a_lower_sett
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "none")
     clock = Clock()
-    with Memories(namespace="bob", clock=clock) as memories:
+    with Memories(clock=clock) as memories:
         memories.create("ocelot news", decay="contextual")
         clock.now += timedelta(hours=23)
         assert len(memories.scratchpad().entries) == 1
     monkeypatch.setenv("DECAY_HALF_LIFE_HOURS", "24")
-    with Memories(namespace="bob", clock=clock) as memories:
+    with Memories(clock=clock) as memories:
         for found in (memories.scratchpad(), memories.scratchpad_at_hand(), memories.offline()):
             assert found is not None
             assert found.entries == ()

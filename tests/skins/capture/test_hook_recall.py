@@ -16,7 +16,6 @@ from memories import ContextBuilder, Draft, Memories, MemoryGateway, TurnDraft, 
 from memories.agent.engine import EngineBackend
 from memories.agent.tokens import estimate_tokens
 from memories.skins.capture import inbox, session
-from memories.turns import TurnDraft
 from skins.capture.conftest import Hook, flushed, waiting
 from skins.capture.test_flush import told
 

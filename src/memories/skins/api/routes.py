@@ -225,7 +225,7 @@ def _call(server: Server, route: Route, request: Request, given: dict[str, Any])
     elif route.scope != "signed":
         who.require(route.scope, named)
     if given.get("redact") is False:
-        who.require("unredacted", checked_namespace(given.get("as") or named))
+        who.require("unredacted", canonical_namespace(given.get("as") or named))
     shared = given.pop("shared", True) and who.level(SHARED) > 0
     memories = server.handles.of(who, named, shared=shared)
     return Call(server, who, memories, given, request, shared)
