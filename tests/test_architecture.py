@@ -30,7 +30,7 @@ MODULES = [
 ORDER = {
     "memories.stores.http": "wire secret < driver < store",
     "memories.stores.sqlite": """codes < engine sidefile errors counts quantize pages kept < schema place < creation
-        log < connection query < postings vectors < words < adding spaces turns backup salvage rehearsal < check <
+        log < connection query < postings vectors < words < spaces turns backup salvage rehearsal < check rows <
         store""",
     "memories.stores.postgres": """schema errors driver address < transaction < connection query < vectors words counts
         rewrite < spaces turns < erasure check listen claims < store""",

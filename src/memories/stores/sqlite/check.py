@@ -318,8 +318,8 @@ def _rows_of_words(look: Look) -> Iterator[Finding]:
     for kind, table in () if look.words_told else _WORDS.items():
         sql = f"SELECT r.seq, r.pool FROM record r JOIN pool p ON p.id = r.pool WHERE {_TABLE_OF_WORDS} = ?"
         expected = dict(fetch(look.db, sql, (kind,)))
-        there = {seq: (size, origin) for seq, size, origin in fetch(look.db, f"SELECT * FROM {table}_docsize")}
-        wrong = (expected.keys() ^ there.keys()) | {seq for seq, row in there.items() if not _is_size(*row)}
+        there = dict(fetch(look.db, f"SELECT id, sz FROM {table}_docsize"))
+        wrong = (expected.keys() ^ there.keys()) | {seq for seq, size in there.items() if not _is_size(size)}
         count = len(wrong - look.damaged)
         if count:
             look.words_told = True
@@ -327,15 +327,15 @@ def _rows_of_words(look: Look) -> Iterator[Finding]:
         for seq in expected.keys() & there.keys():
             corpus = expected[seq], kind == "ended"
             counted[corpus] += 1
-            tokens[corpus] += tokens_in(there[seq][0])
+            tokens[corpus] += tokens_in(there[seq])
     if not look.words_told and not look.damaged:
         sums = {(*corpus, count, tokens[corpus]) for corpus, count in counted.items()}
         if sums != {*fetch(look.db, _CORPUS)}:
             yield Finding("the counts of words of a namespace are wrong", FIX, derived=True)
 
 
-def _is_size(size: Any, origin: Any) -> bool:
-    return type(size) is bytes and len(size) > 0 and type(origin) is int and origin >= 0
+def _is_size(size: Any) -> bool:
+    return type(size) is bytes and len(size) > 0
 
 
 def _words(look: Look) -> Iterator[Finding]:

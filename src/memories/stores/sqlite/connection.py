@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import apsw
@@ -17,7 +17,7 @@ import apsw
 from memories.disk import ForkGuard, tried
 from memories.errors import SchemaTooNew, StoreBusy, StoreDamaged, StoreError, StoreFull
 from memories.stores.sqlite import place, schema, sidefile
-from memories.stores.sqlite.engine import connect, connect_frozen, engine_is_safe
+from memories.stores.sqlite.engine import connect, connect_frozen, engine_is_safe, overwrite_gaps
 from memories.stores.sqlite.errors import CommitsMissing, filesystem_errors, loss, translated
 from memories.stores.sqlite.place import Identity, identity
 from memories.stores.sqlite.sidefile import Marker, Noted, following
@@ -149,26 +149,26 @@ class SQLiteFile:
         """Whether this thread is inside `write`."""
         return not self._guard.forked and bool(getattr(self._local, "depth", 0))
 
-    def erase_free_pages(self) -> None:
+    def erase_free_pages(self, traces: Collection[bytes] | None = None) -> None:
         """Move the log into the file and empty it, so that removed bytes, overwritten there, are gone from the disk.
 
         Others write between two attempts. A file that was written before every deletion was overwritten is rewritten
         once as a whole.
+
+        Args:
+            traces: See `overwrite_gaps`.
 
         Raises:
             StoreBusy: Somebody goes on reading what was there before.
         """
         deadline = time.monotonic() + BUSY_SECONDS
         with translated(self.path):
-            while not self._try_to_erase(max(0.0, deadline - time.monotonic())):
+            while not self._try_to_erase(max(0.0, deadline - time.monotonic()), traces):
                 if time.monotonic() > deadline:
-                    raise StoreBusy(
-                        f"{self.path} is being read by another process, so the old pages are still on the disk; "
-                        "forget it again when that process is done"
-                    )
+                    raise StoreBusy(f"{self.path} is being read by another process; forget it again when that is done")
                 time.sleep(_BETWEEN_ATTEMPTS)
 
-    def _try_to_erase(self, wait_seconds: float) -> bool:
+    def _try_to_erase(self, wait_seconds: float, traces: Collection[bytes] | None) -> bool:
         """Do it, and return whether no reader was in the way."""
         with self._exclusive(wait_seconds):
             connection = self._connection()
@@ -179,6 +179,8 @@ class SQLiteFile:
                 busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
             finally:
                 connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
+            if not busy:
+                overwrite_gaps(connection, self.path, traces)
             return not busy
 
     def missing_commits(self) -> int:

@@ -4,12 +4,15 @@ With any other, even with a plain file handle, closing the file would cancel the
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import apsw
 
 _BUSY_MILLIS = 30_000
+_FILE_HEADER = 100  # bytes before the first page's own: https://sqlite.org/fileformat2.html
+_TREE_PAGES = {2: 12, 5: 12, 10: 8, 13: 8}  # by their first byte, how long the header is
+_PAGES_AT_ONCE = 256
 
 
 def engine_is_safe(version: str) -> bool:
@@ -73,3 +76,42 @@ def read_pages(path: Path, page_size: int, numbers: Iterable[int]) -> dict[int, 
         }
     finally:
         file.xClose()
+
+
+def overwrite_gaps(db: apsw.Connection, path: Path, traces: Collection[bytes] | None) -> None:
+    """Overwrite what lies in pages between the list of cells and the cells, where it holds one of these traces.
+
+    SQLite leaves copies of cells there when it moves them to other pages, and `secure_delete` does not reach them. Only
+    unused bytes are written, so readers need not wait; what they keep of pages ends with the next commit.
+
+    Args:
+        db: A connection to the file, which forgets its pages.
+        path: The file, whose log is empty.
+        traces: Pieces of what was deleted; None to overwrite whatever is there.
+    """
+    db.execute("BEGIN IMMEDIATE")  # no other program writes meanwhile
+    file = apsw.VFSFile("", str(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE, 0])
+    try:
+        page_size, size = int(db.pragma("page_size")), file.xFileSize()
+        for start in range(0, size, _PAGES_AT_ONCE * page_size):
+            pages = file.xRead(min(_PAGES_AT_ONCE * page_size, size - start), start)
+            for at in range(0, len(pages), page_size):
+                first, last = _gap(pages, at, page_size, header=0 if start + at else _FILE_HEADER)
+                gap = pages[first:last]
+                if gap.strip(b"\0") and (traces is None or any(trace in gap for trace in traces)):
+                    file.xWrite(bytes(len(gap)), start + first)
+        file.xSync(apsw.SQLITE_SYNC_FULL)
+    finally:
+        file.xClose()
+        db.execute("ROLLBACK")
+        db.release_memory()
+
+
+def _gap(pages: bytes, at: int, page_size: int, *, header: int) -> tuple[int, int]:
+    """Return where the unused middle of a page begins and ends; an empty one for what is no page of a tree."""
+    kind = pages[at + header]
+    if kind not in _TREE_PAGES:
+        return 0, 0
+    cells, content = (int.from_bytes(pages[at + header + place : at + header + place + 2], "big") for place in (3, 5))
+    first = at + header + _TREE_PAGES[kind] + 2 * cells
+    return first, max(first, at + min(content or page_size, page_size))

@@ -150,19 +150,32 @@ DROP TABLE IF EXISTS {table}_data;
 DROP TABLE IF EXISTS {table}_idx;
 DROP TABLE IF EXISTS {table}_docsize;
 DROP TABLE IF EXISTS {table}_config;
-CREATE VIRTUAL TABLE {table} USING fts5 (text, content = '', contentless_delete = 1, tokenize = 'ascii');
+CREATE VIRTUAL TABLE {table} USING fts5 (text, content = '', tokenize = 'ascii');
+INSERT INTO {table} ({table}, rank) VALUES ('secure-delete', 1);  -- a removed word goes out of its page at once
 """
 WORDS_EPOCH = "words_epoch"  # in `meta`: how often the words were indexed anew
 
 
 def _keep_words_apart(db: apsw.Connection) -> None:
-    """Index the words of each namespace by themselves, and note whose the vectors of a block are.
+    """Index the words of each namespace by themselves, and note whose the vectors of a block are."""
+    db.execute(_OWN_WORDS)
+    _index_words(db)
+    for table in BLOCKS.values():
+        _note_pools(db, table)
 
-    A damaged record is no reason to stop here: it is told to whoever reads it.
-    """
+
+def _make_words_erasable(db: apsw.Connection) -> None:
+    """Make the index of words again, as one from which FTS5 erases a word without rewriting the whole."""
+    for table in (*WORDS.values(), WORDS_ENDED):
+        db.execute(WORDS_AGAIN.format(table=table))
+    db.execute("DELETE FROM corpus")
+    _index_words(db)
+
+
+def _index_words(db: apsw.Connection) -> None:
+    """Fill the empty index of words and its counts, also with damaged records, as far as they can be read."""
     from memories.stores.words import tokens  # as in `words.insert`
 
-    db.execute(_OWN_WORDS)
     speakers = {str(label): name for label, name in db.execute("SELECT id, value FROM label WHERE key = ?", (SPEAKER,))}
     documents: Counter[tuple[int, bool]] = Counter()
     lengths: Counter[tuple[int, bool]] = Counter()
@@ -187,8 +200,6 @@ def _keep_words_apart(db: apsw.Connection) -> None:
         db.executemany(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", rows(condition))
     counted = [(*corpus, count, lengths[corpus]) for corpus, count in documents.items()]
     db.executemany("INSERT INTO corpus (pool, ended, documents, tokens) VALUES (?, ?, ?, ?)", counted)
-    for table in BLOCKS.values():
-        _note_pools(db, table)
 
 
 def _note_pools(db: apsw.Connection, table: str) -> None:
@@ -241,7 +252,7 @@ def _fourth(db: apsw.Connection) -> None:
 
 
 Migration = str | Callable[[apsw.Connection], None]
-MIGRATIONS: tuple[Migration, ...] = (_FIRST, _TURNS, _STAGED, _fourth)
+MIGRATIONS: tuple[Migration, ...] = (_FIRST, _TURNS, _STAGED, _fourth, _make_words_erasable)
 
 _COLLECTIONS: Mapping[Any, Collection] = {each.value: each for each in Collection}  # asking the enum takes longer
 

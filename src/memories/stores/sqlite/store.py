@@ -27,7 +27,6 @@ from memories.stores.records import (
 )
 from memories.stores.sqlite import counts, schema, spaces
 from memories.stores.sqlite import words as index
-from memories.stores.sqlite.adding import add
 from memories.stores.sqlite.connection import SQLiteFile
 from memories.stores.sqlite.errors import CommitsMissing, WordsDamaged
 from memories.stores.sqlite.kept import overlook
@@ -46,6 +45,7 @@ from memories.stores.sqlite.query import (
     seq_of,
     unwritable_ref,
 )
+from memories.stores.sqlite.rows import add, drop, traces_of
 from memories.times import to_millis
 
 if TYPE_CHECKING:
@@ -56,14 +56,7 @@ if TYPE_CHECKING:
     from memories.stores.sqlite.turns import LastPlaces
     from memories.stores.sqlite.vectors import VectorIndex
 
-_FORGET_LABELS = """
-DELETE FROM label WHERE id NOT IN (SELECT label FROM record_label);
-DELETE FROM label_pool WHERE NOT EXISTS (
-  SELECT 1 FROM record_label m JOIN record r ON r.seq = m.seq
-  WHERE m.label = label_pool.label AND r.pool = label_pool.pool
-);
-UPDATE pool SET namespace = '~' || id WHERE NOT EXISTS (SELECT 1 FROM record r WHERE r.pool = pool.id)
-"""
+_MOST_TRACES = 300  # it takes longer to look for more than to overwrite all copies of anything
 
 
 class SQLiteStore:
@@ -133,7 +126,7 @@ class SQLiteStore:
                 except apsw.ConstraintError as exc:
                     raise Conflict(f"another record has the key of {patch.ref.group} now; read it again") from exc
                 if (ended_before is None) != (ended is None):
-                    index.remove(db, seq)
+                    index.remove(db, [(seq, before)])
                     index.insert(db, [(seq, pool, before._replace(ended_at=patch.ended_at))])
 
     def _sound(self, db: apsw.Connection, seq: int, ref: Ref) -> Record:
@@ -181,33 +174,30 @@ class SQLiteStore:
         if self._file.in_write:
             raise StoreError("removing for good rewrites the file and can't be part of a transaction")
         with self._file.write() as db:
-            self._drop(db, refs)
+            unfinished = fetch(db, "SELECT 1 FROM meta WHERE name = 'erasing'")
+            traces = self._drop(db, refs)
             erasure = fetch_value(db, "SELECT value FROM meta WHERE name = 'erasing'")
-            left = index.unerased(db)
-        while left:  # others may write between two pieces
-            with self._file.write(durable=False) as db:
-                left = index.erase(db, left)
-        self._file.erase_free_pages()
+        self._file.erase_free_pages(None if unfinished or len(traces) > _MOST_TRACES else traces)
         with self._file.write() as db:  # unless another erasure has begun meanwhile
             db.execute("DELETE FROM meta WHERE name = 'erasing' AND value = ?", (erasure,))
         self.damaged.forget(set(refs).__contains__)
         return self._file.snapshots()
 
-    def _drop(self, db: apsw.Connection, refs: Sequence[Ref]) -> None:
-        """Delete records; until the free pages are erased, their bytes are in the file, which `info` reports."""
-        for ref in refs:
-            seq = seq_of(db, ref)
-            if seq is None:
-                continue
+    def _drop(self, db: apsw.Connection, refs: Sequence[Ref]) -> set[bytes]:
+        """Delete records; until the free pages are erased, their bytes are in the file, which `info` reports.
+
+        Returns:
+            Pieces by which copies of what was deleted can be found.
+        """
+        seqs = {seq: ref for ref in refs if (seq := seq_of(db, ref)) is not None}
+        traces = traces_of(db, seqs)
+        for seq, ref in seqs.items():
             table = schema.VECTORS.get(ref.collection)
             if table is not None and fetch(db, f"SELECT 1 FROM {table} WHERE seq = ?", (seq,)):
                 self._vectors(db, ref.collection).remove(db, seq)
-            spaces.drop_staged(db, [seq])
-            index.remove(db, seq)
-            for table in ("record_label", "access", "record"):
-                db.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))
-        db.execute(_FORGET_LABELS)
+        traces |= drop(db, seqs)
         schema.count_epoch(db, "erasing")  # each has a number of its own, so that none ends what another has begun
+        return traces
 
     # --- changing the space ----------------------------------------------------------------------------------------
 

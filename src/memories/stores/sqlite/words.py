@@ -11,18 +11,19 @@ import functools
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import apsw
 
+from memories.batches import by_count
 from memories.stores.damage import Damaged
 from memories.stores.records import Finding, Record
 from memories.stores.sqlite.errors import WordsDamaged
 from memories.stores.sqlite.postings import Postings, Seen, tokens_in
 from memories.stores.sqlite.postings import numbers as numbers_in
 from memories.stores.sqlite.query import Selection, fetch, fetch_value, matching
-from memories.stores.sqlite.schema import WORDS, WORDS_AGAIN, WORDS_ENDED, own_tokens
+from memories.stores.sqlite.schema import WORDS, WORDS_AGAIN, WORDS_ENDED, own_tokens, view_of
 from memories.stores.words import K1, B, Term, WordHits, parse, rarity, tokens_of
 from memories.stores.words import best as highest
 
@@ -30,7 +31,9 @@ from memories.stores.words import best as highest
 # record that matches, and such words tell the least.
 _RANK_ALL_ROWS = 10_000
 _RANK_AT_MOST = 1_500
-_MERGED_PAGES = 250  # of 4 kB that an erasure rewrites before it lets others write
+_PHRASE_TOKENS = 64
+_MAIN_PREFIX = "0"  # before every token in the pages of FTS5
+_SEGMENT_SHIFT = 37  # the id of a page has the number of its segment above these bits
 _SURPLUS = 4  # this many times `k` are looked at before a filter that most records match
 _FEW = 4_096  # records with a label: of these, looking at them alone is faster than asking each whether it has it
 _SPREAD = 4  # times as many seqs as records may lie between the first and the last to be looked at
@@ -80,12 +83,10 @@ def broken(db: apsw.Connection, check: str | None) -> str | None:
             # SQLite's check takes what it knows of the index from before, which another process may have made anew
             # since; a query looks at it again.
             db.execute(f"SELECT rowid FROM {table} WHERE {table} MATCH 'a' LIMIT 1").fetchall()
-        segments = _segments(db)
-        for table in TABLES if check else ():
-            numbers = {segment.number for segment in segments if segment.table == table}
-            # A page's id has that of its part in 16 bits; one more tells that it has the marks of removed rows.
-            there = f"SELECT segid FROM {table}_idx UNION SELECT id >> 37 & 65535 FROM {table}_data WHERE id > 10"
-            if not numbers.issuperset(number for (number,) in fetch(db, there)):
+        segments = {table: _segments(db, table) for table in TABLES}
+        for table, numbers in segments.items() if check else ():
+            there = f"SELECT segid FROM {table}_idx UNION SELECT id >> {_SEGMENT_SHIFT} FROM {table}_data WHERE id > 10"
+            if not numbers.keys() >= {number for (number,) in fetch(db, there)}:
                 return f"{table} has pages of a part that does not exist"
             # What FTS5 has counted, as it asks for when a row is removed.
             averages = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 1")
@@ -143,67 +144,95 @@ def insert(db: apsw.Connection, rows: Sequence[tuple[int, int, Record]]) -> None
             _count(db, pool, count, lengths[pool, ended], ended=ended)
 
 
-def remove(db: apsw.Connection, seq: int) -> None:
-    """Remove the words of a record from the index; their bytes stay in the file until `erase` has rewritten them."""
+def remove(db: apsw.Connection, rows: Iterable[tuple[int, Record | None]]) -> set[str]:
+    """Erase the words of records from the index: no byte of them stays in its pages. Return them as they were there.
+
+    Args:
+        db: A connection in a transaction.
+        rows: The seq and the record of each; None for a damaged record, whose words are read from the whole index.
+    """
+    rows, everything = list(rows), set[str]()
     with _damage_told(db):
         for table in TABLES:
-            sql = f"SELECT r.pool, d.sz FROM {table}_docsize d JOIN record r ON r.seq = d.id WHERE d.id = ?"
-            for pool, size in fetch(db, sql, (seq,)):
-                _count(db, pool, -1, -tokens_in(size), ended=table == WORDS_ENDED)
-                db.execute(f"DELETE FROM {table} WHERE rowid = ?", (seq,))
+            erased: set[str] = set()
+            for seq, record in rows:
+                sql = f"SELECT r.pool, d.sz FROM {table}_docsize d JOIN record r ON r.seq = d.id WHERE d.id = ?"
+                for pool, size in fetch(db, sql, (seq,)):
+                    _count(db, pool, -1, -tokens_in(size), ended=table == WORDS_ENDED)
+                    tokens = own_tokens(pool, tokens_of(record)).split() if record else []
+                    if not _has_words(db, table, seq, tokens, tokens_in(size)):
+                        instances = f"SELECT term FROM {view_of(table, 'instance')} WHERE doc = ? ORDER BY offset"
+                        tokens = [term for (term,) in fetch(db, instances, (seq,))]
+                    sql = f"INSERT INTO {table} ({table}, rowid, text) VALUES ('delete', ?, ?)"
+                    db.execute(sql, (seq, " ".join(tokens)))
+                    erased.update(tokens)
+            if erased:
+                db.execute(f"INSERT INTO {table} ({table}) VALUES ('flush')")
+                _erase_copies(db, table, erased)
+            everything |= erased
+    return everything
 
 
-def unerased(db: apsw.Connection) -> "set[Segment]":
-    """Return the parts of the index that still have the bytes of removed words."""
-    with _damage_told(db):
-        return {segment for segment, removed in _segments(db).items() if removed}
+def _has_words(db: apsw.Connection, table: str, seq: int, tokens: Sequence[str], count: int) -> bool:
+    """Return whether the index has just these tokens for a row: another Unicode version may have made others."""
+    sql = f"SELECT 1 FROM {table} WHERE {table} MATCH ? AND rowid = ?"
+    phrases = (" ".join(some) for some in by_count(tokens, _PHRASE_TOKENS))
+    return len(tokens) == count and all(fetch(db, sql, (f'"{phrase}"', seq)) for phrase in phrases)
 
 
-def erase(db: apsw.Connection, segments: "set[Segment]") -> "set[Segment]":
-    """Rewrite a piece of these parts without the removed words, some milliseconds' worth; return those that are left.
+def _erase_copies(db: apsw.Connection, table: str, tokens: Iterable[str]) -> None:
+    """Erase the copies of removed tokens that FTS5's secure-delete leaves behind.
 
-    FTS5 marks a row as removed and drops its words when it merges parts. A negative number of pages has it merge all
-    parts of a table, and go on with that merge whenever it is asked again.
+    The table of pages has a key for each page, the beginning of its first token, also after that token is removed, and
+    after a merge has moved the page away. And a segment that a merge has used up keeps its pages until the merge ends.
     """
-    with _damage_told(db):
-        for table in sorted({segment.table for segment in segments}):
-            before = db.total_changes()
-            db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('merge', {-_MERGED_PAGES})")
-            if db.total_changes() - before < 2:  # as FTS5 says that it finds nothing to merge
-                db.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")
-        return segments & _segments(db).keys()
-
-
-class Segment(NamedTuple):
-    """A part of an index: a number, which may be used again for a later part, and which writes it has the words of."""
-
-    table: str
-    number: int
-    first: int
-    last: int
-
-
-def _segments(db: apsw.Connection) -> dict[Segment, int]:
-    """Return the parts of the index, and how many pages of marks of removed rows each has.
-
-    They are in the record of the structure, row 10 of the data table: a cookie of 4 bytes, a mark of 4 bytes, then
-    numbers of seven bits a byte: levels, segments, writes; for each level a number, how many segments, and for each of
-    these its number, first page, last page, first write, last write, pages of marks, marks, rows.
+    first_pages = _segments(db, table)
+    sql = f"""
+        WITH segment AS (SELECT DISTINCT segid FROM {table}_idx),
+        token AS (SELECT CAST('{_MAIN_PREFIX}' || value AS BLOB) AS token FROM json_each(?))
+        SELECT DISTINCT i.segid, i.term, i.pgno >> 1 FROM token CROSS JOIN segment CROSS JOIN {table}_idx i
+        ON i.segid = segment.segid AND i.term =
+          (SELECT max(term) FROM {table}_idx WHERE segid = segment.segid AND term <= token)
+        WHERE substr(token, 1, length(i.term)) = i.term OR segment.segid IN (SELECT value FROM json_each(?))
     """
-    found: dict[Segment, int] = {}
-    for table in TABLES:
-        structure = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 10")
-        numbers = list(numbers_in(structure[8:])) if type(structure) is bytes else []
-        try:
-            levels, at = numbers[0], 3
-            for _ in range(levels):
-                count, at = numbers[at + 1], at + 2
-                for _ in range(count):
-                    number, _, _, first, last, marks, _, _ = numbers[at : at + 8]
-                    found[Segment(table, number, first, last)] = marks
-                    at += 8
-        except (IndexError, ValueError):
-            raise apsw.CorruptError(f"fts5: the structure of {table} can't be read") from None
+    used_up = [number for number, first_page in first_pages.items() if not first_page]
+    for segment, key, page in fetch(db, sql, (json.dumps(sorted(tokens)), json.dumps(used_up))):
+        at = (segment << _SEGMENT_SHIFT) + page
+        if segment in used_up:
+            db.execute(f"DELETE FROM {table}_data WHERE id = ?", (at,))
+        block = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = ?", (at,))
+        if block is None:
+            db.execute(f"DELETE FROM {table}_idx WHERE segid = ? AND term = ?", (segment, key))
+        elif key and not (first := _first_token(block)).startswith(key):  # that of the first page is empty
+            db.execute(f"UPDATE {table}_idx SET term = ? WHERE segid = ? AND term = ?", (first, segment, key))
+
+
+def _first_token(page: bytes) -> bytes:
+    """Return the first token of a page: its offset is the first number of the footer, whose offset is in the header."""
+    start = next(numbers_in(page[int.from_bytes(page[2:4], "big") :]))
+    length, text = next(numbers_in(page[start:])), page[start:]
+    return text[next(at for at, byte in enumerate(text, 1) if byte < 0x80) :][:length]
+
+
+def _segments(db: apsw.Connection, table: str) -> dict[int, int]:
+    """Return the first page of each segment of an index, 0 for one that a merge has used up.
+
+    They are in the record of the structure, row 10 of the data table: a cookie of 4 bytes, then numbers of seven bits a
+    byte: levels, segments, writes; for each level how many segments are merged, how many there are, and for each of
+    these its number, first page and last page.
+    """
+    structure = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 10")
+    numbers = numbers_in(structure[4:] if type(structure) is bytes else b"")
+    try:
+        levels, _, _ = (next(numbers) for _ in range(3))
+        found: dict[int, int] = {}
+        for _ in range(levels):
+            _, count = next(numbers), next(numbers)
+            for _ in range(count):
+                number, first_page, _ = (next(numbers) for _ in range(3))
+                found[number] = first_page
+    except (StopIteration, RuntimeError):
+        raise apsw.CorruptError(f"fts5: the structure of {table} can't be read") from None
     return found
 
 

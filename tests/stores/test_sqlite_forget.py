@@ -1,0 +1,176 @@
+"""Forgetting in the SQLite store: every byte goes, at a cost that does not depend on the size of the store."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import apsw
+import numpy as np
+import pytest
+
+pytest.register_assert_rewrite("contract")
+
+from contract import MEMORY, SPACE, by_words, record  # noqa: E402 - after its assertions explain themselves
+
+from memories.batches import by_count  # noqa: E402
+from memories.stores.records import Patch, Ref  # noqa: E402
+from memories.stores.sqlite import words as sqlite_words  # noqa: E402
+from memories.stores.sqlite.connection import SQLiteFile  # noqa: E402
+from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
+
+REAL = SPACE._replace(model="random/1", dimension=384)
+
+
+def run(path: Path, sql: str) -> list[Any]:
+    """Run a statement on a connection of its own; return its rows."""
+    db = apsw.Connection(str(path))
+    try:
+        return db.execute(sql).fetchall()
+    finally:
+        db.close()
+
+
+def written_bytes() -> int:
+    """Return how many bytes this process has passed to write calls."""
+    counts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(counts["wchar"])
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs /proc")
+@pytest.mark.parametrize(
+    "size",
+    [4_000, pytest.param(48_000, marks=pytest.mark.thorough), pytest.param(200_000, marks=pytest.mark.thorough)],
+)
+def test_what_forgetting_writes_does_not_grow_with_the_store(
+    tmp_path: Path, size: int, figures: dict[str, Any]
+) -> None:
+    """Memories of 20 words, a third of them rare ones, with vectors of 384 dimensions; log and database together."""
+    drawn = random.Random(5)
+    rare = [f"{drawn.getrandbits(40):x}" for _ in range(20_000)]
+    store = SQLiteStore(tmp_path / "memories.db", REAL)
+    vectors = np.random.default_rng(5).standard_normal((1_000, 384)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    for first in range(0, size, 1_000):
+        texts = (" ".join(drawn.choices(rare, k=7) + drawn.choices(rare[:500], k=13)) for _ in range(1_000))
+        entries = [
+            record(f"m{first + at}", text=text, vectors=vectors[at : at + 1], labels={"project": str(at % 9)})
+            for at, text in enumerate(texts)
+        ]
+        store.append(entries)
+    store.remove([Ref(MEMORY, "ann", "m1", 1)])  # and the log of what was added goes into the file
+    costs = []
+    for number in drawn.sample(range(10, size), 5):
+        before = written_bytes()
+        store.remove([Ref(MEMORY, "ann", f"m{number}", 1)])
+        costs.append(written_bytes() - before)
+    store.close()
+    figures |= {"memories": size, "most": max(costs)}
+    assert max(costs) <= 512 * 1024
+
+
+def test_forgetting_leaves_no_beginning_of_a_word_in_the_table_of_pages(tmp_path: Path) -> None:
+    """There a page is found by the beginning of the word that was its first when it was written."""
+    drawn, path = random.Random(11), tmp_path / "memories.db"
+    store = SQLiteStore(path, None)
+    words = [f"key{number:05}" for number in range(4_000)]
+    for some in by_count(drawn.sample(words, len(words)), 20):
+        store.append([record(word, text=f"{word} is common", vectors=None) for word in some])
+    found = [key.partition("z")[2] for (key,) in run(path, "SELECT CAST(term AS TEXT) FROM words_idx WHERE term > x''")]
+    first = {word for word in words if word.startswith(tuple(found))}
+    assert len(first) > 20
+    store.remove([Ref(MEMORY, "ann", word, 1) for word in sorted(first)])
+    left = [*sorted({*words} - first), "is", "common"]
+    found = [key.partition("z")[2] for (key,) in run(path, "SELECT CAST(term AS TEXT) FROM words_idx WHERE term > x''")]
+    assert [key for key in found if not any(word.startswith(key) for word in left)] == []
+    assert by_words(store, ["key*"], k=len(words)).keys() == {*words} - first
+    assert list(store.check(deep=True)) == []
+    store.close()
+    content = path.read_bytes()
+    assert [word for word in first if word.encode() in content] == []
+
+
+def test_forgetting_reaches_what_a_merge_of_the_index_has_used_up(tmp_path: Path) -> None:
+    """A merge takes several writes; a part of the index that it has read to its end stays until the merge ends."""
+    drawn, path = random.Random(12), tmp_path / "memories.db"
+    store = SQLiteStore(path, None)
+    rare = [f"{drawn.getrandbits(60):x}" for _ in range(40)]
+    early = [record(f"early{at}", text=word, vectors=None) for at, word in enumerate(rare)]
+    late = [f"zz{drawn.getrandbits(60):x}" for _ in range(20_000)]
+    store.append(early)
+    for some in by_count(late, 5_000):
+        store.append([record(some[0], text=" ".join(some), vectors=None)])
+    run(path, "INSERT INTO words (words, rank) VALUES ('merge', -1)")  # a piece of it
+    with store._file.read() as db:
+        assert 0 in sqlite_words._segments(db, "words").values()
+    store.remove([entry.ref for entry in early])
+    assert list(store.check(deep=True)) == []
+    store.close()
+    content = path.read_bytes()
+    assert [word for word in rare if word[2:].encode() in content] == []
+
+
+@pytest.mark.parametrize("damage", [True, False], ids=["a damaged text", "another version of Unicode"])
+def test_forgetting_erases_words_that_can_not_be_made_again(
+    tmp_path: Path, damage: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "memories.db"
+    store = SQLiteStore(path, SPACE)
+    store.append([record("m", text="the quixotrumpel and the wolfrenbittel"), record("n", text="the other one")])
+    if damage:
+        run(path, "UPDATE record SET text = 'the x' WHERE seq = 1")
+    else:
+        tokens_of = sqlite_words.tokens_of
+        monkeypatch.setattr(
+            sqlite_words, "tokens_of", lambda entry: [token.replace("wolf", "wulf") for token in tokens_of(entry)]
+        )
+    store.remove([Ref(MEMORY, "ann", "m", 1)])
+    assert by_words(store, ["the"]).keys() == {"n"}
+    assert list(store.check(deep=True)) == []
+    store.close()
+    content = path.read_bytes()
+    assert b"umpel" not in content
+    assert b"ittel" not in content
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
+def test_forgetting_reaches_the_copies_that_sqlite_leaves_when_it_moves_rows(tmp_path: Path, seed: int) -> None:
+    """A row that grows may push others onto the next page; what they were stays in the unused middle of the first."""
+    drawn, path = random.Random(seed), tmp_path / "memories.db"
+    store = SQLiteStore(path, SPACE)
+    words: dict[Ref, list[str]] = {}
+    for number in range(300):
+        entry = record(
+            f"m{number}", text=" ".join(f"{drawn.getrandbits(60):x}" for _ in range(drawn.choice((2, 9, 30))))
+        )
+        store.append([entry])
+        words[entry.ref] = entry.text.split()
+        if drawn.random() < 0.3:
+            changed = drawn.choice(sorted(words))
+            store.patch([Patch(changed, entry.created_at, "update", {"mark": "x" * drawn.randrange(90)})])
+    gone = drawn.sample(sorted(words), 200)
+    for some in by_count(gone, 20):
+        store.remove(some)
+    store.close()
+    content = path.read_bytes()
+    assert [word for ref in gone for word in words[ref] if word[1:].encode() in content] == []
+    left = store.read(sorted(words.keys() - {*gone}))
+    assert {entry.ref: entry.text.split() for entry in left} == {ref: words[ref] for ref in words.keys() - {*gone}}
+    assert list(store.check(deep=True)) == []
+    store.close()
+
+
+def test_an_erasure_that_was_cut_short_reaches_these_copies_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "memories.db"
+    store = SQLiteStore(path, SPACE)
+    store.append([record(f"m{number}", text=f"sentinel{number:03} and some more words") for number in range(200)])
+    for number in range(0, 200, 3):
+        store.patch([Patch(Ref(MEMORY, "ann", f"m{number}", 1), None, None, {"mark": "x" * 60})])
+    with monkeypatch.context() as patched:
+        patched.setattr(SQLiteFile, "erase_free_pages", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            store.remove([Ref(MEMORY, "ann", f"m{number}", 1) for number in range(200)])
+    store.remove([])
+    store.close()
+    assert b"sentinel" not in path.read_bytes()
