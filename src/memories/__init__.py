@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Conflict,
         EmbedderError,
         EmbedderMismatch,
+        ErasureUnfinished,
         InvalidInput,
         MemoriesError,
         NotFound,
@@ -76,11 +77,12 @@ __all__ = [
     "Actor", "Affected", "AgentMemory", "AmbiguousId", "Backend", "Change", "Config", "ConfigError", "Conflict",
     "Considered", "ContextBuildError", "ContextBuilder", "ContextPackage", "Conversation", "ConversationFilters",
     "ConversationPage", "Created", "DecayPolicy", "Draft", "Embedder", "EmbedderError", "EmbedderMismatch",
-    "Explanation", "Forgotten", "History", "HistoryTurn", "Hit", "InvalidInput", "LogCheck", "LogEntry", "LogFilters",
-    "MCPError", "Memories", "MemoriesError", "Memory", "MemoryGateway", "MemoryItem", "MemoryPolicy", "NamespaceCounts",
-    "NotFound", "NotReinforceable", "Origin", "Page", "RequestError", "SchemaTooNew", "SearchFilters", "Similar",
-    "Space", "Status", "Step", "Store", "StoreBusy", "StoreDamaged", "StoreError", "StoreFull", "StoreUnreachable",
-    "SystemFault", "Turn", "TurnDraft", "TurnFilters", "Version", "__version__", "load_config",
+    "ErasureUnfinished", "Explanation", "Forgotten", "History", "HistoryTurn", "Hit", "InvalidInput", "LogCheck",
+    "LogEntry", "LogFilters", "MCPError", "Memories", "MemoriesError", "Memory", "MemoryGateway", "MemoryItem",
+    "MemoryPolicy", "NamespaceCounts", "NotFound", "NotReinforceable", "Origin", "Page", "RequestError",
+    "SchemaTooNew", "SearchFilters", "Similar", "Space", "Status", "Step", "Store", "StoreBusy", "StoreDamaged",
+    "StoreError", "StoreFull", "StoreUnreachable", "SystemFault", "Turn", "TurnDraft", "TurnFilters", "Version",
+    "__version__", "load_config",
 ]
 # fmt: on
 
@@ -98,8 +100,9 @@ _HOMES = {
         "conversations": "Conversation ConversationFilters ConversationPage TurnFilters",
         "embedders": "Embedder Space",
         "errors": (
-            "AmbiguousId ConfigError Conflict EmbedderError EmbedderMismatch InvalidInput MemoriesError "
-            "NotFound NotReinforceable RequestError SchemaTooNew StoreBusy StoreDamaged StoreError StoreFull "
+            "AmbiguousId ConfigError Conflict EmbedderError EmbedderMismatch ErasureUnfinished InvalidInput "
+            "MemoriesError NotFound NotReinforceable RequestError SchemaTooNew StoreBusy StoreDamaged StoreError "
+            "StoreFull "
             "StoreUnreachable SystemFault"
         ),
         "models": (

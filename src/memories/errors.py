@@ -12,6 +12,7 @@ MemoriesError
     ├── StoreError           the store could not do it
     │   ├── StoreUnreachable the store's server does not answer; a ConnectionError
     │   ├── StoreBusy        another process kept the write lock too long
+    │   │   └── ErasureUnfinished  forgotten, but bytes of it may still be on the disk
     │   ├── StoreFull        the disk of the store has no room
     │   ├── StoreDamaged     what the store holds can't be trusted or read
     │   └── SchemaTooNew     a newer program wrote this store
@@ -74,6 +75,10 @@ class StoreUnreachable(StoreError, ConnectionError):
 
 class StoreBusy(StoreError):
     """Another process kept the write lock for too long; nothing was written."""
+
+
+class ErasureUnfinished(StoreBusy):
+    """What was forgotten is gone, or may be, but bytes of it may still be on the disk; forgetting it again goes on."""
 
 
 class StoreFull(StoreError):

@@ -360,8 +360,8 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
 
         Raises:
             NotFound: There is no such memory; deleted ones are found.
-            StoreBusy: Another process is reading the store, so bytes are still in its files. The memory is gone all
-                the same; forgetting it again finishes the erasure.
+            ErasureUnfinished: It failed after the memory was erased, as when another process is reading the store, so
+                bytes of it may still be in the files; forgetting it again finishes the erasure.
         """
         from memories.write import forget
 
@@ -431,7 +431,7 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
 
         Raises:
             InvalidInput: The expression can't be read, or asks turns for what only memories have.
-            StoreBusy: See `forget`.
+            ErasureUnfinished: See `forget`.
         """
         from memories.search.search import collections_of
         from memories.write import many

@@ -111,8 +111,8 @@ class ConversationVerbs:
         Raises:
             NotFound: There is no such conversation or turn.
             RequestError: The conversation is only in a namespace that is read.
-            StoreBusy: Another process is reading the store, so bytes are still in its files. The turns are gone all
-                the same; forgetting anything finishes the erasure.
+            ErasureUnfinished: It failed after the turns were erased, so bytes of them may still be in the files;
+                forgetting them again finishes the erasure.
         """
         from memories.write import forget
 

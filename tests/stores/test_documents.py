@@ -2,6 +2,8 @@
 transactions that are cut short between any two requests, how many requests things cost, and servers that say nothing.
 """
 
+import contextlib
+import itertools
 import os
 import socket
 import threading
@@ -39,9 +41,12 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
 )
 from contract.log import check, opened  # noqa: E402
 
+from memories import Memories  # noqa: E402
 from memories.errors import (  # noqa: E402
     ConfigError,
     Conflict,
+    ErasureUnfinished,
+    NotFound,
     SchemaTooNew,
     StoreBusy,
     StoreError,
@@ -328,6 +333,45 @@ def test_a_removal_that_dies_between_two_requests_can_be_done_again(
     held = [point for part, points in server.parts.items() for point in points.values() if part.kind is not Kind.LABELS]
     assert "elder" not in repr(server.parts)
     assert {name.rpartition("/")[2] for name, *_ in held} == {"n"}
+
+
+@pytest.mark.parametrize("verb", ["forget", "forget_where"])
+def test_a_removal_that_loses_its_server_says_what_became_of_it(
+    server: Server, open_store: OpenStore, verb: str
+) -> None:
+    """The server is gone for one request, or for good; a second removal finishes what the first one has begun."""
+    said: Counter[str] = Counter()
+    for number, forever in itertools.product(range(12), (False, True)):
+        live(server)
+        with Memories(open_store(SPACE), embedder="fake") as memories:
+            made = memories.create(f"elder tea {number}", tags={"project": "alpha"}, force=True).memory
+            assert made is not None
+            arguments = (made.id,) if verb == "forget" else ("project = alpha",)
+            left = [number]
+
+            def before(name: str, left: list[int] = left, forever: bool = forever) -> None:
+                if name in {"add", "update", "delete", "set_state"} or (forever and left[0] < 0):
+                    left[0] -= 1
+                    if left[0] == -1 or (forever and left[0] < 0):
+                        raise StoreUnreachable("the server does not answer; nothing was written")
+
+            server.before = before
+            try:
+                getattr(memories, verb)(*arguments)
+                told = "done"
+            except ErasureUnfinished as exc:
+                told = str(exc)
+                assert told.endswith("(the server does not answer); forget it again")
+            except StoreUnreachable:
+                told = "nothing"
+            live(server)
+            there = made.id in {found.id for found in memories.list().memories}
+            assert there == (told == "nothing") or "may or may not" in told, told
+            said[told.partition(" (")[0]] += 1
+            with contextlib.suppress(NotFound):
+                getattr(memories, verb)(*arguments)
+            assert made.id not in {found.id for found in memories.list().memories}
+    assert len(said) >= 3, said
 
 
 def test_what_a_dead_transaction_has_left_of_a_memory_is_removed_with_it(server: Server, open_store: OpenStore) -> None:

@@ -12,12 +12,20 @@ from contract import SPACE, OpenStore, StoreContract, everything, pool, record  
 from live_server import Live, running  # noqa: E402
 from memories import Memories  # noqa: E402
 from memories.config import load_config  # noqa: E402
-from memories.errors import ConfigError, Conflict, InvalidInput, StoreError, StoreUnreachable  # noqa: E402
+from memories.errors import (  # noqa: E402
+    ConfigError,
+    Conflict,
+    ErasureUnfinished,
+    InvalidInput,
+    StoreError,
+    StoreUnreachable,
+)
 from memories.skins import tokens  # noqa: E402
 from memories.skins.api import records  # noqa: E402
 from memories.stores import open_store as open_url  # noqa: E402
 from memories.stores.http.store import HttpStore  # noqa: E402
 from memories.stores.records import Collection, Space  # noqa: E402
+from memories.stores.sqlite.connection import SQLiteFile  # noqa: E402
 
 
 @pytest.fixture
@@ -236,3 +244,20 @@ def test_what_is_forgotten_from_afar_leaves_the_scratchpads_of_the_server(live: 
     with Memories(config=here, namespace="ann") as memories:
         shown = {entry.content for entry in memories.scratchpad().entries}
     assert shown == {"The port is 81", "It rains", "Bob was here"}
+
+
+def test_an_erasure_that_fails_on_the_server_after_its_commit_is_reported_as_one(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(environment={"MEMORY_TOKEN": live.token, "EMBEDDER": "fake"}, folder=tmp_path)
+    with Memories(live.url, config=config) as memories:
+        made = memories.create("the quixotrumpel").memory
+        assert made is not None
+        with monkeypatch.context() as patched:
+            full = StoreError("the disk is full; nothing was written; make room and try again")
+            patched.setattr(SQLiteFile, "erase_free_pages", lambda *_: (_ for _ in ()).throw(full))
+            with pytest.raises(ErasureUnfinished, match=r"is gone, but .* \(the disk is full\); forget it again"):
+                memories.forget(made.id)
+        assert not memories.list().memories
+        memories.forget(made.id)
+    assert [file.name for file in (tmp_path / "server").glob("m.db*") if b"quixotrump" in file.read_bytes()] == []

@@ -1,12 +1,13 @@
 """The PostgreSQL store passes the contract; and what is its own, against a real server."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -36,11 +37,14 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     unit_vectors,
 )
 
+from memories import Memories  # noqa: E402
 from memories.errors import (  # noqa: E402
     ConfigError,
     Conflict,
     EmbedderMismatch,
+    ErasureUnfinished,
     MemoriesError,
+    NotFound,
     SchemaTooNew,
     StoreBusy,
     StoreDamaged,
@@ -411,6 +415,59 @@ def test_an_erasure_may_take_longer_than_the_deadline(
 def end_sessions(server: Node) -> None:
     """End the sessions of stores on the server, as an administrator or a restart would."""
     server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'memories'")
+
+
+def forgotten(store: PostgresStore, number: int, lose: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Forget a memory and lose the connection before a statement after the commit; return what is said, if it is."""
+    import psycopg
+
+    memories = Memories(store, embedder="none")
+    made = memories.create(f"the quixotrumpel {number}", force=True).memory
+    assert made is not None
+    state, execute = {"deleted": False, "committed": False, "seen": 0}, psycopg.Connection.execute
+
+    def losing(connection: Any, query: Any, *args: Any, **given: Any) -> Any:
+        sql = str(query)
+        if state["committed"]:
+            state["seen"] += 1
+            if state["seen"] == number:
+                state["committed"] = False
+                lose()
+        state["deleted"] |= sql.startswith("DELETE FROM record ")
+        done = execute(connection, query, *args, **given)
+        state["committed"] |= state["deleted"] and state["seen"] == 0 and sql.endswith("COMMIT")
+        return done
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(psycopg.Connection, "execute", losing)
+            memories.forget(made.id)
+    except ErasureUnfinished as exc:
+        assert made.id not in {found.id for found in memories.list().memories}
+        with contextlib.suppress(NotFound):  # it was done, and only that was not known
+            memories.forget(made.id)
+        return str(exc)
+    assert made.id not in {found.id for found in memories.list().memories}
+    return "" if state["seen"] < number else "it went on"
+
+
+@pytest.mark.parametrize(
+    "numbers", [[2, 9], pytest.param(range(1, 200), marks=pytest.mark.thorough)], ids=["few", "all"]
+)
+def test_a_connection_that_is_lost_after_an_erasure_says_so(
+    server: Node, store: PostgresStore, numbers: Iterable[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = []
+    for number in numbers:
+        told = forgotten(store, number, lambda: end_sessions(server), monkeypatch)
+        if not told:
+            break
+        said.append(told)
+    assert len(said) > 1
+    assert all(each == "it went on" or each.endswith("; forget it again") for each in said), said
+    assert not any("nothing was" in each for each in said)
+    assert any("is gone, but bytes of it may still be on the disk" in each for each in said)
+    assert not store.info(pool()).erasing
 
 
 def test_a_connection_that_was_closed_meanwhile_is_opened_again(

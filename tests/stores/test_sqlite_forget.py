@@ -1,6 +1,8 @@
 """Forgetting in the SQLite store: every byte goes, at a cost that does not depend on the size of the store."""
 
+import contextlib
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,10 @@ pytest.register_assert_rewrite("contract")
 
 from contract import MEMORY, SPACE, by_words, record  # noqa: E402 - after its assertions explain themselves
 
+from memories import ErasureUnfinished, Memories, NotFound, StoreError, TurnDraft  # noqa: E402
 from memories.batches import by_count  # noqa: E402
+from memories.config import load_config  # noqa: E402
+from memories.identity.namespaces import delete  # noqa: E402
 from memories.stores.records import Patch, Ref  # noqa: E402
 from memories.stores.sqlite import words as sqlite_words  # noqa: E402
 from memories.stores.sqlite.connection import SQLiteFile  # noqa: E402
@@ -174,3 +179,104 @@ def test_an_erasure_that_was_cut_short_reaches_these_copies_too(
     store.remove([])
     store.close()
     assert b"sentinel" not in path.read_bytes()
+
+
+# --- failures after the commit ---------------------------------------------------------------------------------------
+
+
+class Failing:
+    """Lets every statement of every SQLite connection pass until a commit erases, then fails the one with a number."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.erased, self.seen, self.failed = number, False, 0, False
+        self.removing = False
+
+    def __call__(self, _: Any, sql: str, __: Any) -> bool:
+        self.removing |= sql.startswith("DELETE FROM record ")
+        if self.erased and not sql.startswith("ROLLBACK"):
+            self.seen += 1
+            if self.seen == self.number:
+                self.failed = True
+                raise apsw.FullError("database or disk is full")
+        self.erased |= self.removing and sql == "COMMIT"
+        return True
+
+
+@pytest.fixture
+def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Failing]:
+    def install(number: int) -> Failing:
+        failing = Failing(number)
+        monkeypatch.setattr(apsw, "connection_hooks", [lambda db: setattr(db, "exec_trace", failing)])
+        return failing
+
+    return install
+
+
+ERASING: dict[str, Callable[[Memories, str], object]] = {
+    "forget": lambda memories, memory_id: memories.forget(memory_id),
+    "forget_where": lambda memories, _: memories.forget_where("project = alpha"),
+    "forget_turns": lambda memories, _: memories.forget_turns("talk"),
+    "forget_turns with_memories": lambda memories, _: memories.forget_turns("talk", with_memories=True),
+    "delete_namespace": lambda memories, _: delete(memories._store, memories.config, "shared"),
+}
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}/memories.db", "files:///{}/files"])
+@pytest.mark.parametrize("verb", ERASING)
+def test_what_fails_after_an_erasure_was_committed_says_so(
+    tmp_path: Path, url: str, verb: str, fail: Callable[[int], Failing]
+) -> None:
+    for number in range(1, 1_000, 1 if url.startswith("sqlite") else 23):  # files take five times as many statements
+        folder = tmp_path / str(number)
+        folder.mkdir(mode=0o700)
+        environment = {"MEMORY_HOME": str(folder), "MEMORY_STORE": url.format(folder), "EMBEDDER": "fake"}
+        config = load_config(environment=environment, folder=folder)
+        memories = Memories(config=config)
+        memories.add_turns("talk", [TurnDraft("the quixotrumpel was said")])
+        made = memories.create("the quixotrumpel", tags={"project": "alpha"}, source="talk").memory
+        assert made is not None
+        memories.create("it stays")
+        memories.close()
+        failing = fail(number)
+        memories = Memories(config=config)
+        try:
+            ERASING[verb](memories, made.id)
+        except ErasureUnfinished as exc:
+            told = str(exc)
+        else:
+            told = ""
+        memories.close()
+        fail(0)
+        again = Memories(config=config)
+        if failing.failed and (told or url.startswith("sqlite")):  # files go on without their index
+            assert told.endswith("; forget it again"), (number, told)
+            assert "nothing was" not in told
+            if "only a part" not in told and "may or may not" not in told:
+                with contextlib.suppress(NotFound):
+                    ERASING[verb](again, made.id)
+        if "turns" not in verb:
+            assert made.id not in {found.id for found in again.list().memories}
+        again.close()
+        if not failing.failed:
+            assert number > 3
+            return
+    raise AssertionError("it never came to an end")
+
+
+def test_a_failure_before_the_commit_is_reported_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memories = Memories(f"sqlite:///{tmp_path}/memories.db", embedder="fake")
+    made = memories.create("the quixotrumpel").memory
+    assert made is not None
+
+    def full(_: Any, sql: str, __: Any) -> bool:
+        if sql.startswith("DELETE FROM record "):
+            raise apsw.FullError("database or disk is full")
+        return True
+
+    store = memories._store._store  # type: ignore[attr-defined]
+    store._file._connection().exec_trace = full
+    with pytest.raises(StoreError, match="nothing was written") as raised:
+        memories.forget(made.id)
+    assert not isinstance(raised.value, ErasureUnfinished)
+    assert memories.get(made.id).content == "the quixotrumpel"
+    memories.close()

@@ -99,7 +99,7 @@ def test_what_a_repair_by_somebody_else_makes_anew_is_read_anew(open_store: Open
     right = found(store)
     db = apsw.Connection(str(path))
     [(seq, number)] = db.execute("SELECT seq, pool FROM record WHERE grp = 'm1'").fetchall()
-    db.execute("DELETE FROM words WHERE rowid = ?", (seq,))
+    db.execute("DELETE FROM words_docsize WHERE id = ?", (seq,))
     db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (seq, f"{number}zappl " * 30))
     db.close()
     other = open_store()

@@ -24,7 +24,7 @@ from memories.models import SHARED
 from memories.origin import origin_of, tags_of
 from memories.settings import Config
 from memories.stores.chain import CHAIN, Link, chain_of, conversation_digest, follow, link_of, record_of
-from memories.stores.protocol import Store
+from memories.stores.protocol import PARTLY_GONE, Store, once_erased
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 from memories.transfer.backup import backups_of
 from memories.transfer.lines import content_hash
@@ -222,9 +222,9 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
 
     Raises:
         NotFound: There is no such namespace.
-        StoreBusy: What hooks captured is just being stored, and nothing was erased. Or another process reads the
-            store, so bytes are still in its files; the records are gone all the same, and forgetting anything finishes
-            the erasure.
+        StoreBusy: What hooks captured is just being stored, and nothing was erased.
+        ErasureUnfinished: Only a part was erased, or bytes of it may still be in the files; deleting it again, or
+            forgetting anything, finishes the erasure.
     """
     name = known(store, config, name)
     refs = {collection: store.refs(Place(collection, name).everything()) for collection in _ALL}
@@ -246,7 +246,8 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
         events.forget(config.home, lambda event: event.get("namespace") == name)
         _remove_files(config, name)
         events.forget(config.home, lambda event: event.get("namespace") == name)
-        return told._replace(also_in=tuple(dict.fromkeys((*_empty(store, name), *backups_of(config)))))
+        with once_erased(PARTLY_GONE) if files or waiting else contextlib.nullcontext():
+            return told._replace(also_in=tuple(dict.fromkeys((*_empty(store, name), *backups_of(config)))))
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
@@ -392,8 +393,10 @@ def _translated(link: Link, digests: Mapping[str, str]) -> tuple[tuple[str, ...]
 def _empty(store: Store, name: str) -> tuple[str, ...]:
     """Erase all records of a namespace, until there is none."""
     also_in: tuple[str, ...] = store.remove([])  # finishes what was cut short
-    while refs := [ref for collection in _ALL for ref in store.refs(Place(collection, name).everything())]:
-        also_in = store.remove(refs)
+    with contextlib.ExitStack() as erased:
+        while refs := [ref for collection in _ALL for ref in store.refs(Place(collection, name).everything())]:
+            also_in = store.remove(refs)
+            erased.enter_context(once_erased())
     return also_in
 
 

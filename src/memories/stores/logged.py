@@ -8,11 +8,12 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from memories.errors import StoreDamaged
+from memories.errors import ErasureUnfinished, MemoriesError, StoreDamaged, StoreError
 from memories.models import PENDING, Actor
 from memories.origin import Origin, host, program, stamped, user
 from memories.stores.damage import UNREADABLE
-from memories.stores.records import SEARCHED, Collection, Patch, Record, Ref
+from memories.stores.protocol import GONE, PARTLY_GONE, UNSURE, erasure_unfinished
+from memories.stores.records import SEARCHED, Collection, Filter, Patch, Record, Ref
 
 if TYPE_CHECKING:
     from memories.stores.chain import Link
@@ -216,7 +217,26 @@ class _Logged:
             with self.transaction():
                 self._note(_Note("forget", ref) for ref in refs)
                 self._local.changes += refs
-        return tuple(dict.fromkeys((*self._store.remove(refs), *self.backups())))
+        try:
+            return tuple(dict.fromkeys((*self._store.remove(refs), *self.backups())))
+        except StoreError as exc:
+            unfinished = None if isinstance(exc, ErasureUnfinished) else self._look_after_erasing(refs, exc)
+            if unfinished is None:
+                raise
+            raise unfinished from exc
+
+    def _look_after_erasing(self, refs: Sequence[Ref], exc: StoreError) -> ErasureUnfinished | None:
+        """Return what became of an erasure that failed; None if nothing was removed."""
+        groups = dict.fromkeys((ref.collection, ref.namespace, ref.group) for ref in refs)
+        try:
+            left: set[Ref] = set()
+            for collection, namespace, group in groups:
+                left.update(self._store.refs(Filter(collection, (namespace,), group=group, state="any")))
+        except MemoriesError:
+            return erasure_unfinished(UNSURE, exc)
+        if left.isdisjoint(refs):
+            return erasure_unfinished(GONE, exc)
+        return None if left.issuperset(refs) else erasure_unfinished(PARTLY_GONE, exc)
 
     def _within(self) -> AbstractContextManager[None]:
         """Return the running transaction, or a new one: one inside another costs a server two more requests."""

@@ -1,10 +1,11 @@
 """The protocol of a store, with every rule: it keeps whole records and finds candidates, and decides nothing."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from memories.errors import EmbedderMismatch, StoreError
+from memories.errors import EmbedderMismatch, ErasureUnfinished, StoreError
 from memories.stores.damage import Damaged, refusal
 from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
 
@@ -97,8 +98,9 @@ class Store(Protocol):
             Other files that may still contain them, such as snapshots taken before a migration.
 
         Raises:
-            StoreBusy: A reader kept the old pages from being overwritten. No reader sees the records any more, `info`
-                says `erasing`, and the next call, even one without refs, finishes the erasure.
+            StoreError: If it failed after the records were removed, no reader sees them any more, `info` says
+                `erasing`, and the next call, even one without refs, finishes the erasure. Stores that `logged` returns
+                raise `ErasureUnfinished` then.
         """
 
     def scan(
@@ -261,6 +263,28 @@ class OnThisDisk(Protocol):
         Raises:
             StoreError: As a write would raise it, such as for a full disk or a folder that can't be written.
         """
+
+
+GONE = "what was forgotten is gone, but bytes of it may still be on the disk"
+PARTLY_GONE = "only a part of it is forgotten"
+UNSURE = "it may or may not be forgotten"
+
+
+@contextlib.contextmanager
+def once_erased(state: str = GONE) -> Iterator[None]:
+    """Report a failure inside as one that comes after something was erased."""
+    try:
+        yield
+    except ErasureUnfinished:
+        raise
+    except StoreError as exc:
+        raise erasure_unfinished(state, exc) from exc
+
+
+def erasure_unfinished(state: str, exc: StoreError) -> ErasureUnfinished:
+    """Return the error for an erasure that failed, given what became of it."""
+    why = str(exc).partition(";")[0]  # what follows is about writes that were undone
+    return ErasureUnfinished(f"{state} ({why}); forget it again")
 
 
 def required(space: Space | None) -> Space:

@@ -1,5 +1,6 @@
 """Erasing memories, conversations and turns, queued turns included."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from memories.ids import storable
 from memories.models import Forgotten
 from memories.origin import CONTINUED
 from memories.stores.chain import reinforced
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, once_erased
 from memories.stores.records import SEARCHED, Collection, Filter, Ref
 from memories.write.links import unlink
 from memories.write.queue import RetryQueue
@@ -123,8 +124,10 @@ def _remove(
 ) -> Forgotten:
     """Erase what `find` returns, without reading it; again if something was added meanwhile."""
     forgotten = Forgotten(name, 0, ())
-    while refs := find():
-        versions = count(refs)
-        also_in = store.remove(refs)
-        forgotten = Forgotten(name, forgotten.versions + versions, also_in)
+    with contextlib.ExitStack() as erased:
+        while refs := find():
+            versions = count(refs)
+            also_in = store.remove(refs)
+            erased.enter_context(once_erased())
+            forgotten = Forgotten(name, forgotten.versions + versions, also_in)
     return forgotten

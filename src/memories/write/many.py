@@ -5,6 +5,7 @@ which they are looked at again, so that none is changed that somebody else has c
 short has done whole batches; running it again does the rest.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,7 @@ from memories.lookup import Lookup
 from memories.models import Forgotten
 from memories.origin import tags_of
 from memories.stores.chain import chain_of, reinforced
-from memories.stores.protocol import Store
+from memories.stores.protocol import PARTLY_GONE, Store, once_erased
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.times import to_iso
 from memories.turns import messages, parts_of, refs_of, start_of, whole
@@ -150,17 +151,15 @@ def forget(lookup: Lookup, selectors: Sequence[Selector], discard: Callable[[str
         conversation = selector.whole_conversation()
         if conversation is not None and not dry_run:
             tally.count("forget", discard(conversation))
-        for records in _chunks(_selected(lookup.store, selector, lookup.namespace), _ERASED):
-            also_in = _erase(lookup.store, records, tally, dry_run=dry_run) or also_in
+        selected = _selected(lookup.store, selector, lookup.namespace)
+        also_in = _erase_all(lookup.store, selected, tally, dry_run=dry_run) or also_in
     return tally.result(dry_run=dry_run, also_in=also_in)
 
 
 def forget_made_from(lookup: Lookup, source: str, *, dry_run: bool) -> Affected:
     """Erase the memories of which a version was made from a conversation, or from one of its turns."""
     tally = Tally()
-    also_in: tuple[str, ...] = ()
-    for records in _chunks(_made_from(lookup.store, lookup.namespace, source), _ERASED):
-        also_in = _erase(lookup.store, records, tally, dry_run=dry_run) or also_in
+    also_in = _erase_all(lookup.store, _made_from(lookup.store, lookup.namespace, source), tally, dry_run=dry_run)
     return tally.result(dry_run=dry_run, also_in=also_in)
 
 
@@ -175,7 +174,8 @@ def forget_with_turns(lookup: Lookup, turns: "Turns", queue: "RetryQueue", *, dr
     gone = forget_made_from(lookup, turns.name, dry_run=dry_run)
     count = gone.counts.get("forget", 0)
     try:
-        forgotten = turns.forget(queue, dry_run=dry_run)
+        with once_erased(PARTLY_GONE) if count and not dry_run else contextlib.nullcontext():
+            forgotten = turns.forget(queue, dry_run=dry_run)
     except RequestError:
         if not count:
             raise
@@ -378,6 +378,16 @@ def _add(tally: Tally, action: str, records: Sequence[Record]) -> None:
         tally.add(action, record)
 
 
+def _erase_all(store: Store, selected: Iterable[Record], tally: Tally, *, dry_run: bool) -> tuple[str, ...]:
+    also_in: tuple[str, ...] = ()
+    with contextlib.ExitStack() as erased:
+        for records in _chunks(selected, _ERASED):
+            also_in = _erase(store, records, tally, dry_run=dry_run) or also_in
+            if not dry_run:
+                erased.enter_context(once_erased(PARTLY_GONE))
+    return also_in
+
+
 def _erase(store: Store, records: Sequence[Record], tally: Tally, *, dry_run: bool) -> tuple[str, ...]:
     """Erase turns, and memories with all their versions, until none is left of them."""
     _add(tally, "forget", records)
@@ -387,9 +397,11 @@ def _erase(store: Store, records: Sequence[Record], tally: Tally, *, dry_run: bo
             unlink(store, (record for record in records if record.ref.collection is Collection.MEMORY))
             keep_about(store, _refs_of(store, [each for each in records if each.ref.collection is Collection.HISTORY]))
     refs = [] if dry_run else _refs_of(store, records)
-    while refs:
-        also_in = store.remove(refs)
-        refs = _refs_of(store, [record for record in records if record.ref.collection is Collection.MEMORY])
+    with contextlib.ExitStack() as erased:
+        while refs:
+            also_in = store.remove(refs)
+            erased.enter_context(once_erased())
+            refs = _refs_of(store, [record for record in records if record.ref.collection is Collection.MEMORY])
     return also_in
 
 

@@ -386,7 +386,7 @@ def test_the_model_is_compared_with_what_was_packaged(memory: Command, monkeypat
 def test_what_is_derived_is_mended_after_a_copy_was_made(
     memory: Command, ids: list[str], store: Path, run_python: RunPython
 ) -> None:
-    run_python(DAMAGE, store, "DELETE FROM words WHERE rowid = (SELECT min(id) FROM words_docsize)")
+    run_python(DAMAGE, store, "DELETE FROM words_docsize WHERE id = (SELECT min(id) FROM words_docsize)")
     assert memory("search", "Rust").json["count"] == 1  # by its vector
     memory("status")  # has this read counted
     before = everything(memory)
