@@ -23,7 +23,7 @@ _RUN = r"[!-~\xc0-\u024f]{4,300}"
 _WHOLE_RUN = r"(?<![!-~\xc0-\u024f])[!-~\xc0-\u024f]{4,300}"
 _CUT = r"[\"`<>]|'[a-z]{0,6}[.,;:!?)]*$|[;&,](?=[A-Za-z_][\w .-]{0,40}=)"
 _OPENING, _CLOSING = "\"'`([{<*_=:>|~,;-", "\"'`)]}>_.,;:|"
-_SENTENCE_END = r"[.!?…][\s\"'”»)]|[。！？।]|\n[^\S\n]{0,9}\n"
+_SENTENCE_END = r"[.!?…;][\s\"'”»)]|[。！？।]|\n[^\S\n]{0,9}\n"
 _PART = r"[a-z0-9_.+/@\\$\xdf-\u024f]"
 _NAMES = tuple("_.+/@\\$")
 _LATIN = "\u024f"
@@ -35,6 +35,7 @@ _HARMLESS = (
     r"(?i:1password\w{0,9}|(?:keepass|bitwarden|lastpass|oauth|office|windows|python)[\w.]{0,9})"
     r"|\d{1,3}-?[a-z\xdf-\u024f]{3,30}"
     r"|[A-Z]{2,6}-\d{1,8}|(?:ISO|DIN|RFC|CVE|NIST)[\d:-]{1,20}|[$+]?\d{1,20}(?:[/.,:-]\d{1,4}){0,5}/[a-z]{1,9}"
+    r"|(?:[\w.-]{1,60}/){1,8}[\w.-]{1,60}\.[a-z]{1,5}"
     r"|\d{1,4}(?:[/.,:-]\d{1,4}){1,5}|[@+$].{0,300}|\w{1,60}[+*]\d{1,2}|[a-z.-]{4,100}:\d{2,5}"
 )
 _COUNTED = tuple("年년桁位字文자초秒個个日일月월回次번%")
@@ -152,7 +153,8 @@ def _after(text: str, end: int, last: int, word: _Word) -> Spoken | None:
         kind = _kind(value, word.kinds, lead)
         if kind is None and "pin" in word.kinds and len(value) in (4, 6) and value.isdigit():
             ends = _compiled(_FEW_WORDS).fullmatch(between) and _compiled(_END).match(text, until)
-            kind = "pin" if ends else None
+            pinned_to = lead == 1 and len(between.split()) > 1 and text[end - 1].islower()  # "pin tzdata to 2024"
+            kind = "pin" if ends and not pinned_to else None
         if kind:
             return Spoken(start, until, kind)
     return None
@@ -204,7 +206,9 @@ def _lead(between: str, word: _Word) -> int:
             return 2
         return 1 if core.endswith(word.leads) or _compiled(_ENDING).fullmatch(core) else 0
     last = core.split()[-1]
-    return 2 if last in word.says else 1 if last in word.leads or quoted else 0
+    if last in word.leads:  # "to" leads in English, and is "is" in Polish
+        return 1
+    return 2 if last in word.says else int(quoted)
 
 
 def _kind(value: str, kinds: frozenset[str], lead: int) -> str | None:
