@@ -34,6 +34,21 @@ for name in sys.argv[2:]:
 os.kill(os.getpid(), 9)
 """
 
+# What people and programs do to the folder of a store.
+CHANGES = {
+    "touch": "touch -d 2020-01-01 memories.db",
+    "touch the log": "touch -d 2030-01-01 memories.db-wal",
+    "touch all": "touch *",
+    "copy over itself": "cp memories.db kept; cp kept memories.db; rm kept",
+    "copy and rename": "cp memories.db kept; mv kept memories.db",
+    "copy and rename the log": "cp memories.db-wal kept; mv kept memories.db-wal",
+    "unpack over itself": "tar -cf ../all.tar .; tar -xf ../all.tar",
+    "unpack without times": "tar -cf ../all.tar .; tar -xmf ../all.tar",
+    "copy the folder": "cp -r . ../copy; rm memories.db*; cp -r ../copy/. .",
+    "copy the folder over itself": "cp -r . ../copy; cp -r ../copy/. .",
+    "another file system": "m=$(mktemp -d /dev/shm/memories-XXXXXX); cp -r . $m; rm memories.db*; mv $m/* .; rm -r $m",
+}
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -179,26 +194,87 @@ def refused(path: Path, sentence: str = "was replaced, but the log memories.db-w
     assert contents(path) == before
 
 
-@pytest.mark.parametrize("more", [(), ("c", "d")], ids=["just before the log", "long before the log"])
 @pytest.mark.parametrize("with_side_file", [True, False])
-def test_an_older_copy_of_the_same_store_beside_a_log_is_refused(
-    path: Path, more: tuple[str, ...], with_side_file: bool
-) -> None:
+def test_an_older_copy_of_the_same_store_beside_a_log_is_refused(path: Path, with_side_file: bool) -> None:
     filled(path, "a", "b")
     copy = path.with_name("copy.db")
     shutil.copy(path, copy)
-    for name in more:
-        filled(path, name)
+    filled(path, "c")
     killed(path, "lost1", "lost2")
     if not with_side_file:
         side(path).unlink()
     shutil.copy(copy, path)  # in place, as cp does
-    if more or with_side_file:
-        refused(path)
-    else:  # byte for byte what was there when the log began: nothing tells them apart, and nothing is lost
-        store = SQLiteStore(path, SPACE)
-        assert names(store) == ["a", "b", "lost1", "lost2"]
+    refused(path)
+
+
+@pytest.mark.parametrize("with_side_file", [True, False])
+@pytest.mark.parametrize("written", [(1, 0), (1, 1), (1, 2), (0, 1), (0, 2), (0, 3)], ids=str)
+def test_a_copy_that_was_written_on_its_own_beside_a_log_is_refused(
+    path: Path, with_side_file: bool, written: tuple[int, int]
+) -> None:
+    """Also where it has had as many commits as the file of the log when that began, or within it."""
+    filled(path, "a", "b")
+    copy = path.with_name("copy.db")
+    shutil.copy(path, copy)
+    filled(path, *(f"c{number}" for number in range(written[0])))
+    killed(path, "lost1", "lost2")
+    filled(copy, *(f"d{number}" for number in range(written[1])))
+    if not with_side_file:
+        side(path).unlink()
+    shutil.copy(copy, path)
+    refused(path)
+
+
+def test_a_newer_copy_beside_a_log_that_was_left_is_refused(path: Path) -> None:
+    filled(path, "a")
+    killed(path, "b", "c")
+    old = log(path).read_bytes()
+    filled(path, "d", "e")
+    log(path).write_bytes(old)
+    refused(path)
+
+
+def test_the_file_of_before_beside_a_log_that_was_begun_again_is_refused(path: Path, run_python: RunPython) -> None:
+    """Commits of the earlier log still follow those that overwrote its beginning."""
+    filled(path, "a")
+    copy = path.with_name("copy.db")
+    shutil.copy(path, copy)
+    emptied = "; store._file._connection().execute('PRAGMA wal_checkpoint').fetchall()"
+    again = KILLED.replace(", datetime.now(UTC))])", ", datetime.now(UTC))])" + emptied, 1)
+    done = subprocess.run([sys.executable, "-c", again, str(path), "b", "c" * 60_000, "d"], check=False, timeout=300)
+    assert done.returncode == -9
+    shutil.copy(copy, path)
+    refused(path)
+
+
+@pytest.mark.parametrize("with_side_file", [True, False])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_was_touched_copied_or_moved_keeps_what_is_in_its_log(
+    path: Path, opened: OpenPath, change: str, with_side_file: bool
+) -> None:
+    filled(path, "a")
+    killed(path, "b", "c")
+    if not with_side_file:
+        side(path).unlink()
+    subprocess.run(["sh", "-ec", CHANGES[change]], cwd=path.parent, check=True, timeout=300)
+    assert names(opened(path)) == ["a", "b", "c"]
+    opened(path).append([record("d")])
+    for store in (opened(path), opened(path)):
         store.close()
+    assert names(opened(path)) == ["a", "b", "c", "d"]
+
+
+def test_a_log_that_was_damaged_before_its_end_is_not_replayed_into_a_file_that_has_more(path: Path) -> None:
+    """SQLite would bring back pages of the first commits beside those of the last."""
+    filled(path, "a")
+    script = KILLED.replace("os.kill", "store._file._connection().execute('PRAGMA wal_checkpoint').fetchall(); os.kill")
+    done = subprocess.run([sys.executable, "-c", script, str(path), *"bcdef"], check=False, timeout=300)
+    assert done.returncode == -9
+    content = bytearray(log(path).read_bytes())
+    content[len(content) // 2] ^= 1
+    log(path).write_bytes(content)
+    os.utime(path, ns=(1, 1))
+    refused(path)
 
 
 @pytest.mark.parametrize("with_side_file", [True, False])

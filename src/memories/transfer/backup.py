@@ -311,6 +311,9 @@ def restore(
     if path.exists() and source.samefile(path):
         raise InvalidInput(f"{source} is the store itself; name a backup of it")
     refuse_store(path, replace=replace)
+    from memories.stores.sqlite.backup import put_back, refuse_logs
+
+    refuse_logs(source, path)
     marked = mark_in(source)
     aside = path.with_name(f"{path.name}.replaced-{now:%Y%m%dT%H%M%S}Z-{os.urandom(2).hex()}") if replace else None
     try:
@@ -318,8 +321,6 @@ def restore(
         _clear_leftovers(path.parent, f"{path.name}.", "restore")
         with scratch_beside(path, "restore") as scratch:
             done = _build(config, source, scratch, embedder, progress)
-            from memories.stores.sqlite.backup import put_back
-
             put_back(scratch, path, aside, records=done.records, mark=marked or _mark(config.store, now))
     except OSError as exc:
         raise not_written(path, exc) from exc

@@ -19,6 +19,7 @@ from memories.stores.sqlite import schema, sidefile
 from memories.stores.sqlite.connection import BUSY_SECONDS, SQLiteFile
 from memories.stores.sqlite.engine import opened_apart
 from memories.stores.sqlite.errors import translated
+from memories.stores.sqlite.log import ForeignLog, continues, refuse_foreign_log
 from memories.stores.sqlite.query import READ, fetch, fetch_value, labels_of
 
 MARK = "backup"  # in `meta`
@@ -161,6 +162,32 @@ def copy_in(source: Path, target: Path) -> int:
                 db.execute(f"PRAGMA user_version={version}")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     return records_in(target)
+
+
+def refuse_logs(source: Path, path: Path) -> None:
+    """Refuse a database beside a log of another file, and one whose own log was left where the store is.
+
+    Args:
+        source: The database that is restored.
+        path: The store.
+
+    Raises:
+        RequestError: What would be restored is not what the store was.
+    """
+    try:
+        refuse_foreign_log(source, None)
+    except ForeignLog as exc:
+        raise RequestError(
+            f"the log {source.name}-wal beside {source} is of another file; nothing was changed; copy the file alone "
+            "to another folder and restore that"
+        ) from exc
+    log = Path(f"{path}-wal")
+    if _has_content(Path(f"{source}-wal")) or not continues(log, source) or (path.exists() and continues(log, path)):
+        return
+    raise RequestError(
+        f"{log} is the log of {source} and has what was written last; nothing was changed; move {source} to {path} "
+        "and use it there"
+    )
 
 
 def occupied(path: Path) -> RequestError:

@@ -500,7 +500,7 @@ class SQLiteFile:
             found = self.path.stat()
             own = os.fstat(side).st_ino
             salt = sidefile.salt_of(Path(self._parts[1]))
-            sidefile.note(side, Noted(after, salt, found.st_ino, found.st_mtime_ns, own, sidefile.boot()))
+            sidefile.note(side, Noted(after, salt, found.st_ino, found.st_mtime_ns, own))
 
 
 def _missing(connection: apsw.Connection, noted: Noted | None) -> int:
@@ -508,7 +508,7 @@ def _missing(connection: apsw.Connection, noted: Noted | None) -> int:
     if noted is None:
         return 0
     marker, restored = schema.state(connection)
-    if restored or noted.marker.store != marker.store:
+    if restored or noted.marker.history != marker.history:
         return 0  # what a backup lacks is known
     return max(0, noted.marker.commits - marker.commits)
 

@@ -1,11 +1,14 @@
 """Whether a log beside a store file belongs to it. SQLite does not ask: it replays any log into any file.
 
-Each commit writes the row of the table `store`, so the log has the store's id and its count of commits in each of its
-commits, and the database alone has one of them, or the one just before the first.
+Only their content decides, since copying and moving change times and inodes. Each commit writes the row of the table
+`store`, whose id follows from the one before: the database alone has one of the states of its log, or the one just
+before the first. And the pages that the log changes have to lie where the database has them.
 """
 
 import os
+import struct
 from collections.abc import Iterator
+from operator import mul
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +17,7 @@ import apsw
 from memories.errors import StoreDamaged
 from memories.stores.sqlite import schema
 from memories.stores.sqlite.engine import connect_frozen, read_pages
-from memories.stores.sqlite.sidefile import LOG_MAGIC, Marker, Noted, boot, following, salt_of
+from memories.stores.sqlite.sidefile import LOG_MAGIC, Marker, Noted, salt_of
 
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _HEADER, _FRAME = 32, 24
@@ -22,26 +25,33 @@ _ID, _COUNT = 32, 20
 # The only row of the table `store`: its length, its number, and a header that says two texts of 32 and 20 bytes.
 _ROW = bytes((3 + _ID + _COUNT, 1, 3, 13 + 2 * _ID, 13 + 2 * _COUNT))
 _LEAF, _CELLS, _FIRST_CELL = 13, slice(3, 5), slice(8, 10)
+_CHANGES, _SCHEMA = slice(24, 28), slice(40, 44)  # counters in the first page
+
+
+class ForeignLog(StoreDamaged):
+    """A log lies beside a file that can be read and is not its own."""
 
 
 class Log(NamedTuple):
-    """The committed part of a log.
+    """What SQLite would replay of a log.
 
     Attributes:
-        salt: What distinguishes it from those before it.
         page_size: The length of a page.
+        page_count: How many pages the database has afterwards.
         markers: The states that it leads to, each with the number of the page that has it.
-        lowest: The number of its first page, and what it holds for it.
+        pages: The first content of each page, by its number.
+        heads: Each content of the first page.
     """
 
-    salt: str
     page_size: int
+    page_count: int
     markers: dict[Marker, int]
-    lowest: tuple[int, set[bytes]]
+    pages: dict[int, bytes]
+    heads: set[bytes]
 
 
 def read_log(path: Path) -> Log | None:
-    """Return the committed part of a log; None if there is nothing that SQLite would replay."""
+    """Return what SQLite would replay of a log; None if that is nothing."""
     try:
         fd = os.open(path, _READING)
     except FileNotFoundError:
@@ -51,31 +61,59 @@ def read_log(path: Path) -> Log | None:
         page_size = int.from_bytes(header[8:12], "big")
         if int.from_bytes(header[:4], "big") not in LOG_MAGIC or not 512 <= page_size <= 65536:
             return None
-        found = Log(header[16:24].hex(), page_size, {}, (0, set()))
-        for frames in _commits(fd, header[16:24], page_size):
-            lowest, pages = min(frames)[0], found.lowest
-            if not pages[0] or lowest < pages[0]:
-                found = found._replace(lowest=(lowest, set()))
-            found.lowest[1].update(page for number, page in frames if number == found.lowest[0])
+        log = Log(page_size, 0, {}, {}, set())
+        for page_count, frames in _commits(fd, header, page_size):
+            log = log._replace(page_count=page_count)
             for number, page in frames:
+                log.pages.setdefault(number, page)
+                if number == 1:
+                    log.heads.add(page)
                 marker = marker_in(page)
                 if marker is not None:
-                    found.markers.setdefault(marker, number)
-        return found if found.lowest[0] else None
+                    log.markers.setdefault(marker, number)
+        return log if log.pages else None
     finally:
         os.close(fd)
 
 
-def _commits(fd: int, salt: bytes, page_size: int) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield the pages of each commit, with their numbers. Read, not mapped: SQLite may shorten it meanwhile."""
+def _commits(fd: int, header: bytes, page_size: int) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
+    """Yield each commit: the size of the database after it, and its pages with their numbers.
+
+    Read, not mapped: SQLite may shorten it meanwhile.
+    """
+    order = "<>"[header[3] & 1]
+    weights = _weights(page_size // 4 + 3)
+    checksum = _checksum((0, 0), header[:24], order, weights)
+    if struct.pack(">2I", *checksum) != header[24:]:
+        return
     frames: list[tuple[int, bytes]] = []
     while len(frame := os.read(fd, _FRAME + page_size)) == _FRAME + page_size:
-        if frame[8:16] != salt:
+        if frame[8:16] != header[16:24]:
             return  # left of an earlier log, which this one overwrites
+        checksum = _checksum(checksum, frame[:8] + frame[_FRAME:], order, weights)
+        if struct.pack(">2I", *checksum) != frame[16:_FRAME]:
+            return
         frames.append((int.from_bytes(frame[:4], "big"), frame[_FRAME:]))
-        if frame[4:8] != b"\0\0\0\0":  # the size of the database, which ends a commit
-            yield frames
+        page_count = int.from_bytes(frame[4:8], "big")
+        if page_count:  # which ends a commit
+            yield page_count, frames
             frames = []
+
+
+def _weights(count: int) -> list[int]:
+    """Return Fibonacci numbers, the last first: how often each word is in SQLite's checksum."""
+    found = [0, 1]
+    while len(found) <= count:
+        found.append((found[-1] + found[-2]) & 0xFFFFFFFF)
+    return found[::-1]
+
+
+def _checksum(before: tuple[int, int], content: bytes, order: str, weights: list[int]) -> tuple[int, int]:
+    """Return SQLite's checksum of a part of a log, given that of the part before."""
+    first, *rest = struct.unpack(f"{order}{len(content) // 4}I", content)
+    words = (before[1], first + before[0], *rest)
+    start = len(weights) - len(words)
+    return tuple(sum(map(mul, words, weights[at:])) & 0xFFFFFFFF for at in (start, start - 1))
 
 
 def marker_in(page: bytes | None) -> Marker | None:
@@ -97,7 +135,8 @@ def refuse_foreign_log(path: Path, noted: Noted | None) -> None:
         noted: What the side file says.
 
     Raises:
-        StoreDamaged: The log is of another store or another time.
+        ForeignLog: The log is of another store or another time.
+        StoreDamaged: The file is too damaged to tell.
     """
     beside = Path(f"{path}-wal")
     found = path.stat()
@@ -108,36 +147,49 @@ def refuse_foreign_log(path: Path, noted: Noted | None) -> None:
     if log is None:
         return
     database = _read_database(path, log)
-    if database.restored and not _leads_on(database, log):
-        raise StoreDamaged(
-            f"{path} is a backup, but the log {beside.name} beside it is of the file that was there before; nothing "
-            "was changed; move the backup to another folder and run: memory restore FILE --replace"
+    if not _leads_on(database, log):
+        what = "is a backup" if database.restored else "was replaced"
+        raise (StoreDamaged if database.unreadable else ForeignLog)(
+            f"{path} {what}, but the log {beside.name} beside it is of the file that was there before; nothing was "
+            "changed; save what the file itself has with: memory doctor --salvage FILE, and make the store of that "
+            "with: memory restore FILE --replace; or put the file that was there before back, for what is in the log"
         )
-    if not _leads_on(database, log) or _replaced(found, noted, database, log):
-        raise StoreDamaged(
-            f"{path} was replaced, but the log {beside.name} beside it is of the file that was there before; nothing "
-            "was changed; put that file back, or move the new one to another folder and run: "
-            "memory restore FILE --replace"
-        )
+
+
+def continues(log: Path, path: Path) -> bool:
+    """Return whether a log has commits and leads on from a file that is a database, wherever both lie."""
+    found = read_log(log)
+    if found is None:
+        return False
+    database = _read_database(path, found)
+    return (database.marker is not None or not database.unreadable) and _leads_on(database, found)
 
 
 def _leads_on(database: "_Database", log: Log) -> bool:
     """Return whether a log begins where a database ends, or is in it in part."""
     first, marker = next(iter(log.markers), None), database.marker
+    if not _has_layout(database, log):
+        return False
     if marker is None:  # an older schema; only the log of its migration brings the row
         return first is None or first.commits <= 1
-    if database.restored:
-        return first == following(marker, forked=True)
-    return marker in log.markers or first in (following(marker), following(marker, forked=True))
-
-
-def _replaced(found: os.stat_result, noted: Noted | None, database: "_Database", log: Log) -> bool:
-    """Return whether a file is another one than that which was there when its log began, though it has its content."""
-    if noted is None or noted.log != log.salt or not noted.inode:
+    if first is None:
         return False
-    moved = noted.inode != found.st_ino
-    rewritten = noted.boot == boot() != "" and noted.changed != found.st_mtime_ns
-    return (moved or rewritten) and database.lowest not in log.lowest[1]  # else SQLite was moving the log into it
+    if database.restored:
+        return marker.leads_to(first) and first.history != marker.history
+    return marker in log.markers or marker.leads_to(first)
+
+
+def _has_layout(database: "_Database", log: Log) -> bool:
+    """Return whether a database has its pages where the log has them. A copy by VACUUM has not."""
+    if len(log.pages) >= log.page_count:
+        return True  # it needs no page of the database
+    if database.moved:
+        return False
+    if 1 not in log.pages:  # so none was added or freed, and each is of the kind that it was
+        return all(database.pages[number][:1] == page[:1] for number, page in log.pages.items())
+    before, after = database.pages[1], log.pages[1]
+    changes = int.from_bytes(after[_CHANGES], "big") - int.from_bytes(before[_CHANGES], "big")
+    return before in log.heads or (changes in (0, 1) and before[_SCHEMA] <= after[_SCHEMA])
 
 
 class _Database(NamedTuple):
@@ -146,29 +198,30 @@ class _Database(NamedTuple):
     Attributes:
         restored: It is marked as a backup.
         marker: Its state; None in older schemas.
-        lowest: The page that is the lowest of the log.
+        moved: Its state is not in the page that has it in the log.
+        unreadable: SQLite can't read its state: it is damaged, or only half of the log is in it.
+        pages: Its pages that are in the log, too.
     """
 
     restored: bool
     marker: Marker | None
-    lowest: bytes
+    moved: bool
+    unreadable: bool
+    pages: dict[int, bytes]
 
 
 def _read_database(path: Path, log: Log) -> _Database:
     """Read a database alone, by the same SQLite: with any other, closing it would cancel our locks."""
-    pages = read_pages(path, log.page_size, (*log.markers.values(), log.lowest[0]))
+    pages = read_pages(path, log.page_size, log.pages)
     marker = next((known for known in map(marker_in, map(pages.get, log.markers.values())) if known), None)
-    restored, row = _tables(path)
-    return _Database(restored, marker or row, pages[log.lowest[0]])
-
-
-def _tables(path: Path) -> tuple[bool, Marker | None]:
-    """Return whether a database alone is marked as a backup, and its state."""
+    row, restored, unreadable = None, False, False
     db = connect_frozen(path)
     try:
-        marker, restored = schema.state(db)
-    except apsw.Error:  # an older schema, or only half of the log is in it
-        return False, None
+        row, restored = schema.state(db)
+    except apsw.SQLError:  # an older schema has no such table
+        pass
+    except apsw.Error:
+        unreadable = True
     finally:
         db.close()
-    return restored, marker
+    return _Database(restored, marker or row, marker is None and row is not None, unreadable, pages)

@@ -3,6 +3,7 @@
 Nothing of the file is trusted: every record is compared with its checksum. Nothing is written to it.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,8 +14,9 @@ import apsw
 from memories.errors import StoreDamaged
 from memories.stores.records import SEARCHED, Collection, Record, Ref
 from memories.stores.sqlite import pages, schema
-from memories.stores.sqlite.engine import opened_apart
+from memories.stores.sqlite.engine import connect_frozen, opened_apart
 from memories.stores.sqlite.errors import translated
+from memories.stores.sqlite.log import ForeignLog, refuse_foreign_log
 from memories.stores.sqlite.query import READ
 
 _UNREADABLE = (apsw.CorruptError, apsw.SQLError, apsw.NotADBError, apsw.IOError, UnicodeDecodeError)
@@ -58,8 +60,11 @@ def _everything(path: Path) -> Iterator[Record | Lost]:
     saved: set[int] = set()
     lost: dict[int, Lost] = {}
     with translated(path):
+        alone = _has_foreign_log(path)
+        if alone:
+            lost[0] = Lost(0, None, f"the log {path.name}-wal is of another file, so what only it has was not read")
         try:
-            with opened_apart(path) as db:
+            with contextlib.closing(connect_frozen(path)) if alone else opened_apart(path) as db:
                 for seq, found in _Tables(db).records():
                     if isinstance(found, Lost):
                         lost[seq] = found
@@ -70,11 +75,22 @@ def _everything(path: Path) -> Iterator[Record | Lost]:
             if not saved:
                 yield from _without_sqlite(path, exc)
                 return
-            lost[0] = Lost(0, None, f"how many more there were is not known: {exc}")
+            lost[-1] = Lost(0, None, f"how many more there were is not known: {exc}")
     if lost:
         again = {seq: record for seq, record in _in_pages(path) if seq in lost and seq not in saved}
         yield from again.values()
         yield from (found for seq, found in lost.items() if seq not in again and seq not in saved)
+
+
+def _has_foreign_log(path: Path) -> bool:
+    """Return whether the log beside a store is certainly not its own. Replayed, it would spoil what is sound."""
+    try:
+        refuse_foreign_log(path, None)
+    except ForeignLog:
+        return True
+    except StoreDamaged:
+        return False
+    return False
 
 
 def _without_sqlite(path: Path, reason: Exception) -> Iterator[Record | Lost]:

@@ -5,7 +5,6 @@ flushed, so after a power cut it may tell of an earlier commit, never of a later
 """
 
 import contextlib
-import functools
 import os
 import time
 import zlib
@@ -20,14 +19,31 @@ _SIGNED = 20  # bytes at the beginning: the process that holds the lock, and whe
 _MOST = 400
 _LOG_HEADER = 32  # bytes of SQLite's log
 LOG_MAGIC = (0x377F0682, 0x377F0683)  # which it begins with
+_HISTORY, _LINKED = 16, 24  # where these parts of the id of a state end
 _OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class Marker(NamedTuple):
-    """One state of a store: its random id, and how many commits it has had. It is in the table `store`."""
+    """One state of a store, which no other state has. It is in the table `store`.
+
+    Attributes:
+        store: 16 digits for the store, 8 that follow from the state before, and 8 at random.
+        commits: How many commits it has had.
+    """
 
     store: str
     commits: int
+
+    @property
+    def history(self) -> str:
+        """What the states of one store share until it is forked."""
+        return self.store[:_HISTORY]
+
+    def leads_to(self, after: Self) -> bool:
+        """Return whether a state is the one after this one: two copies of a store part with their first commits."""
+        of_older_program = after.store == self.store
+        linked = of_older_program or after.store[_HISTORY:_LINKED] == _link(self)
+        return linked and after.commits == self.commits + 1
 
 
 def following(marker: Marker, *, forked: bool = False) -> Marker:
@@ -38,12 +54,12 @@ def following(marker: Marker, *, forked: bool = False) -> Marker:
         forked: A history of its own begins, since the commits after it may be counted elsewhere too: it is a restored
             backup, or the commits that followed are lost.
     """
-    store = marker.store
-    if forked:
-        from hashlib import sha256
+    history = os.urandom(_HISTORY // 2).hex() if forked else marker.history
+    return Marker(f"{history}{_link(marker)}{os.urandom(4).hex()}", marker.commits + 1)
 
-        store = sha256(f"{marker.store} {marker.commits}".encode()).hexdigest()[: len(store)]
-    return Marker(store, marker.commits + 1)
+
+def _link(marker: Marker) -> str:
+    return f"{zlib.crc32(f'{marker.store} {marker.commits}'.encode()):08x}"
 
 
 class Noted(NamedTuple):
@@ -55,7 +71,6 @@ class Noted(NamedTuple):
         inode: The database's.
         changed: When the database itself was changed last, in nanoseconds.
         own: The inode of the side file, which tells a copy of it.
-        boot: What distinguishes this start of the system; only within one, times of files are certain.
     """
 
     marker: Marker
@@ -63,7 +78,6 @@ class Noted(NamedTuple):
     inode: int
     changed: int
     own: int
-    boot: str
 
     @classmethod
     def parse(cls, line: bytes) -> Self | None:
@@ -71,13 +85,13 @@ class Noted(NamedTuple):
         text, _, checksum = line.rpartition(b" ")
         if checksum != b"%08x" % zlib.crc32(text):
             return None
-        store, commits, log, inode, changed, own, boot = text.decode("ascii").split(" ")
-        return cls(Marker(store, int(commits)), log.strip("-"), int(inode), int(changed), int(own), boot)
+        store, commits, log, inode, changed, own, _ = text.decode("ascii").split(" ")
+        return cls(Marker(store, int(commits)), log.strip("-"), int(inode), int(changed), int(own))
 
     def line(self) -> bytes:
         """Return it as the line that `parse` reads."""
         (store, commits), log, *rest = self
-        text = " ".join(map(str, (store, commits, log or "-", *rest))).encode("ascii")
+        text = " ".join(map(str, (store, commits, log or "-", *rest, "-"))).encode("ascii")
         return b"%b %08x\n" % (text, zlib.crc32(text))
 
 
@@ -140,7 +154,7 @@ def read_open(fd: int) -> tuple[Holder, Noted | None]:
     seconds = time.monotonic() - int(taken) / 1_000 if taken.isascii() and taken.isdigit() else 0.0
     noted = Noted.parse(content[_SIGNED:].partition(b"\n")[0])
     if noted is not None and noted.own != own:
-        noted = noted._replace(inode=0, changed=0, boot="")  # the folder was copied: these are another's
+        noted = noted._replace(inode=0, changed=0)  # the folder was copied: these are another's
     return Holder(process if process.isdigit() else "", max(0.0, seconds)), noted
 
 
@@ -175,12 +189,3 @@ def salt_of(log: Path) -> str:
     finally:
         os.close(fd)
     return header[16:24].hex() if int.from_bytes(header[:4], "big") in LOG_MAGIC else ""
-
-
-@functools.cache
-def boot() -> str:
-    """Return what distinguishes this start of the system; empty where it is not known."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return ""
