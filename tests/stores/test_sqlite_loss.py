@@ -1,6 +1,7 @@
 """What lies beside a SQLite store goes, is cut, or is another's: it is told, and nothing more is acknowledged."""
 
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -262,6 +263,53 @@ def test_a_file_that_was_touched_copied_or_moved_keeps_what_is_in_its_log(
     for store in (opened(path), opened(path)):
         store.close()
     assert names(opened(path)) == ["a", "b", "c", "d"]
+
+
+# Writes with random lengths, moves its log into the file now and then, and says what was acknowledged, until killed.
+WRITES = """
+import random, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from memories.stores.records import Collection, Record, Ref
+from memories.stores.sqlite.store import SQLiteStore
+store, drawn = SQLiteStore(Path(sys.argv[1]), None), random.Random(sys.argv[2])
+while True:
+    name = f"{sys.argv[2]}-{drawn.getrandbits(60):x}"
+    text = "note " * drawn.choice([1, 1, 400])
+    store.append([Record(Ref(Collection.MEMORY, "ann", name, 1), text, datetime.now(UTC))])
+    print(name, flush=True)
+    if drawn.random() < 0.2:
+        store._file._connection().execute("PRAGMA wal_checkpoint").fetchall()
+    if drawn.random() < 0.1:
+        store.close()
+"""
+
+
+@pytest.mark.thorough
+def test_no_kill_followed_by_a_copy_loses_what_was_acknowledged(path: Path) -> None:
+    drawn, acknowledged, left = random.Random("kills and copies"), set[str](), 0
+    for number in range(40):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITES, str(path), f"round{number}"], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert writer.stdout is not None
+            acknowledged |= {writer.stdout.readline().strip() for _ in range(drawn.randint(1, 60))}
+        finally:
+            writer.kill()
+            writer.wait(timeout=60)
+        acknowledged |= set(writer.stdout.read().split())
+        writer.stdout.close()
+        left += log(path).exists()
+        change = drawn.choice(sorted(CHANGES)) if log(path).exists() else "touch"
+        subprocess.run(["sh", "-ec", CHANGES[change]], cwd=path.parent, check=True, timeout=60)
+        subprocess.run(["rm", "-rf", "../copy", "../all.tar"], cwd=path.parent, check=True, timeout=60)
+        store = SQLiteStore(path, SPACE)
+        assert acknowledged - set(names(store)) == set(), change
+        assert store.info(pool()).missing_commits == 0
+        assert not store.check(deep=True)
+        store.close()
+    assert left > 20
 
 
 def test_a_log_that_was_damaged_before_its_end_is_not_replayed_into_a_file_that_has_more(path: Path) -> None:

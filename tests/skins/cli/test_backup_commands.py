@@ -245,6 +245,59 @@ def test_a_log_of_before_does_not_reach_the_restored_store(
         assert Path(f"{shape['kept'].removesuffix('-wal')}-wal").exists()
 
 
+KILLED = """
+import os, sys
+from memories import Memories
+Memories(sys.argv[1], embedder='none').create('Written later', force=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_restore_leaves_no_log_behind_that_leads_on_from_the_file(
+    memory: Command, ids: list[str], store: Path, run_python: RunPython, replaced: bool
+) -> None:
+    run_python(KILLED, url(store), check=False)
+    moved = store.with_name("moved.db")
+    store.rename(moved)
+    if replaced:
+        run_python(KILLED, url(store.parent / "else" / "memories.db"), check=False)
+        shutil.copy(store.parent / "else" / "memories.db", store)
+    before = {file: file.read_bytes() for file in store.parent.glob("memories.db*")}
+    error = memory("restore", str(moved), "--replace").error
+    assert f"is the log of {moved}" in error
+    assert ("to another folder, then" in error) == replaced
+    assert {file: file.read_bytes() for file in before} == before
+    moved.rename(store)
+    assert "Written later" in everything(memory)
+
+
+def test_a_file_beside_the_log_of_another_is_saved_alone_and_told(
+    memory: Command, ids: list[str], store: Path, run_python: RunPython
+) -> None:
+    before = said(everything(memory))
+    there = store.parent / "else" / "memories.db"
+    run_python(KILLED, url(there), check=False)
+    shutil.copy(f"{there}-wal", f"{store}-wal")
+    assert "memory doctor --salvage FILE" in memory("list").error
+    done = memory("doctor", "--salvage", "saved.jsonl")
+    assert done.code == 1
+    assert [found["what"].partition(" is ")[0] for found in json.loads(done.out)["lost"]] == ["the log memories.db-wal"]
+    assert "is of another file" in memory("restore", str(store), "--replace", "--store", "sqlite:///new.db").error
+    kept = Path(memory("restore", "saved.jsonl", "--replace").json["kept"])
+    assert said(everything(memory)) == before
+    assert Path(f"{kept}-wal").read_bytes() == Path(f"{there}-wal").read_bytes()
+
+
+def test_a_touched_file_is_saved_with_its_log(
+    memory: Command, ids: list[str], store: Path, run_python: RunPython, folder: Path
+) -> None:
+    run_python(KILLED, url(store), check=False)
+    os.utime(store, ns=(1, 1))
+    assert memory("doctor", "--salvage", "saved.jsonl").json["lost"] == []
+    assert "Written later" in (folder / "saved.jsonl").read_text("utf-8")
+
+
 def test_what_is_no_sound_backup_is_refused_in_one_sentence(
     memory: Command, ids: list[str], store: Path, folder: Path, run_python: RunPython
 ) -> None:

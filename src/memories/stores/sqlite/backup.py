@@ -184,9 +184,10 @@ def refuse_logs(source: Path, path: Path) -> None:
     log = Path(f"{path}-wal")
     if _has_content(Path(f"{source}-wal")) or not continues(log, source) or (path.exists() and continues(log, path)):
         return
+    first = f"move {path} to another folder, then " if path.exists() else ""
     raise RequestError(
-        f"{log} is the log of {source} and has what was written last; nothing was changed; move {source} to {path} "
-        "and use it there"
+        f"{log} is the log of {source} and has what was written last; nothing was changed; {first}move {source} to "
+        f"{path} and use it there"
     )
 
 
