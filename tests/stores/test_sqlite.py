@@ -1498,6 +1498,53 @@ print(store.count(mine))
     assert run_python(script, path).stdout.splitlines() == [sentence, sentence, sentence, "0", "2"]
 
 
+def test_a_close_while_another_thread_writes_leaves_all_stores_usable(path: Path, run_python: RunPython) -> None:
+    """Its connection that is not in use was closed; and a child that was forked then may use other stores."""
+    script = (
+        STORE
+        + """
+import threading
+from memories.errors import StoreError
+add("m")
+sound = SQLiteStore(path.with_name("sound.db"), FakeEmbedder.space)
+sound.append([Record(Ref(Collection.MEMORY, "ann", "s", 1), "sound", datetime.now(UTC))])
+writing, closed = threading.Event(), threading.Event()
+def write():
+    with store._file.write() as db:
+        cursor = db.cursor()
+        def held():  # SQLite is inside a statement meanwhile
+            writing.set()
+            return closed.wait(60)
+        db.create_scalar_function("held", held, 0)
+        cursor.execute("SELECT held()").fetchall()
+thread = threading.Thread(target=write)
+thread.start()
+assert writing.wait(60)
+try:
+    store.close()
+    print("closed")
+except StoreError as exc:
+    print(exc, flush=True)
+print(store.count(mine), flush=True)
+child = os.fork()
+if child == 0:
+    try:
+        print(sound.count(mine), flush=True)
+    finally:
+        os._exit(0)
+os.waitpid(child, 0)
+closed.set()
+thread.join()
+add("n")
+print(store.count(mine))
+store.close()
+"""
+    )
+    said = run_python(script, path).stdout.splitlines()
+    assert "in use by another thread" in said[0]
+    assert said[1:] == ["1", "1", "2"]
+
+
 def test_what_a_child_writes_outlives_its_parent(path: Path, run_python: RunPython) -> None:
     """Were the parent's locks taken for the child's, the last to close would remove the log under the child."""
     script = (

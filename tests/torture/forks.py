@@ -42,6 +42,7 @@ def warm() -> None:
     import memories.stores.sqlite.store
     import memories.stores.sqlite.turns
     import memories.stores.sqlite.vectors
+    import memories.transfer.backup
     import memories.turns
     import memories.versions
     import memories.write.change

@@ -241,13 +241,14 @@ def delete(store: Store, config: Config, name: str, *, dry_run: bool = False) ->
     )
     if dry_run:
         return told
+    backups = backups_of(config)
     with captured.at_rest(config):
         captured.change(config, name, None)
         events.forget(config.home, lambda event: event.get("namespace") == name)
         _remove_files(config, name)
         events.forget(config.home, lambda event: event.get("namespace") == name)
         with once_erased(PARTLY_GONE) if files or waiting else contextlib.nullcontext():
-            return told._replace(also_in=tuple(dict.fromkeys((*_empty(store, name), *backups_of(config)))))
+            return told._replace(also_in=tuple(dict.fromkeys((*_empty(store, name), *backups))))
 
 
 # --- records ---------------------------------------------------------------------------------------------------------

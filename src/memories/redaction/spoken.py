@@ -206,9 +206,8 @@ def _lead(between: str, word: _Word) -> int:
             return 2
         return 1 if core.endswith(word.leads) or _compiled(_ENDING).fullmatch(core) else 0
     last = core.split()[-1]
-    if last in word.leads:  # "to" leads in English, and is "is" in Polish
-        return 1
-    return 2 if last in word.says else int(quoted)
+    leads = last in word.leads  # also if it says: "to" leads in English, and is "is" in Polish
+    return 2 if last in word.says and not leads else int(leads or quoted)
 
 
 def _kind(value: str, kinds: frozenset[str], lead: int) -> str | None:

@@ -217,8 +217,9 @@ class _Logged:
             with self.transaction():
                 self._note(_Note("forget", ref) for ref in refs)
                 self._local.changes += refs
+        backups = self.backups()  # before: nothing but the store may fail once it has erased
         try:
-            return tuple(dict.fromkeys((*self._store.remove(refs), *self.backups())))
+            return tuple(dict.fromkeys((*self._store.remove(refs), *backups)))
         except StoreError as exc:
             unfinished = None if isinstance(exc, ErasureUnfinished) else self._look_after_erasing(refs, exc)
             if unfinished is None:

@@ -358,7 +358,7 @@ for version in range(1, int(sys.argv[2]) + 1):
     with db:
         schema.migrate(db, version)
 db.execute(f"PRAGMA application_id={schema.APPLICATION_ID}; PRAGMA user_version={sys.argv[2]}")
-db.execute("INSERT INTO pool VALUES (1, 'memory', 'shared')")
+db.execute("INSERT INTO pool (id, collection, namespace) VALUES (1, 'memory', 'shared')")
 parts = ("shared", "01a1fdf1-92cd-72f2-8000-0a1b2c3d4e5f", "1", "1763700000000", "", "An old note")
 db.execute(
     "INSERT INTO record (pool, grp, position, created_at, crc, text) VALUES (1, ?, 1, 1763700000000, ?, 'An old note')",

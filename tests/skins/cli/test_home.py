@@ -59,7 +59,7 @@ def test_doctor_names_what_is_damaged_beside_the_store(
     assert findings[0]["remedy"]
     remedy = findings[0]["remedy"].removeprefix("run: ")
     if remedy.startswith(("chmod", "mv")):
-        subprocess.run(shlex.split(remedy), check=True)
+        subprocess.run(shlex.split(remedy), check=True, timeout=60)
     else:
         assert "remove" in remedy or "must hold" in findings[0]["what"]
         file.unlink()
@@ -94,7 +94,9 @@ def test_doctor_tells_of_a_second_name_of_the_store(memory: Command, home: Path)
     os.link(home / "memories.db", home / "other.db")
     [finding] = json.loads(memory("doctor").out)["findings"]
     assert "memories.db has 2 names (hard links)" in finding["what"]
-    found = subprocess.run(finding["remedy"].partition(": ")[2], shell=True, cwd=home, capture_output=True, text=True)
+    found = subprocess.run(
+        finding["remedy"].partition(": ")[2], shell=True, cwd=home, capture_output=True, text=True, timeout=60
+    )
     assert {Path(line).name for line in found.stdout.split()} == {"memories.db", "other.db"}
     (home / "other.db").unlink()
     assert memory("doctor").json["findings"] == []

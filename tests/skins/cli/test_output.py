@@ -1,8 +1,10 @@
 """How answers are printed: JSON on a pipe, text on a terminal, errors apart, nothing that acts on a terminal."""
 
 import json
+import logging
 import re
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +266,9 @@ def test_a_path_with_three_slashes_that_looks_absolute_gets_a_hint(
 
 
 def test_debug_logs_figures_of_a_command_and_no_text(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger("memories")
+    for name in ("handlers", "level", "propagate"):  # of this process, which goes on
+        monkeypatch.setattr(logger, name, copy(getattr(logger, name)))
     memory("create", "the violet teapot")
     assert memory("search", "teapot").err == memory("search", "teapot", env={"LOG_LEVEL": "INFO"}).err == ""
     for events in ("on", "content", "off"):

@@ -246,7 +246,7 @@ def test_doctor_names_the_cure_of_a_home_with_a_folder_in_the_place_of_a_file(
     finding = next(each for each in findings if "in the place of a file" in each["what"])
     assert "so nothing can be written to the store" in finding["what"]
     move, rename = finding["remedy"].removeprefix("run: ").split("; its memories are in the store: ")
-    subprocess.run(move, shell=True, check=True)
+    subprocess.run(move, shell=True, check=True, timeout=60)
     assert memory("create", "The office is in Bonn", "-n", "bob").json["stored"]
     assert memory(*shlex.split(rename.replace("NEW", "old"))[1:]).json["versions"] == 1
     assert memory("list", "-n", "old").json["results"][0]["content"] == "The office is in Berlin"

@@ -112,7 +112,10 @@ def real(
     """A memory on a disk of its own, of 2 MB, and a server of it that looks at it whenever it is asked."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", disk]).returncode:
+    if (
+        os.geteuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "x", disk], timeout=60).returncode
+    ):
         pytest.skip("only root can mount a small disk")
     monkeypatch.setattr(http, "READY_SECONDS", 0.0)
     config = load_config({"store": f"{request.param}:///{disk}/m.db", "embedder": "none"})
@@ -123,7 +126,7 @@ def real(
         )
         with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as address:
             yield Memories(store, config=config, embedder="none"), Web(process, Asked(), address)
-    subprocess.run(["umount", "-l", disk], check=True)
+    subprocess.run(["umount", "-l", disk], check=True, timeout=60)
 
 
 def fill(disk: Path) -> None:
@@ -156,7 +159,7 @@ def test_a_store_that_no_write_can_change_is_not_ready(
             number += 1
     assert memories.get(made.id).content == "The office is in Berlin"
     assert web._problem() == "nothing can be written to the store; memory doctor says why"
-    subprocess.run(["mount", "-o", "remount,rw,size=8m", disk], check=True)
+    subprocess.run(["mount", "-o", "remount,rw,size=8m", disk], check=True, timeout=60)
     for folder in disk.rglob("*lock"):
         if folder.is_dir():
             folder.rmdir()

@@ -42,7 +42,7 @@ def settings(output: str | None, namespace: str | None, store: str | None) -> "C
         set_format(output)  # also for the error, should a setting be wrong
     config = load_config({"format": output, "namespace": namespace, "store": store}, tell=note)
     set_format(config.format)
-    if config.log_level == "DEBUG":
+    if config.log_level == "DEBUG" and OPENED.get() is None:  # a server serves others too
         from memories import logs
 
         logs.enable(config.log_level)

@@ -25,6 +25,7 @@ from memories.stores.sqlite.sidefile import Marker, Noted, following
 BUSY_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
 COPIES = ("v*.backup", "replaced-*", "before-fix-*")  # that are kept beside the file, under its name
+_PRAGMAS = ("mmap_size=0", "trusted_schema=OFF", "cell_size_check=ON", "synchronous=FULL", "secure_delete=ON")
 _ATTEMPT_MILLIS = 100  # for which other writers wait while an erasure waits for a reader
 _BETWEEN_ATTEMPTS = 0.05  # seconds
 
@@ -223,14 +224,17 @@ class SQLiteFile:
         self._reset()
 
     def _close_connections(self) -> None:
+        in_use: list[tuple[threading.Thread, apsw.Connection]] = []
         with self._opened_lock:
             self._keep_what_is_not_ours()
-            try:
-                for _, connection in self._opened:
+            for thread, connection in self._opened:
+                try:
                     connection.close()
-            except apsw.ThreadingViolationError as exc:
-                raise StoreError(f"{self.path} is in use by another thread; close it when its calls are done") from exc
-            self._opened.clear()
+                except apsw.ThreadingViolationError:
+                    in_use.append((thread, connection))
+            self._opened = in_use
+        if in_use:
+            raise StoreError(f"{self.path} is in use by another thread; close it when its calls are done")
         self._local = threading.local()
 
     def size_bytes(self) -> int:
@@ -257,7 +261,7 @@ class SQLiteFile:
             return self._empty()
         self._refuse_changed()
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
+        if connection is None or all(connection is not known for _, known in self._opened):  # or it was closed
             with filesystem_errors(self.path):
                 connection = self._local.connection = self._open()
             self._seen = self._found()
@@ -371,13 +375,7 @@ class SQLiteFile:
     def _set_up(self, connection: apsw.Connection) -> apsw.Connection:
         try:
             connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
-            for pragma in (
-                "mmap_size=0",
-                "trusted_schema=OFF",
-                "cell_size_check=ON",
-                "synchronous=FULL",
-                "secure_delete=ON",
-            ):
+            for pragma in _PRAGMAS:
                 connection.execute(f"PRAGMA {pragma}")
             if connection.pragma("application_id") != schema.APPLICATION_ID:
                 raise StoreDamaged(f"{self.path} is a SQLite database of another program; it was not touched")
