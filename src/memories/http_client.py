@@ -341,11 +341,12 @@ class Failed(Exception):
     Attributes:
         tries: How often it is worth trying, in all.
         after_seconds: How long the server asks to wait before.
+        quoted: The part of the reason that the server wrote.
     """
 
-    def __init__(self, reason: str, *, tries: int = 1, after_seconds: float = 0.0) -> None:
+    def __init__(self, reason: str, *, tries: int = 1, after_seconds: float = 0.0, quoted: str = "") -> None:
         super().__init__(reason)
-        self.tries, self.after_seconds = tries, after_seconds
+        self.tries, self.after_seconds, self.quoted = tries, after_seconds, quoted
 
 
 class Retry(NamedTuple):
@@ -383,5 +384,5 @@ class Retry(NamedTuple):
                     if 0 < exc.after_seconds == wait:
                         then = f"; it asks to wait {wait:.0f} seconds"
                     said = f"{exc}{then if exc.tries > 1 else ''}"
-                    raise Failed(said, after_seconds=exc.after_seconds) from exc
+                    raise Failed(said, after_seconds=exc.after_seconds, quoted=exc.quoted) from exc
             self.pause(wait)

@@ -23,11 +23,14 @@ class EmbedderUnavailable(EmbedderError):
     Attributes:
         words_instead: Whether the settings allow keyword search meanwhile (`EMBEDDER_FALLBACK=local`).
         after_seconds: How long the service asks to wait; 0 if it does not say.
+        quoted: The part of the message that the service wrote, which may repeat what it was sent.
     """
 
-    def __init__(self, message: str, *, words_instead: bool = False, after_seconds: float = 0.0) -> None:
+    def __init__(
+        self, message: str, *, words_instead: bool = False, after_seconds: float = 0.0, quoted: str = ""
+    ) -> None:
         super().__init__(message)
-        self.words_instead, self.after_seconds = words_instead, after_seconds
+        self.words_instead, self.after_seconds, self.quoted = words_instead, after_seconds, quoted
 
 
 class Wait:

@@ -188,6 +188,21 @@ def test_processes_of_a_home_share_the_pause(
         assert "note" not in memory("search", "main database", "-n", "bob").json
 
 
+@pytest.mark.parametrize("code", [401, 429, 500])
+def test_the_pause_tells_no_caller_what_another_one_asked(
+    memory: Command, service: Server, home: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Services quote the text in their errors."""
+    monkeypatch.setenv("EMBEDDER_FALLBACK", "local")
+    service.next.append(status(code, {"error": {"message": "can't embed 'a question of bob'"}}))
+    first = memory("search", "a question of bob", "-n", "bob").json["note"]
+    assert "can't embed 'a question of bob'" in first
+    again = memory("search", "main database", "-n", "ann").json["note"]
+    assert again == first.replace(": can't embed 'a question of bob'", "")
+    [file] = home.glob(".embedder-*")
+    assert b"question" not in file.read_bytes()
+
+
 def test_another_key_is_tried_at_once(memory: Command, service: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBEDDER_FALLBACK", "local")
     monkeypatch.setenv("EMBEDDER_API_KEY", "sk-wrong-0123456789")

@@ -56,7 +56,7 @@ class ServiceClient:
                 lambda seconds: self._try(body, seconds), patience.request, patience.total, tries=patience.tries
             )
         except Failed as exc:
-            raise EmbedderUnavailable(str(exc), after_seconds=exc.after_seconds) from exc
+            raise EmbedderUnavailable(str(exc), after_seconds=exc.after_seconds, quoted=exc.quoted) from exc
         try:
             return read(answer.value)
         except (LookupError, TypeError, ValueError):
@@ -86,20 +86,21 @@ class ServiceClient:
     def _refusal(self, answer: Answer) -> Failed | EmbedderError:
         """Return what an answer without vectors means: that the service can't be used now, or that nothing helps."""
         name, status, said = self.service.shown, answer.status, self._said(answer)
-        because = f" ({status})" + (f": {said}" if said else "")
+        quoted = f": {said}" if said else ""
+        because = f" ({status}){quoted}"
         if status in (401, 403):
             what = "refused the key" if self._key else "wants a key"
-            return Failed(f"{name} {what}{because}; set {self.service.key_from}")
+            return Failed(f"{name} {what}{because}; set {self.service.key_from}", quoted=quoted)
         if status == 404:
             model = self.service.model
             return EmbedderError(
                 f"{name} does not know the address or the model {model}{because}; check EMBEDDER and EMBEDDER_URL"
             )
         if status == 429 and "insufficient_quota" in str(answer.value):
-            return Failed(f"{name} says that the account has no credit left{because}")
+            return Failed(f"{name} says that the account has no credit left{because}", quoted=quoted)
         if status in (408, 425, 429) or status >= 500:
             what = "is asked too often" if status == 429 else "is unwell"
-            return Failed(f"{name} {what}{because}", tries=MAX_TRIES, after_seconds=answer.retry_after)
+            return Failed(f"{name} {what}{because}", tries=MAX_TRIES, after_seconds=answer.retry_after, quoted=quoted)
         if 300 <= status < 400:
             to = shown(answer.headers.get("location", "elsewhere"))
             return EmbedderError(f"{name} points to {to}, and a key is never sent on; set EMBEDDER_URL to where it is")

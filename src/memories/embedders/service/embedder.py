@@ -142,8 +142,8 @@ class HTTPEmbedder:
                 self._client = ServiceClient(self._chosen.service)
             given = self._client.post(body, patience, self._chosen.provider.vectors)
         except EmbedderUnavailable as exc:
-            if self._words_instead:  # the next callers need not wait for the same message
-                self._rest.begin(str(exc), patience.total, exc.after_seconds)
+            if self._words_instead:  # the next callers need not wait for the same message, nor see another one's text
+                self._rest.begin(str(exc).replace(exc.quoted, ""), patience.total, exc.after_seconds)
             raise EmbedderUnavailable(str(exc), words_instead=self._words_instead) from exc
         if self._words_instead:
             self._rest.end()
