@@ -25,7 +25,7 @@ _PAGE = 500
 _WORD = re.compile(r"\w+")
 # These serve programs, and what they write down may say anything: only a person's own command decides.
 _NOT_THEIRS = ("mcp", "hook", "import", "chat")
-_LOCAL = ("cli", "python")  # whose environment tells who runs them; a server's is not that of its callers
+_SERVED = ("http", "page")  # whose callers decide; the environment is that of the server
 
 
 class Waiting(TypedDict, total=False):
@@ -209,7 +209,7 @@ class Review:
     def _refuse_programs(self, *, dry_run: bool) -> None:
         if self._origin.channel in _NOT_THEIRS:
             raise RequestError("what waits for review is decided by a person: memory review")
-        if self._origin.channel in _LOCAL and not dry_run:
+        if self._origin.channel not in _SERVED and not dry_run:
             refuse_agent("what waits for review")
 
     def _where(self, which: Mapping[str, Any]) -> Filter:

@@ -103,6 +103,12 @@ def test_an_agent_decides_nothing_by_the_library(
     from memories.config import registers
 
     monkeypatch.setenv("AI_AGENT", "helper")
+    for channel in ("python", "myapp"):
+        with (
+            Memories(embedder="fake", channel=channel) as memories,
+            pytest.raises(RequestError, match="AI_AGENT is set"),
+        ):
+            memories.review.accept(captured)
     with Memories(embedder="fake") as memories:
         for decide in (
             lambda: memories.review.accept(captured),
