@@ -77,6 +77,11 @@ def test_sentences_about_passwords_stay() -> None:
         ("Die PIN ist 4821.", "Die PIN ist [redacted:pin]."),
         ("ŞİFRE: x4Kz9qLmT2", "ŞİFRE: [redacted:password]"),
         ("Das Passwort:\nx4Kz9qLmT2\nund weiter", "Das Passwort:\n[redacted:password]\nund weiter"),
+        ("The password is FluffyKaktus*8", "The password is [redacted:password]"),
+        ("비밀번호는 ZorroHorse*1야", "비밀번호는 [redacted:password]야"),
+        ("anna, wachtwoord SonneDragon+8, poort 5432", "anna, wachtwoord [redacted:password], poort 5432"),
+        ("Otter!459 — це пароль від сервера", "[redacted:password] — це пароль від сервера"),
+        ("VerdeDragon*1 – это пароль", "[redacted:password] – это пароль"),
     ],
 )
 def test_the_value_is_taken_out_and_the_sentence_stays(text: str, left: str) -> None:
@@ -147,3 +152,19 @@ def test_a_token_in_pieces_is_taken_out() -> None:
     ):
         assert redact(text).kinds == ("github_token",), text
         assert token[20:26] not in redact(text).text.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The key to the layout is width*2",
+        "pass the flag to web-server-01",
+        "Das Passwort auf Web-Server-01 ändern",
+        "the password is checked with max_tries*10",
+        "Das Passwort steht unter utf-8-sig in der Datei",
+        "token limit is 8192 for gpt-4-turbo",
+        "Сервер-12 — это пароль не хранит",
+    ],
+)
+def test_names_with_numbers_are_no_passwords(text: str) -> None:
+    assert redact(text).text is text

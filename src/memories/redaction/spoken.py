@@ -36,7 +36,7 @@ _HARMLESS = (
     r"|\d{1,3}-?[a-z\xdf-\u024f]{3,30}"
     r"|[A-Z]{2,6}-\d{1,8}|(?:ISO|DIN|RFC|CVE|NIST)[\d:-]{1,20}|[$+]?\d{1,20}(?:[/.,:-]\d{1,4}){0,5}/[a-z]{1,9}"
     r"|(?:[\w.-]{1,60}/){1,8}[\w.-]{1,60}\.[a-z]{1,5}"
-    r"|\d{1,4}(?:[/.,:-]\d{1,4}){1,5}|[@+$].{0,300}|\w{1,60}[+*]\d{1,2}|[a-z.-]{4,100}:\d{2,5}"
+    r"|\d{1,4}(?:[/.,:-]\d{1,4}){1,5}|[@+$].{0,300}|[^\WA-Z]{1,60}[+*]\d{1,2}|[a-z.-]{4,100}:\d{2,5}"
 )
 _COUNTED = tuple("年년桁位字文자초秒個个日일月월回次번%")
 _UNSPEAKABLE = r"(?i)[^aeiouy]{5}|[^aeiouy]{4}$|^[^aeiouy]{1,4}$"
@@ -170,7 +170,7 @@ def _before(text: str, first: int, at: int, word: _Word) -> Spoken | None:
             continue
         if "\n" in between or _compiled(_SENTENCE_END).search(between) or len(between.split()) > _WORDS_APART:
             return None
-        said, known = languages.folded(between).strip(_AROUND), word.says + word.leads
+        said, known = languages.folded(between).strip(f"{_AROUND}–—"), word.says + word.leads
         led = said.partition(" ")[0] in known if word.latin else said.startswith(known)
         kind = _kind(value, word.kinds - {"pin"}, 1 if led or between.startswith(_QUOTES) else 0)
         if kind:
