@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from memories.skins.server.http import Web
 
 LOOK_SECONDS = 5.0  # between two looks at the store's file
+SIGNAL_SECONDS = 1.0  # after which a signal is handled at the latest
 RESTART = 75  # the exit code that asks a supervisor to start it again
 _EXTRA = ("starlette", "uvicorn", "httptools", "uvloop", "anyio", "jinja2", "jwt", "mcp")  # what HTTP imports
 ALREADY = "a server of this store is running already"
@@ -270,7 +271,8 @@ class Process:
         threading.Thread(target=self._look, name="look", daemon=True).start()
         if web is None or address is None:
             self._ready("")
-            self._ending.wait()
+            while not self._ending.wait(SIGNAL_SECONDS):
+                pass  # a signal that arrives just before a wait begins is handled once the wait is over
         else:
             serving = web(self, self._asked, address)
             self._stop = serving.stop
