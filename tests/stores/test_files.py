@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import apsw
 import numpy as np
 import pytest
 
@@ -618,6 +619,39 @@ def test_without_the_derived_files_no_memory_is_lost(open_store: OpenStore, fold
         assert (again.info(pool()).model, again.info(pool()).without_vector_count) == (None, 1)
     store.append([record("n")])
     assert open_store(SPACE).info(pool()).without_vector_count == 1
+
+
+def test_a_write_whose_lines_are_stored_succeeds_though_the_index_has_no_room_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error would say that nothing was written."""
+    memories = Memories(f"files:///{tmp_path}/files", embedder="fake")
+    memories.create("a first one")
+    commit, full = connection.Folder.commit, False
+
+    def trace(_: Any, sql: str, __: Any) -> bool:
+        if full and sql.startswith(("INSERT", "UPDATE", "DELETE", "BEGIN IMMEDIATE")):
+            raise apsw.FullError("database or disk is full")
+        return True
+
+    def commit_then_fill(*given: Any, **named: Any) -> None:
+        nonlocal full
+        commit(*given, **named)
+        full = True
+
+    index = memories._store._store._here.index  # type: ignore[attr-defined]
+    index._file._connection().exec_trace = trace
+    monkeypatch.setattr(connection.Folder, "commit", commit_then_fill)
+    made = memories.create("the quixotrumpel").memory
+    full = False
+    assert made is not None
+    assert memories.update(made.id, "the wolfrenbittel").content == "the wolfrenbittel"
+    full = False
+    memories.close()
+    memories = Memories(f"files:///{tmp_path}/files", embedder="fake")
+    assert [found.content for found in memories.history(made.id).versions] == ["the quixotrumpel", "the wolfrenbittel"]
+    assert [hit.memory.id for hit in memories.search("wolfrenbittel")] == [made.id]
+    memories.close()
 
 
 def test_a_damaged_index_is_told_of_and_can_be_removed(open_store: OpenStore, folder: Path) -> None:

@@ -124,9 +124,10 @@ class LocalFiles:
                     work.index.know(name, None)
             self._write(work)
             self._after_commit(set() if work.dropped else {_place(name)[1] for name, _ in work.lines})
-            if not work.dropped and self.index.erasing():
-                with contextlib.suppress(StoreBusy):  # the next removal erases it
-                    self.index.remove([])
+            if not work.dropped:
+                with contextlib.suppress(StoreError):  # the next removal erases it
+                    if self.index.erasing():
+                        self.index.remove([])
 
     @contextlib.contextmanager
     def working(self) -> Iterator[Work]:
@@ -152,10 +153,11 @@ class LocalFiles:
         elif added:
             logs = [name for name in added if _place(name)[0] is Collection.LOG]
             self.folder.commit(added, {name: work.known[name].whole for name in added}, ahead=logs)
-            for name, data in added.items():
-                stamp, known = self.folder.stamp(name), work.known[name]
-                if stamp and stamp.size - len(data) - known.whole in (0, 1):  # else others were faster
-                    work.index.know(name, Known(stamp, stamp.size, known.last))
+            with contextlib.suppress(StoreError):  # the lines are stored; the next read reads unknown files again
+                for name, data in added.items():
+                    stamp, known = self.folder.stamp(name), work.known[name]
+                    if stamp and stamp.size - len(data) - known.whole in (0, 1):  # else others were faster
+                        work.index.know(name, Known(stamp, stamp.size, known.last))
 
     def _recover(self) -> None:
         """Finish what was promised: add lines that are missing, and take out those that are to be gone."""

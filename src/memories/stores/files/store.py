@@ -140,7 +140,7 @@ class FilesStore:
                 for marker in self._mover.markers():
                     self._here.leave(marker.namespace)
         except MemoriesError as exc:
-            _log.warning("files of what has moved could not be put aside: %s", exc)
+            _log.warning("stored; the next write decides what moves to a larger store, since that failed now: %s", exc)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
