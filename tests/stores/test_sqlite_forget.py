@@ -164,6 +164,29 @@ def test_forgetting_reaches_the_copies_that_sqlite_leaves_when_it_moves_rows(tmp
     store.close()
 
 
+def test_forgetting_reaches_copies_of_short_texts_and_of_ends_of_texts(tmp_path: Path) -> None:
+    """A PIN of four digits, alone and after a long text."""
+    drawn, path = random.Random(3), tmp_path / "memories.db"
+    store = SQLiteStore(path, SPACE)
+    texts: dict[Ref, str] = {}
+    for number in range(400):
+        text = f"do {1000 + 7 * number}"
+        if drawn.random() < 0.5:
+            text = " ".join(f"{drawn.getrandbits(50):x}" for _ in range(40)) + f" is {text}"
+        entry = record(f"m{number}", text=text)
+        store.append([entry])
+        texts[entry.ref] = text
+        if drawn.random() < 0.3:
+            grown = Patch(drawn.choice(sorted(texts)), entry.created_at, "update", {"mark": "x" * drawn.randrange(400)})
+            store.patch([grown])
+    gone = drawn.sample(sorted(texts), 150)
+    for ref in gone:
+        store.remove([ref])
+    store.close()
+    content = path.read_bytes()
+    assert [texts[ref] for ref in gone if texts[ref][-7:].encode() in content] == []
+
+
 def test_an_erasure_that_was_cut_short_reaches_these_copies_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

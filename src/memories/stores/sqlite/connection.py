@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
@@ -150,26 +150,23 @@ class SQLiteFile:
         """Whether this thread is inside `write`."""
         return not self._guard.forked and bool(getattr(self._local, "depth", 0))
 
-    def erase_free_pages(self, traces: Collection[bytes] | None = None) -> None:
+    def erase_free_pages(self) -> None:
         """Move the log into the file and empty it, so that removed bytes, overwritten there, are gone from the disk.
 
         Others write between two attempts. A file that was written before every deletion was overwritten is rewritten
         once as a whole.
-
-        Args:
-            traces: See `overwrite_gaps`.
 
         Raises:
             StoreBusy: Somebody goes on reading what was there before.
         """
         deadline = time.monotonic() + BUSY_SECONDS
         with translated(self.path):
-            while not self._try_to_erase(max(0.0, deadline - time.monotonic()), traces):
+            while not self._try_to_erase(max(0.0, deadline - time.monotonic())):
                 if time.monotonic() > deadline:
                     raise StoreBusy(f"{self.path} is being read by another process; forget it again when that is done")
                 time.sleep(_BETWEEN_ATTEMPTS)
 
-    def _try_to_erase(self, wait_seconds: float, traces: Collection[bytes] | None) -> bool:
+    def _try_to_erase(self, wait_seconds: float) -> bool:
         """Do it, and return whether no reader was in the way."""
         with self._exclusive(wait_seconds):
             connection = self._connection()
@@ -181,7 +178,7 @@ class SQLiteFile:
             finally:
                 connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
             if not busy:
-                overwrite_gaps(connection, self.path, traces)
+                overwrite_gaps(connection, self.path)
             return not busy
 
     def missing_commits(self) -> int:

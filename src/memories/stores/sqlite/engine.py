@@ -4,7 +4,7 @@ With any other, even with a plain file handle, closing the file would cancel the
 """
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import apsw
@@ -78,8 +78,8 @@ def read_pages(path: Path, page_size: int, numbers: Iterable[int]) -> dict[int, 
         file.xClose()
 
 
-def overwrite_gaps(db: apsw.Connection, path: Path, traces: Collection[bytes] | None) -> None:
-    """Overwrite what lies in pages between the list of cells and the cells, where it holds one of these traces.
+def overwrite_gaps(db: apsw.Connection, path: Path) -> None:
+    """Overwrite what lies in pages between the list of cells and the cells.
 
     SQLite leaves copies of cells there when it moves them to other pages, and `secure_delete` does not reach them. Only
     unused bytes are written, so readers need not wait; what they keep of pages ends with the next commit.
@@ -87,7 +87,6 @@ def overwrite_gaps(db: apsw.Connection, path: Path, traces: Collection[bytes] | 
     Args:
         db: A connection to the file, which forgets its pages.
         path: The file, whose log is empty.
-        traces: Pieces of what was deleted; None to overwrite whatever is there.
     """
     db.execute("BEGIN IMMEDIATE")  # no other program writes meanwhile
     file = apsw.VFSFile("", str(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE, 0])
@@ -97,9 +96,9 @@ def overwrite_gaps(db: apsw.Connection, path: Path, traces: Collection[bytes] | 
             pages = file.xRead(min(_PAGES_AT_ONCE * page_size, size - start), start)
             for at in range(0, len(pages), page_size):
                 first, last = _gap(pages, at, page_size, header=0 if start + at else _FILE_HEADER)
-                gap = pages[first:last]
-                if gap.strip(b"\0") and (traces is None or any(trace in gap for trace in traces)):
-                    file.xWrite(bytes(len(gap)), start + first)
+                left = pages[first:last].lstrip(b"\0")
+                if left:
+                    file.xWrite(bytes(len(left.rstrip(b"\0"))), start + last - len(left))
         file.xSync(apsw.SQLITE_SYNC_FULL)
     finally:
         file.xClose()

@@ -16,18 +16,6 @@ from memories.stores.sqlite import schema, spaces
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.query import READ, fetch, fetch_value, records_of
 
-_TEXTS = """
-WITH wanted AS (SELECT value AS seq FROM json_each(?))
-SELECT CAST(text AS BLOB) FROM wanted JOIN record USING (seq)
-UNION ALL SELECT CAST(grp AS BLOB) FROM wanted JOIN record USING (seq)
-UNION ALL SELECT CAST(key AS BLOB) FROM wanted JOIN record USING (seq)
-UNION ALL SELECT CAST(fields AS BLOB) FROM wanted JOIN record USING (seq)
-UNION ALL SELECT CAST(p.namespace AS BLOB) FROM wanted JOIN record r USING (seq) JOIN pool p ON p.id = r.pool
-UNION ALL SELECT CAST(l.key AS BLOB) FROM wanted JOIN record_label m USING (seq) JOIN label l ON l.id = m.label
-UNION ALL SELECT CAST(l.value AS BLOB) FROM wanted JOIN record_label m USING (seq) JOIN label l ON l.id = m.label
-"""
-_CODES = "UNION ALL SELECT CAST(codes AS BLOB) FROM wanted JOIN {table} USING (seq)\n"
-_TRACE, _WORD = 8, 5  # bytes of a piece of a text, and of the shortest word, by which a copy is found
 _FORGET_LABELS = """
 DELETE FROM label WHERE id NOT IN (SELECT label FROM record_label);
 DELETE FROM label_pool WHERE NOT EXISTS (
@@ -95,25 +83,13 @@ def _interned(db: apsw.Connection, table: str, names: tuple[str, str], values: t
     return int(found)
 
 
-def traces_of(db: apsw.Connection, seqs: Iterable[int]) -> set[bytes]:
-    """Return pieces of what records hold, such that a copy of a part of it has one of them."""
-    codes = "".join(_CODES.format(table=table) for table in (*schema.VECTORS.values(), *schema.STAGED.values()))
-    found: set[bytes] = set()
-    for (value,) in fetch(db, _TEXTS + codes, (json.dumps(list(seqs)),)):
-        if value is not None:
-            found.update(word for word in value.split() if len(word) >= _WORD)
-            found.update(value[start : start + _TRACE] for start in range(0, len(value) - _TRACE + 1, _TRACE))
-    return found
-
-
-def drop(db: apsw.Connection, seqs: Iterable[int]) -> set[bytes]:
-    """Delete records; return their words as the index had them."""
+def drop(db: apsw.Connection, seqs: Iterable[int]) -> None:
+    """Delete records."""
     ordered = sorted(seqs)
     rows = fetch(db, f"{READ} WHERE r.seq IN (SELECT value FROM json_each(?))", (json.dumps(ordered),))
     sound = records_of(db, rows, Damaged())
-    tokens = index.remove(db, ((seq, sound.get(seq)) for seq in ordered))
+    index.remove(db, ((seq, sound.get(seq)) for seq in ordered))
     spaces.drop_staged(db, ordered)
     for table in ("record_label", "access", "record"):
         db.executemany(f"DELETE FROM {table} WHERE seq = ?", ((seq,) for seq in ordered))
     db.execute(_FORGET_LABELS)
-    return {token.encode() for token in tokens}

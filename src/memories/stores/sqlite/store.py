@@ -45,7 +45,7 @@ from memories.stores.sqlite.query import (
     seq_of,
     unwritable_ref,
 )
-from memories.stores.sqlite.rows import add, drop, traces_of
+from memories.stores.sqlite.rows import add, drop
 from memories.times import to_millis
 
 if TYPE_CHECKING:
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from memories.stores.records import Matches, TurnQuery
     from memories.stores.sqlite.turns import LastPlaces
     from memories.stores.sqlite.vectors import VectorIndex
-
-_MOST_TRACES = 300  # it takes longer to look for more than to overwrite all copies of anything
 
 
 class SQLiteStore:
@@ -174,30 +172,23 @@ class SQLiteStore:
         if self._file.in_write:
             raise StoreError("removing for good rewrites the file and can't be part of a transaction")
         with self._file.write() as db:
-            unfinished = fetch(db, "SELECT 1 FROM meta WHERE name = 'erasing'")
-            traces = self._drop(db, refs)
+            self._drop(db, refs)
             erasure = fetch_value(db, "SELECT value FROM meta WHERE name = 'erasing'")
-        self._file.erase_free_pages(None if unfinished or len(traces) > _MOST_TRACES else traces)
+        self._file.erase_free_pages()
         with self._file.write() as db:  # unless another erasure has begun meanwhile
             db.execute("DELETE FROM meta WHERE name = 'erasing' AND value = ?", (erasure,))
         self.damaged.forget(set(refs).__contains__)
         return self._file.snapshots()
 
-    def _drop(self, db: apsw.Connection, refs: Sequence[Ref]) -> set[bytes]:
-        """Delete records; until the free pages are erased, their bytes are in the file, which `info` reports.
-
-        Returns:
-            Pieces by which copies of what was deleted can be found.
-        """
+    def _drop(self, db: apsw.Connection, refs: Sequence[Ref]) -> None:
+        """Delete records; until the free pages are erased, their bytes are in the file, which `info` reports."""
         seqs = {seq: ref for ref in refs if (seq := seq_of(db, ref)) is not None}
-        traces = traces_of(db, seqs)
         for seq, ref in seqs.items():
             table = schema.VECTORS.get(ref.collection)
             if table is not None and fetch(db, f"SELECT 1 FROM {table} WHERE seq = ?", (seq,)):
                 self._vectors(db, ref.collection).remove(db, seq)
-        traces |= drop(db, seqs)
+        drop(db, seqs)
         schema.count_epoch(db, "erasing")  # each has a number of its own, so that none ends what another has begun
-        return traces
 
     # --- changing the space ----------------------------------------------------------------------------------------
 

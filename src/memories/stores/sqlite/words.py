@@ -144,14 +144,14 @@ def insert(db: apsw.Connection, rows: Sequence[tuple[int, int, Record]]) -> None
             _count(db, pool, count, lengths[pool, ended], ended=ended)
 
 
-def remove(db: apsw.Connection, rows: Iterable[tuple[int, Record | None]]) -> set[str]:
-    """Erase the words of records from the index: no byte of them stays in its pages. Return them as they were there.
+def remove(db: apsw.Connection, rows: Iterable[tuple[int, Record | None]]) -> None:
+    """Erase the words of records from the index: no byte of them stays in its pages.
 
     Args:
         db: A connection in a transaction.
         rows: The seq and the record of each; None for a damaged record, whose words are read from the whole index.
     """
-    rows, everything = list(rows), set[str]()
+    rows = list(rows)
     with _damage_told(db):
         for table in TABLES:
             erased: set[str] = set()
@@ -169,8 +169,6 @@ def remove(db: apsw.Connection, rows: Iterable[tuple[int, Record | None]]) -> se
             if erased:
                 db.execute(f"INSERT INTO {table} ({table}) VALUES ('flush')")
                 _erase_copies(db, table, erased)
-            everything |= erased
-    return everything
 
 
 def _has_words(db: apsw.Connection, table: str, seq: int, tokens: Sequence[str], count: int) -> bool:
