@@ -12,7 +12,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -43,6 +43,8 @@ _CHANGES = frozenset("append patch remove".split())
 _WHOLE = frozenset("namespaces unstaged stage switch check repair".split())
 _STEPS = frozenset("begin enter leave undo commit rollback".split())
 _REMEMBERED = 1_000
+_STOPPING = "the server is stopping; nothing was written; try again in a second"
+_UNHEARD = "there is no such transaction: nothing was heard of it for too long, and it was undone"
 
 
 class _Asked(NamedTuple):
@@ -69,22 +71,42 @@ class _Open:
         self._inner: list[tuple[AbstractContextManager[None], int]] = []
         self._work: queue.Queue[tuple[Callable[[], Any], Future[Any], bool]] = queue.Queue()
         self.ended = threading.Event()
-        begun: Future[None] = Future()
-        threading.Thread(target=self._run, args=(begun,), daemon=True, name="memories-transaction").start()
-        begun.result()
+        self.undone: StoreError = StoreError(_UNHEARD)  # why, if it is
+        self._begun: Future[None] = Future()
+        threading.Thread(target=self._run, daemon=True, name="memories-transaction").start()
 
-    def _run(self, begun: "Future[None]") -> None:
+    def wait(self) -> None:
+        """Wait until it has begun."""
+        self._begun.result()
+
+    def end(self) -> None:
+        """Undo it after what is being done, or keep it from beginning; return at once."""
+        self.undone = StoreBusy(_STOPPING)
+        with contextlib.suppress(InvalidStateError):
+            self._begun.set_exception(self.undone)
+        self._work.put((self._rollback, Future(), False))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it holds the store."""
+        return self._begun.done() and self._begun.exception() is None
+
+    @staticmethod
+    def _rollback() -> None:
+        raise _Undone
+
+    def _run(self) -> None:
         result: Any = None
         last: Future[Any] | None = None
         try:
             with self.store.transaction():
-                begun.set_result(None)
+                self._begun.set_result(None)  # raises if it was kept from beginning
                 result, last = self._until_the_end()
         except _Undone as exc:
             last = exc.args[0] if exc.args else None
         except BaseException as exc:  # noqa: BLE001 - the one who waits for the end is told
-            if not begun.done():
-                begun.set_exception(exc)
+            if not self._begun.done():
+                self._begun.set_exception(exc)
             elif last is not None:
                 last.set_exception(exc)
                 last = None
@@ -124,7 +146,7 @@ class _Open:
                 return done.result(timeout=1.0)
             except TimeoutError:
                 if self.ended.is_set() and not done.done():
-                    raise StoreError("the transaction has ended: nothing was heard of it for too long") from None
+                    raise self.undone from None
 
     def step(self, name: str) -> None:
         """Begin or end a transaction inside, or end this one."""
@@ -143,11 +165,8 @@ class _Open:
             with contextlib.suppress(_Inner):
                 inner.__exit__(_Inner, error, None)
 
-        def rollback() -> None:
-            raise _Undone
-
-        self.do({"enter": enter, "leave": leave, "undo": undo, "rollback": rollback, "commit": lambda: None}[name],
-                ends=name == "commit")  # fmt: skip
+        steps = {"enter": enter, "leave": leave, "undo": undo, "rollback": self._rollback, "commit": lambda: None}
+        self.do(steps[name], ends=name == "commit")
 
 
 class _Inner(Exception):
@@ -166,6 +185,7 @@ class Records:
         self._lock = threading.Lock()
         self._stores: dict[Space | None, Store] = {}
         self._transactions: dict[str, _Open] = {}
+        self._ending = False
         self._answered: OrderedDict[str, bytes] = OrderedDict()
 
     def _tell(self, changes: Sequence[Change]) -> None:
@@ -238,13 +258,9 @@ class Records:
                 self._transactions = {
                     name: each for name, each in self._transactions.items() if not each.ended.is_set()
                 }
-                if len(self._transactions) >= MAX_OPEN:
+                if sum(each.has_begun for each in self._transactions.values()) >= MAX_OPEN:
                     raise StoreBusy(f"{MAX_OPEN} transactions are open; try again in a second")
-            made = _Open(self._store(asked.space), who)
-            name = uuid.uuid4().hex
-            with self._lock:
-                self._transactions[name] = made
-            return name
+            return self._begin(_Open(self._store(asked.space), who))
         if asked.transaction is None:
             raise InvalidInput("a step of a transaction needs the transaction")
         open_ = self._transaction(who, asked.transaction)
@@ -258,19 +274,42 @@ class Records:
             self._tell(open_.changes)
         return None
 
+    def _begin(self, made: _Open) -> str:
+        name = uuid.uuid4().hex
+        with self._lock:
+            self._transactions[name] = made
+            if self._ending:
+                made.end()
+        try:
+            made.wait()
+        except BaseException:
+            with self._lock:
+                self._transactions.pop(name, None)
+            raise
+        return name
+
     def _transaction(self, who: Principal, name: str) -> _Open:
         with self._lock:
             found = self._transactions.get(name)
-        if found is None or found.who.id != who.id or found.ended.is_set():
-            raise StoreError("there is no such transaction: nothing was heard of it for too long, and it was undone")
+        if found is None or found.who.id != who.id:
+            raise StoreError(_UNHEARD)
+        if found.ended.is_set():
+            raise found.undone
         return found
+
+    def end(self) -> None:
+        """Undo the open transactions: their clients can't reach a server that stops."""
+        with self._lock:
+            self._ending = True
+            for each in self._transactions.values():
+                each.end()
 
     def close(self) -> None:
         """Undo what is open, and close the stores."""
+        self.end()
         for each in self._transactions.values():
-            if not each.ended.is_set():
-                with contextlib.suppress(StoreError):
-                    each.step("rollback")
+            if each.has_begun:
+                each.ended.wait()
         for store in self._stores.values():
             store.close()
 

@@ -102,6 +102,7 @@ class Web:
             )
         )
         self._server.end_streams = app.state.server.end_streams
+        self._server.end_transactions = app.state.records.end
         self._server.drain = lambda: writers.close(_GRACE_SECONDS)
 
     def _gauges(self) -> tuple[Gauge, ...]:
@@ -193,11 +194,13 @@ def _url(asked: Asked, host: str, port: int) -> str:
 
 class _Server(uvicorn.Server):
     end_streams: Callable[[], None]
+    end_transactions: Callable[[], None]
     drain: Callable[[], object]  # makes the writes that wait, refuses the rest; it may block
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for requests; first end those that would stay open for good, and after a while the queue of writes."""
         self.end_streams()
+        self.end_transactions()
         draining = asyncio.get_running_loop().call_later(
             _GRACE_SECONDS, threading.Thread(target=self.drain, daemon=True).start
         )
