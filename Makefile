@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TOGETHER := -n logical --maxprocesses 4 --dist worksteal
+unexport PYTHONDONTWRITEBYTECODE # thousands of commands are started: they are not to be compiled each time
 
 INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check
 COMPILE := $(BIN)/python -m uv pip compile -q --universal --generate-hashes --no-header --no-annotate \
@@ -16,31 +17,39 @@ SIZE ?= 1
 ONLY ?= test
 MINUTES ?= 60
 
-.PHONY: help demo test test-warm test-slow torture soak check lint types architecture bench lock plugins sbom clean
+.PHONY: help demo dev test test-stores test-integrations test-warm test-slow torture soak check lint types architecture bench lock plugins sbom clean
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 demo: $(VENV)/.installed  ## store a dozen memories, find them again, show where the file lies
 	@sh tools/demo.sh $(BIN)/memory
 
-test: $(VENV)/.dev  ## run the tests, several at once (a few minutes on two idle cores)
+dev: $(VENV)/.dev  ## install what the tests need
+
+test: $(VENV)/.dev  ## prove the core and the promises of the README (three minutes on two idle cores)
 	$(BIN)/pytest $(TOGETHER)
+
+test-stores: $(VENV)/.dev  ## prove the other stores: files, PostgreSQL, Chroma, Qdrant, HTTP (five minutes)
+	$(BIN)/pytest $(TOGETHER) --tier stores
+
+test-integrations: $(VENV)/.dev  ## prove the work with SDKs, agents, a browser and chroma-mcp (two minutes)
+	$(BIN)/pytest $(TOGETHER) --tier integrations
 
 test-warm: $(VENV)/.dev  ## run the tests of the command with a server that answers it
 	$(BIN)/pytest $(TOGETHER) --warm tests/skins/cli
 
 test-slow: $(VENV)/.dev  ## run the tests that take minutes
-	$(BIN)/pytest $(call BOUND,3600) -m slow
+	$(BIN)/pytest $(call BOUND,3600) --tier all -m slow
 
 torture: $(VENV)/.dev  ## try to lose a memory (an hour on two idle cores; SIZE=0.1 a tenth, ONLY=kill some)
-	TORTURE=$(SIZE) $(BIN)/pytest $(call BOUND,7200) -m torture -k "$(ONLY)"
+	TORTURE=$(SIZE) $(BIN)/pytest $(call BOUND,7200) --tier all -m torture -k "$(ONLY)"
 
 soak: $(VENV)/.dev  ## mixed work with a kill every minute, watched for leaks (MINUTES=60)
 	TORTURE=1 SOAK_MINUTES=$(MINUTES) $(BIN)/pytest $(call BOUND,$$(($(MINUTES) * 60 + 1800))) -m soak
 
-check: lint types  ## all that CI runs: linter, types, and the tests, thorough ones too
-	$(BIN)/pytest $(TOGETHER) $(call BOUND,1800) -m "not slow and not soak"
+check: lint types  ## linter, types, and all tests but slow ones and campaigns at full size (twenty minutes)
+	$(BIN)/pytest $(TOGETHER) $(call BOUND,1800) --tier all -m "not slow and not soak"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

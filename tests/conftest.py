@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,35 @@ ELSEWHERE = (
     "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "CLAUDE_CONFIG_DIR", "CODEX_HOME",
     "OPENCODE_CONFIG_DIR", "GIT_CONFIG_GLOBAL", "APPDATA", "LOCALAPPDATA", "VISUAL",
 )  # fmt: skip
+
+TESTS = Path(__file__).parent
+# What `make test` leaves out: files that need a server, a browser or a program of others. The rest is the core.
+TIERS = {
+    "stores": (
+        "processes/test_postgres*",
+        "stores/test_chroma*",
+        "stores/test_files*",
+        "stores/test_http*",
+        "stores/test_postgres*",
+        "stores/test_qdrant*",
+    ),
+    "integrations": (
+        "agent/test_chroma_mcp*",
+        "processes/test_chroma_mcp*",
+        "processes/test_connected_agents*",
+        "processes/test_images*",
+        "processes/test_mcp_clients*",
+        "processes/test_plugins_real*",
+        "skins/amplifier/*",
+        "skins/chat/*",
+        "skins/langgraph/*",
+        "skins/pages/test_browser*",
+        "skins/server/test_oauth*",
+        "skins/server/test_openapi*",
+        "skins/test_agents_session*",
+        "skins/test_anthropic_tool*",
+    ),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -150,9 +180,28 @@ def figures(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--warm`, so that the tests of the command ask a server, which answers the same, and `--longest`."""
+    """Add `--tier`, which tests run; `--warm`, have the tests of the command ask a server; and `--longest`."""
+    parser.addoption("--tier", choices=["core", *TIERS, "all"], default="core", help="the tests to run [core]")
     parser.addoption("--warm", action="store_true", help="run memory commands through a server")
     parser.addoption("--longest", type=int, default=300, metavar="SECONDS", help="fail a test that takes longer")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files of other tiers, without importing them; what is named on the command line runs."""
+    wanted = config.getoption("--tier")
+    if wanted == "all" or not collection_path.name.startswith("test_"):
+        return None
+    named = {Path(argument.partition("::")[0]).resolve() for argument in config.args} - {TESTS, *TESTS.parents}
+    if named & {collection_path, *collection_path.parents}:
+        return None
+    return True if tier_of(collection_path) != wanted else None
+
+
+def tier_of(path: Path) -> str:
+    """Return the tier that a test file belongs to; a file outside of this folder is of the core."""
+    name = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ""
+    patterns = ((tier, pattern) for tier, patterns in TIERS.items() for pattern in patterns)
+    return next((tier for tier, pattern in patterns if fnmatch(name, pattern)), "core")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -177,7 +226,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print the figures of this run as a table."""
+    """Print what did not run, and the figures of a campaign as a table."""
+    if config.getoption("--tier") == "core" and not config.option.file_or_dir:
+        terminalreporter.write_line(
+            "Not run: other stores (make test-stores), programs of others (make test-integrations), slow and thorough "
+            "tests (make test-slow, make check), campaigns at full size (make torture)"
+        )
     if FULL is None or not _report(config).exists():
         return
     terminalreporter.section(f"figures at {FULL} of the full size (also in {_report(config)})")
