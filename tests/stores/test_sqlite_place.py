@@ -77,6 +77,14 @@ def test_what_one_machine_sees_is_none(kind: str) -> None:
     assert not is_network(kind)
 
 
+def test_a_path_that_is_too_long_for_sqlite_is_reported_as_that(tmp_path: Path) -> None:
+    folder = tmp_path / ("d" * 200) / ("e" * 200) / ("f" * 100)
+    store = SQLiteStore(folder / "memories.db", None)
+    with pytest.raises(StoreError, match="its path is too long for SQLite; choose a folder nearer to the root"):
+        store.append([record("m", vectors=None)])
+    store.close()
+
+
 def test_a_mount_point_may_have_any_character() -> None:
     mounts = "/dev/a / ext4 rw 0 0\nserver:/x /mnt/a\\040b\\011c\\134d nfs4 rw 0 0\n"
     assert filesystem_of("/mnt/a b\tc\\d/e", mounts) == "nfs4"

@@ -12,6 +12,7 @@ from memories.disk import FULL
 from memories.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
 
 _DESCRIPTORS = 4
+_LONGEST_PATH = 490  # SQLite takes 512 bytes, and the files beside the store have longer names
 _DAMAGED = "{path} is damaged ({exc}); stop writing to it and restore a backup"
 _FULL = "the disk of {path} is full; nothing was written; make room and try again"
 FIX = "run: memory doctor --fix"
@@ -126,12 +127,12 @@ def _folder_in_the_way(path: Path) -> str:
 
 
 def _why_closed(path: Path) -> str:
-    if path.is_dir():
-        return "it is a folder"
-    if folder := _folder_in_the_way(path):
+    if folder := "it is a folder" if path.is_dir() else _folder_in_the_way(path):
         return folder
     if _is_full(path.parent):
         return "no room is left on its disk, which even reading needs; make room and try again"
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        return "its path is too long for SQLite; choose a folder nearer to the root"
     if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK):
         return "it or its folder can't be written; check who owns it and its permissions"
     if _out_of_descriptors():
