@@ -1,6 +1,7 @@
 """What keeps the code readable and the command fast, checked on the sources themselves."""
 
 import ast
+import functools
 import importlib
 import io
 import re
@@ -22,6 +23,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 MODULES = [
     ".".join(("memories", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__") for file in FILES
 ]
+NAMES = frozenset(MODULES)
 
 # What each package holds, from the bottom up: an import, wherever it is written, leads to a level further left, never
 # to a neighbour on its own. So there is no cycle and no skin needs another, but warm, api and server: they answer over
@@ -83,6 +85,18 @@ HEAVY = "typer click pydantic fastapi numpy onnxruntime apsw chromadb qdrant_cli
 MAX_CODE_LINES, MAX_FUNCTION_LINES, MAX_DEPTH = 400, 50, 3
 
 
+@functools.cache
+def source(file: Path) -> str:
+    """Return the text of a source file."""
+    return file.read_text()
+
+
+@functools.cache
+def tree(file: Path) -> ast.Module:
+    """Return the syntax tree of a source file."""
+    return ast.parse(source(file))
+
+
 def level(package: str, name: str) -> int:
     """Return on which level of its package a module, or a package in it, stands."""
     return next(number for number, names in enumerate(ORDER[package].split("<")) if name in names.split())
@@ -104,25 +118,25 @@ LEAVES = ("memories.skins.cli", "memories.languages")  # packages whose `__init_
 ABOVE_ALL = ("skins", "langgraph", "__main__")  # which nothing imports, so they may import names from `memories`
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
-    """Yield the modules of ours that a tree imports, for type checking and inside functions included."""
-    for node in ast.walk(tree):
+def imports(file: Path) -> Iterator[str]:
+    """Yield the modules of ours that a file imports, for type checking and inside functions included."""
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import"
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from (name if name in MODULES else node.module or "" for name in inner)
+            yield from (name if name in NAMES else node.module or "" for name in inner)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
 
 
-def code_lines(text: str) -> set[int]:
+def code_lines(file: Path) -> set[int]:
     """Return the numbers of lines with code: no blank ones, no comments, no docstrings."""
     skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokenize.generate_tokens(io.StringIO(source(file)).readline):
         if token.type not in skipped:
             lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             lines.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
     return lines
@@ -146,14 +160,15 @@ def empty(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("file", FILES, ids=MODULES)
-def test_imports_lead_down(file: Path) -> None:
-    module = MODULES[FILES.index(file)]
-    ours = {name for name in imports(ast.parse(file.read_text())) if f"{name}.".startswith("memories.")}
-    if module in LEAVES:
-        assert ours == set()
-    if module != "memories":  # it only names what is exported; that importing it stays light is tested below
-        assert [name for name in sorted(ours) if not leads_down(module, name)] == []
+def test_imports_lead_down() -> None:
+    wrong = []
+    for file, module in zip(FILES, MODULES, strict=True):
+        ours = {name for name in imports(file) if f"{name}.".startswith("memories.")}
+        if module in LEAVES:
+            wrong += [f"{module} imports {name}" for name in sorted(ours)]
+        elif module != "memories":  # it only names what is exported; that importing it stays light is tested below
+            wrong += [f"{module} imports {name}" for name in sorted(ours) if not leads_down(module, name)]
+    assert wrong == []
 
 
 def test_every_module_has_its_level() -> None:
@@ -226,6 +241,7 @@ def test_what_needs_no_vectors_does_not_load_their_libraries(command: str, empty
     assert in_process(script, empty, command.replace("ID", made.id))
 
 
+@pytest.mark.thorough  # imports what each host's module needs
 def test_importing_every_module_does_nothing(empty: Path) -> None:
     script = """
 import importlib, logging, os, sys
@@ -247,10 +263,9 @@ def test_the_public_names_are_all_there_and_no_others(empty: Path) -> None:
         assert getattr(memories, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         _ = memories.Nothing
-    tree = ast.parse((SOURCE / "__init__.py").read_text())
     exported = {
         alias.name
-        for node in ast.walk(tree)
+        for node in ast.walk(tree(SOURCE / "__init__.py"))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("memories.")
         for alias in node.names
     }
@@ -259,23 +274,26 @@ def test_the_public_names_are_all_there_and_no_others(empty: Path) -> None:
     assert raised <= set(memories.__all__)
 
 
-@pytest.mark.parametrize("file", FILES, ids=MODULES)
-def test_budgets(file: Path) -> None:
-    text = file.read_text()
-    lines = code_lines(text)
-    assert len(lines) <= MAX_CODE_LINES
-    assert len(file.relative_to(SOURCE).parts) <= MAX_DEPTH
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            length = len(lines & set(range(node.lineno, (node.end_lineno or 0) + 1)))
-            assert length <= MAX_FUNCTION_LINES, f"{node.name} has {length} lines"
+def test_no_file_or_function_is_too_long_and_no_folder_too_deep() -> None:
+    over = []
+    for file, module in zip(FILES, MODULES, strict=True):
+        lines = code_lines(file)
+        if len(lines) > MAX_CODE_LINES:
+            over.append(f"{module} has {len(lines)} lines of code")
+        if len(file.relative_to(SOURCE).parts) > MAX_DEPTH:
+            over.append(f"{module} is too deep")
+        for node in ast.walk(tree(file)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = len(lines & set(range(node.lineno, (node.end_lineno or 0) + 1)))
+                if length > MAX_FUNCTION_LINES:
+                    over.append(f"{module}.{node.name} has {length} lines")
+    assert over == []
 
 
 def test_every_module_and_public_function_says_what_it_is() -> None:
     for file in FILES:
-        tree = ast.parse(file.read_text())
-        assert ast.get_docstring(tree), file
-        for node in tree.body:
+        assert ast.get_docstring(tree(file)), file
+        for node in tree(file).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 assert ast.get_docstring(node) or node.name in UNDOCUMENTED, f"{file}: {node.name}"
 
@@ -284,14 +302,14 @@ UNDOCUMENTED = {"fetch", "fetch_value"}  # their names and types say it all
 
 
 def test_one_file_only_opens_stores() -> None:
-    opening = [file.name for file in FILES if re.search(r'apsw\.Connection\((?!":memory:"\))', file.read_text())]
+    opening = [file.name for file in FILES if re.search(r'apsw\.Connection\((?!":memory:"\))', source(file))]
     assert opening == ["engine.py"]
 
 
 def test_nothing_else_touches_a_store_file() -> None:
     """Python's own sqlite3 loses acknowledged writes, and closing a plain file handle cancels SQLite's locks."""
     for file in FILES:
-        text = file.read_text()
+        text = source(file)
         assert not re.search(r"^\s*(import|from) (sqlite3|pysqlite3)\b", text, re.M), file
         if "stores" in file.relative_to(SOURCE).parts:
             assert not re.search(r"(?<![.\w])open\(|\.(read_bytes|write_bytes|write_text)\(|copyfile|copy2", text), file
@@ -304,7 +322,7 @@ def test_errors_are_shown_once_and_swallowed_nowhere() -> None:
         return isinstance(part, ast.Call) and handler.name in {name.id for name in part.args if type(name) is ast.Name}
 
     for file in FILES:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree(file)):
             if isinstance(node, ast.ExceptHandler) and isinstance(node.type, ast.Name) and node.type.id == "Exception":
                 assert any(passed_on(node, part) for part in ast.walk(node)), f"{file}:{node.lineno}"
             assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{file}:{node.lineno}"
@@ -322,7 +340,7 @@ def test_no_test_asserts_on_time() -> None:
     """A busy machine takes as long as it takes: `bench/` measures, and a test counts steps or waits for what comes."""
     clock = re.compile(r"\b(monotonic|perf_counter|process_time|time\.time)\(\)")
     for file in (ROOT / "tests").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree(file)) if clock.search(source(file)) else ():
             if isinstance(node, ast.Assert):
                 parts = [
                     part for part in ast.walk(node) if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub)

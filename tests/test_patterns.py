@@ -5,6 +5,7 @@ machine changes both sides of it; what looks bad is measured again, and counts o
 """
 
 import ast
+import functools
 import importlib
 import itertools
 import math
@@ -31,7 +32,9 @@ from memories.skins.capture import extract, prompts
 from memories.stores.sqlite import check
 from memories.write import corrections, create, duplicates, orders, suspicion
 
+pytestmark = pytest.mark.thorough
 SOURCE = Path(__file__).parent.parent / "src" / "memories"
+ROOMS = sorted({file.relative_to(SOURCE).parts[0] for file in SOURCE.rglob("*.py")})
 LENGTHS = (12_500, 25_000, 50_000, 100_000)
 STEEP = 1.5  # the exponent of growth: 1 is linear, 2 is quadratic
 FIRST = 3_125  # characters of the texts of which the worst are looked for
@@ -150,6 +153,7 @@ class Reader:
         return uses.pop() if len(uses) == 1 and uses <= {"match", "fullmatch"} else "finditer"
 
 
+@functools.cache
 def patterns() -> tuple[set[Found], set[str]]:
     """Return every pattern of the package that is tried as it stands, and where others are made."""
     found, computed = set(), set()
@@ -170,7 +174,6 @@ def patterns() -> tuple[set[Found], set[str]]:
     return found, computed
 
 
-FOUND, MADE = patterns()
 ANCHORED = [
     (rule, anchor) for rule in (*rules.TOKENS, *contexts.CONTEXTS, *contexts.PERSONAL) for anchor in rule.anchors
 ]
@@ -303,17 +306,17 @@ def used(found: Found) -> Callable[[str], object]:
     return compiled.match if found.use == "match" else compiled.fullmatch
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("file", sorted({found.file for found in FOUND}))
-def test_the_time_of_a_pattern_grows_with_the_length_of_its_text(file: str) -> None:
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_time_of_a_pattern_grows_with_the_length_of_its_text(room: str) -> None:
     slow = {}
-    for found in sorted(each for each in FOUND if each.file == file and each.pattern not in BOUNDED):
+    for found in sorted(patterns()[0]):
+        if found.file.partition("/")[0] != room or found.pattern in BOUNDED:
+            continue
         if said := steep(used(found), hostile(found.pattern, found.flags)):
             slow[found.pattern] = said
     assert slow == {}
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("table", ["TOKENS", "CONTEXTS", "PERSONAL"])
 def test_the_time_of_a_rule_grows_with_the_length_of_its_text(table: str) -> None:
     slow = {}
@@ -331,11 +334,11 @@ def test_the_time_of_a_rule_grows_with_the_length_of_its_text(table: str) -> Non
 
 
 def test_every_pattern_is_found() -> None:
-    assert set(COMPUTED) == MADE
+    assert set(COMPUTED) == patterns()[1]
 
 
 def test_every_pattern_that_is_compiled_is_one_of_those_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {found.pattern for found in FOUND} | {rule.pattern for rule, _ in ANCHORED}
+    known = {found.pattern for found in patterns()[0]} | {rule.pattern for rule, _ in ANCHORED}
     compiled: dict[str, str] = {}
     compile_ = re._compile  # type: ignore[attr-defined]
 
@@ -464,7 +467,6 @@ TEXTS = (
 )
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_time_of_a_function_grows_with_the_length_of_its_text(name: str) -> None:
     makers = [lambda length, unit=unit: unit * (length // len(unit)) + "\0" for unit in TEXTS]  # type: ignore[misc]
