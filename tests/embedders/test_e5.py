@@ -10,6 +10,7 @@ import shutil
 import sys
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,6 +19,9 @@ from memories.embedders import e5, embed_query, open_embedder
 from memories.embedders.e5 import _NAME, E5, MAX_WINDOWS
 from memories.embedders.unigram import Unigram
 from memories.errors import ConfigError, EmbedderError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 DATA = Path(__file__).parents[1] / "data"
 FACTS: dict[str, list[dict[str, str]]] = {}
@@ -39,8 +43,8 @@ def tokenizer() -> Unigram:
 def test_ids_are_those_of_the_engine(tokenizer: Unigram) -> None:
     lines = [json.loads(line) for line in (DATA / "e5_ids.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(lines) > 1000
-    for line in lines:
-        assert list(tokenizer.ids(line["text"])) == line["ids"], ascii(line["text"])
+    others = [ascii(line["text"]) for line in lines if list(tokenizer.ids(line["text"])) != line["ids"]]
+    assert others == []
 
 
 def test_ids_come_one_by_one(tokenizer: Unigram) -> None:
@@ -61,12 +65,13 @@ def test_vectors_are_those_of_the_engine(model: E5) -> None:
 
 
 def test_vectors_are_of_unit_length_and_the_same_each_time(model: E5) -> None:
-    for text in ("", "!", "用户住在柏林", "🎉", "a" * 3000, "word " * 300):
+    another = E5()
+    for text in ("", "!", "用户住在柏林", "🎉", "a" * 700, "word " * 300):
         vectors = model.embed(text)
         assert vectors.dtype == np.float32
         assert vectors.shape[1] == model.space.dimension
         assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-4)
-        assert np.array_equal(vectors, E5().embed(text))
+        assert np.array_equal(vectors, another.embed(text))
 
 
 def test_a_question_is_embedded_as_one(model: E5) -> None:
@@ -74,18 +79,36 @@ def test_a_question_is_embedded_as_one(model: E5) -> None:
     assert not np.array_equal(model.embed("Where?"), model.embed_query("Where?"))
 
 
-def test_a_long_text_is_cut_into_windows_up_to_a_limit(model: E5) -> None:
-    assert len(model.embed("word " * e5.WINDOW_TOKENS)) == 1
-    assert len(model.embed("word " * (e5.WINDOW_TOKENS + 1))) == 2
-    assert len(model.embed("word " * 50_000)) == MAX_WINDOWS
+def test_a_long_text_is_cut_into_windows_up_to_a_limit(model: E5, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is asked for each window; here it answers with their lengths."""
+    asked: list[list[int]] = []
+
+    def embedded(_: object, ids: list[int]) -> "NDArray[np.float32]":
+        asked.append(ids)
+        return np.full((1, model.space.dimension), len(ids), dtype=np.float32)
+
+    monkeypatch.setattr(e5._Loaded, "embedded", embedded)
+    around = 4  # the beginning, "passage", ":" and the end
+    assert model.embed("word " * e5.WINDOW_TOKENS)[:, 0].tolist() == [e5.WINDOW_TOKENS + around]
+    overlap = e5.WINDOW_TOKENS - e5.WINDOW_STEP
+    two = model.embed("word " * (e5.WINDOW_TOKENS + 1))
+    assert two[:, 0].tolist() == [e5.WINDOW_TOKENS + around, overlap + 1 + around]
+    asked.clear()
+    assert len(model.embed("word " * 50_000)) == MAX_WINDOWS == 32
+    assert {len(ids) for ids in asked} == {e5.WINDOW_TOKENS + around}
 
 
-@pytest.mark.parametrize("asked", ["en", "he", "ja", "ar"])
-@pytest.mark.parametrize("language", ["en", "he", "ja", "ar"])
-def test_a_question_finds_the_answer_in_any_language(model: E5, language: str, asked: str) -> None:
-    stored = np.concatenate([model.embed(fact["memory"]) for fact in FACTS[language][:6]])
-    nearest = [int((stored @ model.embed_query(fact["question"])[0]).argmax()) for fact in FACTS[asked][:6]]
-    assert sum(found == place for place, found in enumerate(nearest)) >= 5
+def test_a_question_finds_the_answer_in_any_language(model: E5) -> None:
+    languages = ("en", "he", "ja", "ar")
+    questions = {asked: [model.embed_query(fact["question"])[0] for fact in FACTS[asked][:6]] for asked in languages}
+    few = []
+    for language in languages:
+        stored = np.concatenate([model.embed(fact["memory"]) for fact in FACTS[language][:6]])
+        for asked in languages:
+            found = [int((stored @ question).argmax()) for question in questions[asked]]
+            if sum(nearest == place for place, nearest in enumerate(found)) < 5:
+                few.append((language, asked, found))
+    assert few == []
 
 
 def test_most_words_of_a_question_are_familiar_and_few_of_nonsense(model: E5) -> None:
