@@ -1,7 +1,6 @@
 """What has half of a question's words in one place is no noise, wherever in a long text they stand."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
