@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from memories.errors import InvalidInput
 from memories.redaction import contexts, own, rules
 from memories.redaction.redactor import Redactor, redact, without_private
-from memories.redaction.rules import Rule
 
 ALL = (*rules.TOKENS, *contexts.CONTEXTS, *contexts.LONG, *contexts.NUMBERS, *contexts.PERSONAL)
 
@@ -88,13 +87,15 @@ DISGUISES = {
 }
 
 
-@pytest.mark.parametrize("name", DISGUISES)
-def test_disguises_are_seen_through(name: str) -> None:
-    for seed in range(8):
-        hidden = DISGUISES[name](token(seed))
-        done = redact(f"before {hidden} after")
-        assert done.kinds == ("github_token",), name
-        assert done.text == "before [redacted:github_token] after"
+def test_disguises_are_seen_through() -> None:
+    wanted = ("before [redacted:github_token] after", ("github_token",))
+    failures = []
+    for name, hide in DISGUISES.items():
+        for seed in range(8):
+            done = redact(f"before {hide(token(seed))} after")
+            if (done.text, done.kinds) != wanted:
+                failures.append((name, seed, done))
+    assert failures == []
 
 
 def test_personal_data_stays_unless_it_is_asked_for() -> None:
@@ -103,21 +104,20 @@ def test_personal_data_stays_unless_it_is_asked_for() -> None:
     assert redact(text, personal=True).text == "Ann, [redacted:email], [redacted:phone], [redacted:ip_address]"
 
 
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        ("a <private>b</private> c", "a  c"),
-        ("a <PRIVATE>b <private>c</private> d</Private> e", "a  e"),
-        ("a <private>b", "a "),
-        ("a < private >b</ private > c", "a  c"),
-        ("a \\u003cprivate\\u003eb\\u003c/private\\u003e c", "a  c"),
-        ("</private> a", "</private> a"),
-        ("a private matter", "a private matter"),
-    ],
-)
-def test_what_is_marked_as_private_is_dropped(text: str, left: str) -> None:
-    assert without_private(text).text == left
-    assert Redactor("off").text(text).text == left
+PRIVATE = [
+    ("a <private>b</private> c", "a  c"),
+    ("a <PRIVATE>b <private>c</private> d</Private> e", "a  e"),
+    ("a <private>b", "a "),
+    ("a < private >b</ private > c", "a  c"),
+    ("a \\u003cprivate\\u003eb\\u003c/private\\u003e c", "a  c"),
+    ("</private> a", "</private> a"),
+    ("a private matter", "a private matter"),
+]
+
+
+def test_what_is_marked_as_private_is_dropped() -> None:
+    found = [(text, without_private(text).text, Redactor("off").text(text).text) for text, _ in PRIVATE]
+    assert found == [(text, left, left) for text, left in PRIVATE]
 
 
 def test_a_text_that_is_only_private_is_refused() -> None:
@@ -168,9 +168,8 @@ def test_time_grows_with_the_length_of_a_hostile_text(piece: str) -> None:
     assert growth < 28, f"eight times the length took {growth:.0f} times as long"  # a square would be 64
 
 
-@pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.kind)
-def test_every_repetition_has_a_limit(rule: Rule) -> None:
-    assert own.steps(rule.pattern) is not None
+def test_every_repetition_has_a_limit() -> None:
+    assert [rule.kind for rule in ALL if own.steps(rule.pattern) is None] == []
 
 
 # --- rules of the user -----------------------------------------------------------------------------------------------
@@ -181,25 +180,25 @@ def test_rules_of_the_user_count() -> None:
     assert redact("it is SHOP-123456.", own=(mine,)).text == "it is [redacted:shop_key]."
 
 
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"pattern": "a*"}, "repeats without a limit"),
-        ({"pattern": "(a+)+$"}, "repeats without a limit"),
-        ({"pattern": "(a{1,30}){1,30}b"}, "steps at one place"),
-        ({"pattern": "[a-z]{1,200}[a-z]{1,200}[a-z]{1,200}x"}, "steps at one place"),
-        ({"pattern": "a{0,5}"}, "matches what is empty"),
-        ({"pattern": "("}, "no regular expression"),
-        ({"pattern": ""}, "at most 500 characters"),
-        ({"name": "Shop Key"}, "name must be"),
-        ({"keywords": []}, "keywords must be"),
-        ({"keywords": ["ab"]}, "at least 3 characters"),
-        ({"more": 1}, "nothing else"),
-    ],
-)
-def test_rules_of_the_user_that_can_do_harm_are_refused(changes: dict[str, object], complaint: str) -> None:
-    with pytest.raises(InvalidInput, match=complaint):
-        own.rule(1, {"name": "shop_key", "pattern": "SHOP-[0-9]{6}", "keywords": ["SHOP-"], **changes})
+HARMFUL: list[tuple[dict[str, object], str]] = [
+    ({"pattern": "a*"}, "repeats without a limit"),
+    ({"pattern": "(a+)+$"}, "repeats without a limit"),
+    ({"pattern": "(a{1,30}){1,30}b"}, "steps at one place"),
+    ({"pattern": "[a-z]{1,200}[a-z]{1,200}[a-z]{1,200}x"}, "steps at one place"),
+    ({"pattern": "a{0,5}"}, "matches what is empty"),
+    ({"pattern": "("}, "no regular expression"),
+    ({"pattern": ""}, "at most 500 characters"),
+    ({"name": "Shop Key"}, "name must be"),
+    ({"keywords": []}, "keywords must be"),
+    ({"keywords": ["ab"]}, "at least 3 characters"),
+    ({"more": 1}, "nothing else"),
+]
+
+
+def test_rules_of_the_user_that_can_do_harm_are_refused() -> None:
+    for changes, complaint in HARMFUL:
+        with pytest.raises(InvalidInput, match=complaint):
+            own.rule(1, {"name": "shop_key", "pattern": "SHOP-[0-9]{6}", "keywords": ["SHOP-"], **changes})
 
 
 def secret_like(folder: Path) -> Iterator[tuple[str, str]]:

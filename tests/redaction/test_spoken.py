@@ -63,30 +63,29 @@ def test_sentences_about_passwords_stay() -> None:
     assert len(changed) <= 3, changed
 
 
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        ("Das Passwort ist OGI3ArcLG2bsYQ, ok?", "Das Passwort ist [redacted:password], ok?"),
-        ("le mot de passe est « gPBx9rT2kL » ici", "le mot de passe est « [redacted:password] » ici"),
-        ("パスワードは「x4Kz9qLmT2」です", "パスワードは「[redacted:password]」です"),
-        ("密码是x4Kz9qLmT2。", "密码是[redacted:password]。"),
-        ("비밀번호는 x4Kz9qLmT2입니다", "비밀번호는 [redacted:password]입니다"),
-        ("wachtwoord: x4Kz9qLmT2", "wachtwoord: [redacted:password]"),
-        ("x4Kz9qLmT2 est le mot de passe", "[redacted:password] est le mot de passe"),
-        ("sudo pw x4Kz9qLmT2", "sudo pw [redacted:password]"),
-        ("Die PIN ist 4821.", "Die PIN ist [redacted:pin]."),
-        ("ŞİFRE: x4Kz9qLmT2", "ŞİFRE: [redacted:password]"),
-        ("Das Passwort:\nx4Kz9qLmT2\nund weiter", "Das Passwort:\n[redacted:password]\nund weiter"),
-        ("The password is FluffyKaktus*8", "The password is [redacted:password]"),
-        ("비밀번호는 ZorroHorse*1야", "비밀번호는 [redacted:password]야"),
-        ("anna, wachtwoord SonneDragon+8, poort 5432", "anna, wachtwoord [redacted:password], poort 5432"),
-        ("Otter!459 — це пароль від сервера", "[redacted:password] — це пароль від сервера"),
-        ("VerdeDragon*1 – это пароль", "[redacted:password] – это пароль"),
-    ],
-)
-def test_the_value_is_taken_out_and_the_sentence_stays(text: str, left: str) -> None:
-    assert redact(text).text == left
-    assert redact(left).text is left
+NAMED = [
+    ("Das Passwort ist OGI3ArcLG2bsYQ, ok?", "Das Passwort ist [redacted:password], ok?"),
+    ("le mot de passe est « gPBx9rT2kL » ici", "le mot de passe est « [redacted:password] » ici"),
+    ("パスワードは「x4Kz9qLmT2」です", "パスワードは「[redacted:password]」です"),
+    ("密码是x4Kz9qLmT2。", "密码是[redacted:password]。"),
+    ("비밀번호는 x4Kz9qLmT2입니다", "비밀번호는 [redacted:password]입니다"),
+    ("wachtwoord: x4Kz9qLmT2", "wachtwoord: [redacted:password]"),
+    ("x4Kz9qLmT2 est le mot de passe", "[redacted:password] est le mot de passe"),
+    ("sudo pw x4Kz9qLmT2", "sudo pw [redacted:password]"),
+    ("Die PIN ist 4821.", "Die PIN ist [redacted:pin]."),
+    ("ŞİFRE: x4Kz9qLmT2", "ŞİFRE: [redacted:password]"),
+    ("Das Passwort:\nx4Kz9qLmT2\nund weiter", "Das Passwort:\n[redacted:password]\nund weiter"),
+    ("The password is FluffyKaktus*8", "The password is [redacted:password]"),
+    ("비밀번호는 ZorroHorse*1야", "비밀번호는 [redacted:password]야"),
+    ("anna, wachtwoord SonneDragon+8, poort 5432", "anna, wachtwoord [redacted:password], poort 5432"),
+    ("Otter!459 — це пароль від сервера", "[redacted:password] — це пароль від сервера"),
+    ("VerdeDragon*1 – это пароль", "[redacted:password] – это пароль"),
+]
+
+
+def test_the_value_is_taken_out_and_the_sentence_stays() -> None:
+    assert [(text, redact(text).text) for text, _ in NAMED] == NAMED
+    assert [left for _, left in NAMED if redact(left).text is not left] == []
 
 
 NAMES = {
@@ -154,17 +153,16 @@ def test_a_token_in_pieces_is_taken_out() -> None:
         assert token[20:26] not in redact(text).text.replace(" ", "")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "The key to the layout is width*2",
-        "pass the flag to web-server-01",
-        "Das Passwort auf Web-Server-01 ändern",
-        "the password is checked with max_tries*10",
-        "Das Passwort steht unter utf-8-sig in der Datei",
-        "token limit is 8192 for gpt-4-turbo",
-        "Сервер-12 — это пароль не хранит",
-    ],
-)
-def test_names_with_numbers_are_no_passwords(text: str) -> None:
-    assert redact(text).text is text
+NO_PASSWORDS = [
+    "The key to the layout is width*2",
+    "pass the flag to web-server-01",
+    "Das Passwort auf Web-Server-01 ändern",
+    "the password is checked with max_tries*10",
+    "Das Passwort steht unter utf-8-sig in der Datei",
+    "token limit is 8192 for gpt-4-turbo",
+    "Сервер-12 — это пароль не хранит",
+]
+
+
+def test_names_with_numbers_are_no_passwords() -> None:
+    assert [text for text in NO_PASSWORDS if redact(text).text is not text] == []
