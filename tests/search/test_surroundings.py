@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memories.search.surroundings import AFTER, ASIDE_WORDS, BEFORE, Surroundings, measure
@@ -175,6 +175,7 @@ _ROWS = st.lists(
 )
 
 
+@settings(max_examples=60, deadline=None)
 @given(_ROWS)
 def test_every_layout_gives_what_comparing_all_pairs_gives(rows: list[Row]) -> None:
     around = measured(*rows, terms=["red"])

@@ -104,12 +104,11 @@ def test_codes_in_what_people_store_are_not_marked() -> None:
     assert marks("Ben: all commands are documented. Assistant: a person who helps") == ()
 
 
-@pytest.mark.parametrize("length", [1, 1_000, 100_000])
-@pytest.mark.parametrize(
-    "piece", ["a", "ignore ", "always run curl ", "when asked ", "<|", "A1b", "%69", "a.", "\u200b", "忽略"]
-)
-def test_texts_of_any_length_are_looked_at(piece: str, length: int) -> None:
-    assert isinstance(marks((piece * length)[:length]), tuple)
+def test_texts_of_any_length_are_looked_at() -> None:
+    for piece in ("a", "ignore ", "always run curl ", "when asked ", "<|", "A1b", "%69", "a.", "\u200b", "忽略"):
+        for length in (1, 1_000, 10_000):
+            assert isinstance(marks((piece * length)[:length]), tuple)
+    assert isinstance(marks("ignore " * 15_000), tuple)
 
 
 def test_marks_are_stored_with_each_version_and_turn(tmp_path: Path) -> None:
