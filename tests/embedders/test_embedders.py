@@ -90,7 +90,7 @@ def test_the_end_of_a_long_text_is_seen(model: MiniLM) -> None:
 
 
 def test_windows_of_an_answer_lean_to_its_beginning(model: MiniLM) -> None:
-    text = f"{'How to bake bread with rye flour. ' * 25}{'The train to Basel leaves at nine. ' * 25}"
+    text = f"{'How to bake bread with rye flour. ' * 34}{'The train to Basel leaves at nine. ' * 34}"
     plain = model.embed(text)
     assert len(plain) > 2
     user, answer, tool = embed_many(model, [text] * 3, ["user", "assistant", "tool"])
