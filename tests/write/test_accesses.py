@@ -85,6 +85,16 @@ def test_many_waiting_reads_are_counted_by_a_read(memories: Memories, monkeypatc
     assert 40 <= counted(one) <= 50
 
 
+def test_reads_are_counted_beyond_a_size_and_kept_up_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refs = [Ref(Collection.MEMORY, "shared", "a", 1)]
+    line = len(b'[["shared","a",1]]\n')
+    monkeypatch.setattr(accesses, "FLUSH_BYTES", 2 * line)
+    monkeypatch.setattr(accesses, "MAX_BYTES", 3 * line)
+    waiting = accesses.Accesses(tmp_path, "store")
+    assert [waiting.add(refs) for _ in range(5)] == [False, False, True, True, True]
+    assert waiting.of(refs) == [3]
+
+
 def test_waiting_reads_are_bounded(memories: Memories, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = made(memories)
     monkeypatch.setattr(accesses, "MAX_BYTES", 500)

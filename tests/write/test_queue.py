@@ -14,7 +14,7 @@ import pytest
 
 from memories import MCPError, load_config
 from memories.disk import locked
-from memories.write.queue import RetryQueue, files_of
+from memories.write.queue import QueueFull, RetryQueue, files_of
 
 Step = Callable[[], object]
 
@@ -77,6 +77,15 @@ def test_the_queue_is_private_and_keeps_whole_lines_only(tmp_path: Path) -> None
     assert [entry["text"][:5] for entry in seen] == ["first", "xxxxx", "third"]
     assert not queue
     assert queue.path.with_name("q.jsonl.refused").read_bytes() == b"damaged\n[]\n"
+
+
+def test_a_queue_is_filled_to_the_last_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = filled(tmp_path / "q.jsonl", 2)
+    monkeypatch.setattr("memories.write.queue.MAX_BYTES", queue.path.stat().st_size // 2 * 3)
+    queue.add({"n": 2, "c": "a"})
+    with pytest.raises(QueueFull):
+        queue.add({"n": 3, "c": "a"})
+    assert numbers(queue) == [0, 1, 2]
 
 
 def test_a_queue_of_nothing_but_a_half_written_line_is_empty(tmp_path: Path) -> None:

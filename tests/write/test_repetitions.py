@@ -232,6 +232,18 @@ def test_a_memory_takes_no_more_tags_than_it_may_have(memories: Memories) -> Non
     assert memories.get(memory_id).version == 1
 
 
+def test_a_memory_takes_as_many_tags_as_it_may_have(memories: Memories) -> None:
+    memory_id = first(memories, tags={f"n{number}": "1" for number in range(MAX_TAGS - 1)})
+    made = memories.create(TEXT, tags={"more": "1"})
+    assert (made.id, made.merged, made.not_merged, made.note) == (memory_id, ("tags",), {}, "")
+
+
+def test_what_is_said_again_at_once_reinforces_and_what_was_said_before_does_not(memories: Memories) -> None:
+    first(memories, decay="reinforceable")
+    assert memories.create(TEXT).reinforced
+    assert not memories.create(TEXT, created_at=Clock.now - DAY).reinforced
+
+
 def test_secrets_are_out_before_anything_is_merged(memories: Memories) -> None:
     memory_id = first(memories)
     secret = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"

@@ -290,6 +290,10 @@ def test_the_longest_turn_is_kept(memories: Memories) -> None:
     text = "ü" * MAX_TURN_CHARACTERS
     memories.add_turns("talk", [text])
     assert memories.tail_turns("talk")[0].content == text
+    assert len(everything(memories)) == 1  # a longer one is stored in parts
+    memories.add_turns("longer", [f"{text}ü"])
+    assert memories.tail_turns("longer")[0].content == f"{text}ü"
+    assert len(everything(memories)) > 2
 
 
 # --- many writers ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,89 @@
+"""What decides whether a draft is stored or refused, at the bounds of each decision."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from memories import Memories, load_config
+from memories.write.create import MAX_JUDGED, _judge
+from memories.write.duplicates import Verdict
+
+START = datetime(2026, 5, 1, 9, tzinfo=UTC)
+FACT, REWORDED = "The user does not eat meat.", "The user doesn't eat meat."
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def memories(tmp_path: Path, clock: Clock) -> Iterator[Memories]:
+    """A store in which a memory fades in 100 hours and is not found below a confidence of 0.5."""
+    given = {"namespace": "shared", "decay_half_life_hours": "100", "min_confidence": "0.5"}
+    config = load_config(given, environment={})
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=clock, config=config) as opened:
+        yield opened
+
+
+def test_another_wording_is_refused_unless_a_key_says_which_memory_is_meant(memories: Memories) -> None:
+    known = memories.create(FACT)
+    refused = memories.create(REWORDED)
+    assert (refused.stored, [each.id for each in refused.duplicates]) == (False, [known.id])
+    keyed = memories.create(REWORDED, key="diet")
+    assert (keyed.stored, keyed.duplicates) == (True, ())
+    assert keyed.id != known.id
+
+
+@pytest.mark.parametrize(("hours", "stored"), [(50, False), (50.1, True)])
+def test_what_is_repeated_is_new_once_a_search_would_not_find_it(
+    memories: Memories, clock: Clock, hours: float, stored: bool
+) -> None:
+    known = memories.create(FACT, decay="contextual")
+    clock.now = START + timedelta(hours=hours)
+    again = memories.create(FACT, decay="contextual")
+    assert (again.stored, again.id != known.id) == (stored, stored)
+
+
+def test_what_is_less_sure_than_a_search_shows_is_still_a_repetition_of_the_like(memories: Memories) -> None:
+    known = memories.create(FACT, confidence=0.2)
+    assert memories.create(FACT, confidence=0.2).id == known.id
+    sure = memories.create(FACT)
+    assert sure.stored
+    assert sure.id != known.id
+
+
+@pytest.mark.parametrize(("length", "verdict"), [(MAX_JUDGED, Verdict.DUPLICATE), (MAX_JUDGED + 1, Verdict.DIFFERENT)])
+def test_the_words_of_texts_up_to_a_length_are_judged(length: int, verdict: Verdict) -> None:
+    rest = " It rains." * 300
+    old, new = (f"{text}{rest[: length - len(FACT)]}" for text in (FACT, REWORDED))
+    assert len(old) == length == len(new) + 1
+    assert _judge(new, old, None, 1.0, told=True).verdict is verdict
+    assert _judge(old, new, None, 1.0, told=True).verdict is verdict
+    assert _judge(old, old, None, 1.0, told=True).verdict is Verdict.SAME
+
+
+def test_a_memory_of_another_project_is_no_repetition(memories: Memories) -> None:
+    made = [memories.create(FACT, tags=tags) for tags in ({}, {"project": "shop"}, {"project": "site"})]
+    assert [each.stored for each in made] == [True] * 3
+    assert [memories.create(FACT, tags=dict(each.memory.tags)).id for each in made if each.memory] == [
+        each.id for each in made
+    ]
+
+
+def test_what_replaces_a_memory_may_repeat_it(memories: Memories) -> None:
+    known = memories.create(FACT)
+    made = memories.create(REWORDED, supersedes=known.id)
+    assert made.stored
+    assert memories.get(str(known.id)).superseded_by == made.id
