@@ -235,6 +235,14 @@ def test_a_very_large_file_costs_nothing_and_chooses_nothing(folder: Path) -> No
         trust.approve(file, registers({}))
 
 
+def test_a_file_of_the_largest_size_is_read_and_approved(folder: Path) -> None:
+    file = folder / ".env"
+    file.write_bytes(b"#" * (trust.MAX_BYTES - 1) + b"\n")
+    assert not trust.read(file, registers({})).doubt
+    assert trust.approve(file, registers({}))
+    assert trust.read(file, registers({})).approved
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes in folders")
 def test_a_pipe_keeps_nobody_waiting(folder: Path) -> None:
     os.mkfifo(folder / ".env")
