@@ -184,47 +184,72 @@ def test_backup_export_and_token_are_still_good(user: Path, ask: Ask, tmp_path: 
     assert [token["name"] for token in ask("tokens", "list")["tokens"]] == ["reader"]
 
 
-def test_an_upgrade_that_is_killed_is_finished_by_the_next_command(
-    user: Path, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first command of the new version is killed at one file operation after the other."""
-    script = """
+UPGRADE = """
 import os, signal, sys
-left = int(sys.argv[1])
-def step():
-    global left
-    left -= 1
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-def audit(event, arguments):
-    writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-    if writes or event in {"os.rename", "os.remove", "os.mkdir"}:
-        step()
-import apsw
-def traced(connection):
-    def statement(cursor, sql, bindings):
-        step()
-        return True
-    connection.exec_trace = statement
-apsw.connection_hooks.append(traced)
-sys.addaudithook(audit)
-from memories.__main__ import ask
-for arguments in (["create", "The upgrade went well"], ["prompt", "-n", "ann"], ["capture", "flush"]):
-    assert ask([*arguments, "--format", "json"]) == 0
+from memories.__main__ import ask, load_commands
+load_commands()  # once, for all upgrades: each is a fork of this process
+def upgrade(steps):
+    left = steps
+    def step():
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    def audit(event, arguments):
+        writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if writes or event in {"os.rename", "os.remove", "os.mkdir"}:
+            step()
+    import apsw
+    def traced(connection):
+        def statement(cursor, sql, bindings):
+            step()
+            return True
+        connection.exec_trace = statement
+    apsw.connection_hooks.append(traced)
+    sys.addaudithook(audit)
+    for arguments in (["create", "The upgrade went well"], ["prompt", "-n", "ann"], ["capture", "flush"]):
+        assert ask([*arguments, "--format", "json"]) == 0
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        os.chdir(sys.argv[1])
+        os.dup2(2, 1)
+        try:
+            upgrade(int(line))
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
+
+
+@pytest.mark.parametrize("stride", [400, pytest.param(90, marks=pytest.mark.thorough)])
+def test_an_upgrade_that_is_killed_is_finished_by_the_next_command(
+    user: Path, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: int
+) -> None:
+    """The first commands of the new version are killed at one operation after another, in files and in SQL."""
     whole = tmp_path / "whole"
     shutil.copytree(user, whole, symlinks=True)
-    kills, step = 0, 7
-    while True:
-        shutil.rmtree(user)
-        shutil.copytree(whole, user, symlinks=True)
-        command = [sys.executable, "-c", script, str(step)]
-        environment = {**os.environ, "EMBEDDER": "none"}
-        done = subprocess.run(command, env=environment, cwd=user / "shop", capture_output=True, text=True, timeout=120)
-        monkeypatch.chdir(user / "shop")
-        assert changes(user, ask, but=ADDED_TO) == [], step
-        if done.returncode != -signal.SIGKILL:
-            assert done.returncode == 0, done.stderr
-            break
-        kills, step = kills + 1, step + 90
-    assert kills > 3
+    command = [sys.executable, "-c", UPGRADE, str(user / "shop")]
+    environment = {**os.environ, "EMBEDDER": "none"}
+    pipe = subprocess.PIPE
+    with (
+        (tmp_path / "reported").open("w+") as reported,
+        subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=reported, text=True) as upgrades,
+    ):
+        assert upgrades.stdin is not None and upgrades.stdout is not None
+        ended, step = -signal.SIGKILL, 7
+        rounds = 0
+        while ended == -signal.SIGKILL:
+            shutil.rmtree(user)
+            shutil.copytree(whole, user, symlinks=True)
+            upgrades.stdin.write(f"{step}\n")
+            upgrades.stdin.flush()
+            ended = int(upgrades.stdout.readline())
+            monkeypatch.chdir(user / "shop")
+            assert changes(user, ask, but=ADDED_TO) == [], step
+            rounds, step = rounds + 1, step + stride
+        upgrades.stdin.close()
+        assert ended == 0, (tmp_path / "reported").read_text()
+    assert rounds > 4

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from together import together
 
 from memories import Memories, NotFound
 
@@ -136,15 +137,13 @@ print(len(flushed))
     assert int(run_python(script, folder, tmp_path / "after").stdout) >= 2  # the file and its log
 
 
-def test_processes_that_write_at_once_lose_nothing(clean_environment: dict[str, str], home: Path) -> None:
+def test_processes_that_write_at_once_lose_nothing(
+    clean_environment: dict[str, str], home: Path, tmp_path: Path
+) -> None:
     environment = {**clean_environment, "MEMORY_HOME": str(home)}
-    writers = [start_writer(environment, f"w{number}", 8) for number in range(16)]
-    acknowledged = []
-    for writer in writers:
-        out, _ = writer.communicate(timeout=300)
-        assert writer.returncode == 0
-        acknowledged += out.split()
-    assert len(acknowledged) == 16 * 8
+    told = together(WRITER, [(f"w{number}", 6) for number in range(16)], environment=environment, folder=tmp_path)
+    acknowledged = [memory_id for out in told for memory_id in out.split()]
+    assert len(acknowledged) == 16 * 6
     assert stored_ids() == set(acknowledged)
 
 

@@ -15,21 +15,38 @@ from typing import Any
 
 import numpy as np
 import pytest
-from amplifier_core import create_test_coordinator
+from click.testing import CliRunner
 
 from memories import Memories
+from memories import __main__ as front_door
 from memories.embedders.fake import FakeEmbedder
-from memories.skins.amplifier import mount_context, mount_tool
 
 Command = Callable[..., Any]
 
 
 @pytest.fixture
-def memory(tmp_path: Path, clean_environment: dict[str, str]) -> Command:
-    """Run the command as a process, with the packaged model; return what it prints."""
+def memory(tmp_path: Path, clean_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run the command in this process, with the packaged model; return what it prints."""
+    monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str, env: Mapping[str, str] | None = None, stdin: str = "") -> Any:
+    def run(*arguments: str, env: Mapping[str, str] | None = None) -> Any:
         environment = clean_environment | {"EMBEDDER": "minilm"} | dict(env or {})
+        with CliRunner().isolation(env=environment) as (out, err, _):
+            code = front_door.ask([*arguments])
+            sys.stdout.flush()
+            printed, reported = out.getvalue().decode(), err.getvalue().decode()
+        assert code == 0, reported
+        return json.loads(printed) if printed.strip() else None
+
+    return run
+
+
+@pytest.fixture
+def process(tmp_path: Path, clean_environment: dict[str, str]) -> Command:
+    """Run the command in a process of its own; return what it prints."""
+
+    def run(*arguments: str, stdin: str = "") -> Any:
+        environment = clean_environment | {"EMBEDDER": "minilm"}
         command = [sys.executable, "-m", "memories", *arguments]
         done = subprocess.run(
             command, input=stdin, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=900
@@ -47,8 +64,8 @@ def contents(answer: Any) -> list[str]:
 # --- MVP -------------------------------------------------------------------------------------------------------------
 
 
-def test_mvp_a_single_agent_identity_can_store_memories(memory: Command) -> None:
-    made = memory("create", "The user prefers PostgreSQL for new projects", "-n", "bob")
+def test_mvp_a_single_agent_identity_can_store_memories(memory: Command, process: Command) -> None:
+    made = process("create", "The user prefers PostgreSQL for new projects", "-n", "bob")
     assert made["stored"]
     kept = memory("list", "-n", "bob")["results"]
     assert [(each["id"], each["namespace"]) for each in kept] == [(made["id"], "bob")]
@@ -85,6 +102,9 @@ def test_mvp_the_scratchpad_provides_recent_context(memory: Command) -> None:
 
 def test_mvp_opt_in_enablement_works(tmp_path: Path) -> None:
     """An agent whose session says nothing of memory has none, and nothing is written; one word of it is enough."""
+    from amplifier_core import create_test_coordinator
+
+    from memories.skins.amplifier import mount_context, mount_tool
 
     async def mounted(config: dict[str, Any]) -> tuple[list[str], list[Any]]:
         coordinator = create_test_coordinator()
@@ -168,12 +188,12 @@ def test_v1_freshness_decay_and_access_boosting_are_functional() -> None:
         assert names().index(last) < names().index(second)
 
 
-def test_v1_the_capture_hook_works_if_it_was_opted_in(memory: Command, tmp_path: Path) -> None:
+def test_v1_the_capture_hook_works_if_it_was_opted_in(memory: Command, process: Command, tmp_path: Path) -> None:
     """What a user says to an agent waits for review, if the hook was installed with --capture; else nothing does."""
     told = {"session_id": "s1", "cwd": str(tmp_path), "prompt": "Remember that the shop deploys on Tuesdays at noon."}
     for options, waiting in (((), 0), (("--capture",), 1)):
         hook = ("hook", "user-prompt", "--host", "claude-code", "-n", "bob", *options)
-        memory(*hook, stdin=json.dumps(told | {"hook_event_name": "UserPromptSubmit"}))
+        process(*hook, stdin=json.dumps(told | {"hook_event_name": "UserPromptSubmit"}))
         memory("capture", "flush")
         found = contents(memory("list", "--pending", "-n", "bob"))
         assert len([each for each in found if "Tuesdays at noon" in each]) == waiting
@@ -182,6 +202,10 @@ def test_v1_the_capture_hook_works_if_it_was_opted_in(memory: Command, tmp_path:
 
 def test_v1_context_is_injected_at_session_start() -> None:
     """The first request of a session begins with what the last one stored; the modules' tests run whole sessions."""
+    from amplifier_core import create_test_coordinator
+
+    from memories.skins.amplifier import mount_context
+
     with Memories(namespace="bob") as memories:
         memories.create("The user prefers PostgreSQL for new projects")
 

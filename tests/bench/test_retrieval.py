@@ -577,7 +577,8 @@ def test_a_message_that_no_turn_can_hold_is_found_as_one(here: Path) -> None:
     write(folder / "3" / "chat.json", [*chat, {"batch_number": 3, "turns": [group]}])
     asked = {"question": "What does the orchid cost?", "source_chat_ids": [8]}
     write(folder / "3" / "pq.json", {"information_extraction": [asked]})
-    measure.run(measure.Options("beam", folder, ("memories", "fts5", "rrf"), results=here / "out.jsonl"))
+    systems_ = ("memories", "fts5", "rrf")
+    measure.run(measure.Options("beam", folder, systems_, results=here / "out.jsonl", embedder="fake"))
     [line] = [json.loads(line) for line in (here / "out.jsonl").read_text().splitlines()]
     found = line["systems"]["memories"]["turns"]
     assert found[0] == "3/8"

@@ -1,13 +1,12 @@
 """Whole namespaces: shown, moved and erased, in each kind of store that a machine can have by itself."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from together import together
 
 from memories import ConfigError, InvalidInput, Memories, NotFound, RequestError, StoreBusy, events
 from memories.config import load_config
@@ -322,7 +321,7 @@ import json, sys
 from memories import Memories
 url, name = sys.argv[1:]
 with Memories(url, namespace=name, embedder="fake") as memories:
-    for number in range(12):
+    for number in range(3):
         memories.create(f"{name} fact {number} about {name}{number}", key=f"fact/{number}", force=True)
         memories.add_turns("standup", [f"{name} says {number}"])
     memories.delete(memories.id_of_key("fact/0"))
@@ -338,19 +337,11 @@ def test_twelve_identities_at_once_do_not_disturb_each_other(
 ) -> None:
     url = f"sqlite:///{tmp_path}/twelve/memories.db"
     names = [f"agent{number:02}x" for number in range(12)]
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", TWELVE, url, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=clean_environment, cwd=tmp_path,
-        )
-        for name in names
-    ]  # fmt: skip
-    for name, process in zip(names, running, strict=True):
-        out, err = process.communicate(timeout=900)
-        assert process.returncode == 0, err
+    answers = together(TWELVE, [(url, name) for name in names], environment=clean_environment, folder=tmp_path)
+    for name, out in zip(names, answers, strict=True):
         found, count, problem = json.loads(out)
         assert {text.split()[0] for text in found} == {name}
-        assert (count, problem, len(found) > 22) == (11, None, True)
+        assert (count, problem, len(found) >= 5) == (2, None, True)
 
 
 # --- quotas ----------------------------------------------------------------------------------------------------------
@@ -412,7 +403,7 @@ import sys
 from memories import Memories, RequestError
 stored = 0
 with Memories(sys.argv[1], namespace="bob", embedder="none") as memories:
-    for number in range(20):
+    for number in range(9):
         try:
             memories.create(f"{sys.argv[2]} has number {number}", force=True)
             stored += 1
@@ -425,12 +416,8 @@ print(stored)
 def test_a_quota_holds_however_many_write_at_once(tmp_path: Path, clean_environment: Mapping[str, str]) -> None:
     url = f"sqlite:///{tmp_path}/race/memories.db"
     environment = {**clean_environment, "NAMESPACE_QUOTA": "memories=25"}
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACE, url, f"w{number}"], stdout=subprocess.PIPE, text=True, env=environment
-        )
-        for number in range(4)
-    ]
-    assert sum(int(process.communicate(timeout=900)[0]) for process in running) == 25
+    runs = [(url, f"w{number}") for number in range(4)]
+    stored = together(RACE, runs, environment=environment, folder=tmp_path)
+    assert sum(int(count) for count in stored) == 25
     with Memories(url, namespace="bob", embedder="none") as memories:
         assert memories.status().memory_count == 25
