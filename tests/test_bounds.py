@@ -93,7 +93,7 @@ WAITS = re.compile(r"\bsubprocess\.(?:run|call|check_call|check_output)\(|\.comm
 
 
 def arguments(call: str) -> Iterator[str]:
-    """Yield the names of the arguments of a call, given the text from its `(` on, and `**` if it passes a mapping on."""
+    """Yield the names of the arguments of a call, given the text from its `(` on, and `**` for a mapping."""
     depth, name = 0, ""
     for kind, token, *_ in tokenize.generate_tokens(io.StringIO(call).readline):
         depth += (token in ("(", "[", "{")) - (token in (")", "]", "}"))

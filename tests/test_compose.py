@@ -195,12 +195,24 @@ def test_the_app_stores_what_it_reads_and_answers_with_contexts(
     assert answers[2]["history"] == []
 
 
-def test_the_app_goes_on_after_a_line_that_is_none(tmp_path: Path, clean_environment: dict[str, str]) -> None:
-    said = 'nothing\n[]\n{"text": "x"}\n' + message("", "user", "x") + message("a", "robot", "x")
-    code, answers, _ = run_app(tmp_path, clean_environment, said=said + message("a", "user", "Hello"))
-    assert code == 0
-    assert ["error" in answer for answer in answers] == [True, True, True, True, False, False]
-    assert [answer["stored"] for answer in answers[4:]] == [False, True]
+def test_no_line_ends_the_app(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    refused = [
+        b"nothing", b"[]", b'{"text": "x"}', message("", "user", "x").encode().strip(), b"[" * 100_000, b'"\xff"', b"3",
+        b"{}", message("c", "robot", "x").encode().strip(),
+        b'{"conversation_id": "c", "role": "assistant", "text": null}',
+        b'{"conversation_id": "c", "remember": "x", "type": 3, "confidence": "high"}',
+    ]  # fmt: skip
+    said = b"\n".join([*refused, message("c", "user", "Hello").encode()])
+    done = subprocess.run(
+        [sys.executable, APP], input=said, capture_output=True, cwd=tmp_path, env=clean_environment, timeout=300
+    )
+    *answers, last = map(json.loads, done.stdout.splitlines())
+    assert len(answers) == len(refused)
+    taken = [line for line, answer in zip(refused, answers, strict=True) if answer.get("stored")]
+    silent = [line for line, answer in zip(refused, answers, strict=True) if not {"error", "stored"} & answer.keys()]
+    assert (taken, silent) == ([], [])
+    assert ["error" in answer for answer in answers[:4]] == [True] * 4
+    assert (done.returncode, last["stored"]) == (0, True)
 
 
 def test_ac_deploy_003_the_app_says_that_it_is_healthy(tmp_path: Path, clean_environment: dict[str, str]) -> None:
@@ -241,20 +253,6 @@ def test_the_image_is_made_of_files_that_are_there() -> None:
             copied += len(files)
     assert copied > 2
     assert os.access(APP, os.R_OK)
-
-
-@pytest.mark.parametrize("line", [
-    b'{"conversation_id": "c", "role": "assistant", "text": null}', b"[" * 100_000, b'"\xff"', b"3", b"{}",
-    b'{"conversation_id": "c", "remember": "x", "type": 3, "confidence": "high"}',
-])  # fmt: skip
-def test_no_line_ends_the_app(tmp_path: Path, clean_environment: dict[str, str], line: bytes) -> None:
-    said = line + b"\n" + message("c", "user", "Hello").encode()
-    done = subprocess.run(
-        [sys.executable, APP], input=said, capture_output=True, cwd=tmp_path, env=clean_environment, timeout=300
-    )
-    refused, answered = map(json.loads, done.stdout.splitlines())
-    assert "error" in refused or refused["stored"] is False
-    assert (done.returncode, answered["stored"]) == (0, True)
 
 
 def test_the_app_remembers(tmp_path: Path, clean_environment: dict[str, str]) -> None:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from together import together
 
 from memories import Memories, NotFound
+from together import together
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")

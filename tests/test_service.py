@@ -301,20 +301,22 @@ def realistic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memories]:
         yield memories
 
 
-@pytest.mark.parametrize("content", [*REALISTIC, *STRANGERS])
-def test_the_exact_words_of_a_memory_find_it_first(realistic: Memories, content: str) -> None:
-    assert contents(realistic.search(content))[0] == content
-    assert contents(realistic.search(content.upper() + "?"))[0] == content
+def test_the_exact_words_of_a_memory_find_it_first(realistic: Memories) -> None:
+    asked = {content: content for content in (*REALISTIC, *STRANGERS)}
+    asked |= {f"{content.upper()}?": content for content in REALISTIC}
+    first = {query: contents(realistic.search(query))[:1] for query in asked}
+    assert [(query, first[query]) for query, content in asked.items() if first[query] != [content]] == []
 
 
-@pytest.mark.parametrize("content", list(REALISTIC))
-def test_a_paraphrase_finds_a_memory_in_the_first_five(realistic: Memories, content: str) -> None:
-    assert content in contents(realistic.search(REALISTIC[content], limit=5))
+def test_a_paraphrase_finds_a_memory_in_the_first_five(realistic: Memories) -> None:
+    found = {query: contents(realistic.search(query, limit=5)) for query in REALISTIC.values()}
+    assert [(query, found[query]) for content, query in REALISTIC.items() if content not in found[query]] == []
 
 
-@pytest.mark.parametrize("query", ["asdf qwer zxcv", "xyzzy plugh", "qqqqqq", "%%% ###", "blorptang frobnicate wug"])
-def test_nonsense_finds_nothing(realistic: Memories, query: str) -> None:
-    assert realistic.search(query) == ()
+def test_nonsense_finds_nothing(realistic: Memories) -> None:
+    queries = ["asdf qwer zxcv", "xyzzy plugh", "qqqqqq", "%%% ###", "blorptang frobnicate wug"]
+    found = {query: contents(realistic.search(query)) for query in queries}
+    assert found == {query: [] for query in queries}
 
 
 @pytest.mark.parametrize("embedder", ["minilm", "none"])
@@ -476,7 +478,7 @@ def test_many_threads_may_use_one_memory(tmp_path: Path) -> None:
 
         def work(name: int) -> None:
             try:
-                for number in range(8):
+                for number in range(4):
                     made = add(memories, f"thread {name} number {number}")
                     memories.search(f"thread {name}")
                     memories.update(shared.id, f"written by {name} as {number}")
@@ -490,9 +492,9 @@ def test_many_threads_may_use_one_memory(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert errors == []
-        assert memories.status().memory_count == 65
+        assert memories.status().memory_count == 33
         history = memories.history(shared.id)
-        assert [version.version for version in history.versions] == list(range(1, 66))
+        assert [version.version for version in history.versions] == list(range(1, 34))
         assert sum(version.ended_at is None for version in history.versions) == 1
 
 
@@ -515,7 +517,7 @@ def test_a_memory_that_was_replaced_can_not_be_changed(memories: Memories) -> No
 
 def test_long_texts_are_not_compared_word_by_word(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
     """Judging texts of this size takes seconds, and other writers would wait."""
-    text = "a b c " * 50_000
+    text = "a b c " * 2_000
     judged: list[str] = []
     monkeypatch.setattr("memories.write.create.judge", lambda *_: judged.append("judged"))
     assert add(memories, text).id == memories.create(text + "\n").memory.id  # type: ignore[union-attr]

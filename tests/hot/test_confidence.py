@@ -42,7 +42,9 @@ def older(file: Path) -> None:
     file.write_text(f'{text}check: "{check(text)}"\n')
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [*range(7), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(7, 20))]
+)
 def test_hot_and_deep_report_equal_numbers_for_any_settings(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setenv("EMBEDDER", "none")
     draw, clock = random.Random(seed), Clock()

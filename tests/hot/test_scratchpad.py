@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from together import together
 
 from memories import Draft, InvalidInput, Memories, RequestError, StoreBusy, load_config
 from memories.hot import layout, scratchpad
@@ -20,6 +19,7 @@ from memories.hot.entries import Entry, Rules, chosen, current, heat, ordered
 from memories.hot.scratchpad import read
 from memories.models import DecayPolicy
 from memories.search.relevance import Relevance, factor, freshness
+from together import together
 
 Home = Path
 
@@ -188,18 +188,18 @@ def test_another_namespaces_memories_are_never_in_it(bob: Memories, home: Path) 
 
 
 def test_a_long_memory_shows_its_beginning_and_the_file_stays_small(bob: Memories) -> None:
-    for at in range(60):
-        made(bob, f"{at} " + "日" * 5_000)
+    bob.create_many([f"{at} " + "日" * 2_500 for at in range(40)], force=True)
+    bob._tell_the_rest()
     [first, *_] = bob.scratchpad(refresh=True).entries
-    assert (len(first.content), first.cut) == (2_000, 5_003)
+    assert (len(first.content), first.cut) == (2_000, 2_503)
     assert file_of(bob).stat().st_size < 262_144
     assert read(bob.config.home, "bob")
 
 
 def test_what_is_often_found_gets_a_place(bob: Memories) -> None:
     old = made(bob, "The staging password rotates on Fridays")
-    for at in range(40):
-        made(bob, f"note number {at} on something else")
+    bob.create_many([f"note number {at} on something else" for at in range(40)], force=True)
+    bob._tell_the_rest()
     bob.scratchpad(refresh=True)
     assert "The staging password rotates on Fridays" not in shown(bob)
     for _ in range(4):
@@ -226,15 +226,16 @@ def test_of_many_new_ones_the_newest_have_a_place_and_what_a_session_left_keeps_
 
 def test_a_search_writes_no_file_for_what_has_no_right_to_a_place(bob: Memories) -> None:
     size = bob.config.scratchpad_size
-    ids = [made(bob, f"the ferry of pier {at} leaves at nine") for at in range(size)]
+    ferries = bob.create_many([f"the ferry of pier {at} leaves at nine" for at in range(size)], force=True)
+    ids = [str(each.id) for each in ferries]
     rare = made(bob, "The staging password rotates on Fridays")
     from memories.stores.records import Collection, Ref
 
     refs = [Ref(Collection.MEMORY, "bob", each, 1) for each in ids]
     bob._store.touch([ref for ref in refs for _ in range(9)])
     bob._store.touch([Ref(Collection.MEMORY, "bob", rare, 1)] * 5)
-    for at in range(size):
-        made(bob, f"note number {at} on something else")
+    bob.create_many([f"note number {at} on something else" for at in range(size)], force=True)
+    bob._tell_the_rest()
     bob.scratchpad(rebuild=True)
     assert not {"The staging password rotates on Fridays"} & {*shown(bob)}
     before = file_of(bob).stat().st_mtime_ns
@@ -296,7 +297,7 @@ def test_a_pin_leaves_who_accepted_a_memory(bob: Memories) -> None:
 
 
 def test_at_most_fifty_are_pinned(bob: Memories) -> None:
-    names = [made(bob, f"statement number {at}") for at in range(51)]
+    names = [str(each.id) for each in bob.create_many([f"statement number {at}" for at in range(51)], force=True)]
     for name in names[:50]:
         bob.pin(name)
     with pytest.raises(RequestError, match="50 memories are pinned"):

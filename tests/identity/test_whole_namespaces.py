@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from together import together
 
 from memories import ConfigError, InvalidInput, Memories, NotFound, RequestError, StoreBusy, events
 from memories.config import load_config
@@ -19,11 +18,12 @@ from memories.stores.records import Collection, Filter
 from memories.transfer.export import export
 from memories.transfer.pages import Place
 from memories.write.queue import RetryQueue, files_of
+from together import together
 
 SENTINEL = "XYLOPHONE"
 
 
-@pytest.fixture(params=["sqlite", "files"])
+@pytest.fixture(params=["sqlite", pytest.param("files", marks=pytest.mark.thorough)])
 def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     where = {"sqlite": f"sqlite:///{tmp_path}/store/memories.db", "files": f"files:///{tmp_path}/store"}
     monkeypatch.setenv("EMBEDDER", "fake")
