@@ -2,8 +2,6 @@
 
 from datetime import UTC, datetime
 
-import pytest
-
 from memories.hot.entries import Entry, Rules
 from memories.hot.matching import Matches, matches
 
@@ -63,19 +61,22 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(("query", "whole", "part"), NUMBERS)
-def test_only_an_entry_with_every_word_as_it_stands_is_enough(query: str, whole: str, part: str) -> None:
-    assert not asked(query, part).enough
-    found = asked(query, part, whole)
-    assert [hit.content for hit in found.best] == [whole]
-    assert found.found.hits[0].content == whole
+def test_only_an_entry_with_every_word_as_it_stands_is_enough() -> None:
+    failures = []
+    for query, whole, part in NUMBERS:
+        if asked(query, part).enough:
+            failures.append(f"{query!r}: {part!r} is enough")
+        found = asked(query, part, whole)
+        first = [*[hit.content for hit in found.best], found.found.hits[0].content]
+        if first != [whole, whole]:
+            failures.append(f"{query!r} finds {first}")
+    assert failures == []
 
 
-@pytest.mark.parametrize(("query", "part"), [(query, part) for query, _, part in NUMBERS[:-2]])
-def test_a_number_or_a_short_word_is_not_found_by_its_beginning(query: str, part: str) -> None:
+def test_a_number_or_a_short_word_is_not_found_by_its_beginning() -> None:
     """Without the store too: the score of such an entry has only the other words."""
-    [*hits] = asked(query, part).found.hits
-    assert all(hit.score < 1 for hit in hits)
+    scores = {(query, part): [hit.score for hit in asked(query, part).found.hits] for query, _, part in NUMBERS[:-2]}
+    assert {pair: found for pair, found in scores.items() if max(found, default=0) >= 1} == {}
 
 
 def test_without_the_store_other_endings_are_found() -> None:
