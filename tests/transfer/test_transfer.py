@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -99,10 +100,11 @@ def opened(tmp_path: Path) -> Iterator[Open]:
         store.close()
 
 
-@pytest.fixture
-def full(opened: Open) -> SQLiteStore:
-    """A store in which every field of a record is used."""
-    store = opened()
+@pytest.fixture(scope="module")
+def full_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a store in which every field of a record is used; tests copy it."""
+    file = tmp_path_factory.mktemp("full") / "one.db"
+    store = SQLiteStore(file, FakeEmbedder.space)
     ended: dict[str, Any] = {"ended_at": at(7.5), "ended_by": "update"}
     store.append(
         [
@@ -119,7 +121,16 @@ def full(opened: Open) -> SQLiteStore:
     )
     store.append([turn(0, group) for group in (IDS[5], "about", "zebra", "0" * 36, "Talk", "über")])
     store.append([turn(0, namespace="bob", text="bob said a secret")])
-    return store
+    store.close()
+    assert not file.with_name("one.db-wal").exists()
+    return file
+
+
+@pytest.fixture
+def full(full_file: Path, opened: Open, tmp_path: Path) -> SQLiteStore:
+    """A store in which every field of a record is used."""
+    shutil.copy(full_file, tmp_path / "one.db")
+    return opened()
 
 
 def lines_of(store: SQLiteStore, namespaces: Sequence[str] | None = None, *, vectors: bool = False) -> list[str]:
@@ -442,17 +453,19 @@ BAD_LINES = {
 }
 
 
-@pytest.mark.parametrize(("line", "complaint"), BAD_LINES.values(), ids=BAD_LINES)
-def test_a_bad_line_is_refused_by_its_number_before_anything_of_its_batch(
-    opened: Open, line: str, complaint: str
-) -> None:
+def test_a_bad_line_is_refused_by_its_number_before_anything_of_its_batch(opened: Open) -> None:
     store = opened()
-    with pytest.raises(InvalidInput) as caught:
-        take_in(store, [HEADER, line_of(group=IDS[1]), line])
-    assert str(caught.value).startswith("line 3 ")
-    assert complaint in str(caught.value)
-    assert str(caught.value).endswith("; nothing of its batch was stored")
-    assert len(str(caught.value)) < 300
+    failures = []
+    for name, (line, complaint) in BAD_LINES.items():
+        said = "it was imported"
+        try:
+            take_in(store, [HEADER, line_of(group=IDS[1]), line])
+        except InvalidInput as exc:
+            said = str(exc)
+        ends = said.startswith("line 3 ") and said.endswith("; nothing of its batch was stored")
+        if not ends or complaint not in said or len(said) >= 300:
+            failures.append(f"{name}: {said!r}, not {complaint!r}")
+    assert failures == []
     assert places(store) == []
 
 
