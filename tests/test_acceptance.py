@@ -59,6 +59,7 @@ def end(app: subprocess.Popen[str]) -> int:
 # --- persistence -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough  # AC-PERS-004 restarts it too, after worse
 def test_ac_pers_001_history_is_there_after_a_restart(tmp_path: Path, clean_environment: dict[str, str]) -> None:
     app = start(tmp_path, clean_environment)
     for number in range(20):

@@ -233,6 +233,7 @@ def test_the_app_ends_when_its_store_is_broken(tmp_path: Path, clean_environment
     assert str(file) in health["history"]
 
 
+@pytest.mark.thorough  # two more processes that end as where the store is broken
 def test_the_app_is_unhealthy_where_nothing_answers(tmp_path: Path, clean_environment: dict[str, str]) -> None:
     elsewhere = clean_environment | {"MCP_ENDPOINT": "http://127.0.0.1:9/nobody"}
     for arguments in ([], ["--health"]):

@@ -29,6 +29,7 @@ def test_only_the_store_is_written(tmp_path: Path) -> None:
     assert [file for file in files if not own.fullmatch(file)] == []
 
 
+@pytest.mark.thorough  # `test_no_command_opens_a_network_connection` watches all that Python opens
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 def test_no_network_is_used(tmp_path: Path) -> None:
     trace = tmp_path / "trace"

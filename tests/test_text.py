@@ -153,6 +153,6 @@ def test_any_text_has_terms_that_it_holds_itself(text: str) -> None:
 @pytest.mark.parametrize("part", ["a", "don't ", "a.", ".", "a-", '"a ', "字", "🎉", "a#", "+", "x_1/"])
 def test_a_long_line_without_spaces_is_read_to_its_end(part: str) -> None:
     """Such as base64, which took minutes; `python -m bench long` measures that time grows with length only."""
-    text = part * (60_000 // len(part))
+    text = part * (20_000 // len(part))
     assert len(query_terms(text)) <= MAX_QUERY_TERMS
     assert index_text(f"{text} zanzibar").split()[-1] == "zanzibar"

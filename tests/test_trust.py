@@ -2,13 +2,14 @@
 
 import os
 import stat
-import subprocess
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from memories import __main__ as front_door
 from memories import trust
 from memories.config import load_config, registers
 from memories.errors import ConfigError
@@ -297,27 +298,25 @@ def test_the_library_warns(folder: Path) -> None:
     assert ["ignored MEMORY_STORE" in str(each.message) for each in caught] == [True]
 
 
-def test_the_command_in_a_cloned_folder(folder: Path, tmp_path: Path) -> None:
+def test_the_command_in_a_cloned_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(folder, {"MEMORY_STORE": f"sqlite:///{tmp_path}/stolen.db", "EMBEDDER": "none"})
-    environment = {
-        **{name: value for name, value in os.environ.items() if name not in {each.variable for each in SETTINGS}},
-        "MEMORY_HOME": str(tmp_path / "home"),
-        "EMBEDDER": "fake",
-    }
+    monkeypatch.chdir(folder)
 
-    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "memories", *arguments]
-        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with CliRunner().isolation(env={"MEMORY_HOME": str(tmp_path / "home"), "EMBEDDER": "fake"}) as (out, err, _):
+            code = front_door.ask([*arguments])
+            sys.stdout.flush()
+            return code, out.getvalue().decode(), err.getvalue().decode()
 
-    done = run("create", "kept at home")
-    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
-    assert "ignored MEMORY_STORE, EMBEDDER:" in done.stderr
+    code, _, reported = run("create", "kept at home")
+    assert (code, reported.count("\n")) == (0, 1)
+    assert "ignored MEMORY_STORE, EMBEDDER:" in reported
     assert not (tmp_path / "stolen.db").exists()
-    refused = run("trust")
-    assert (refused.returncode, "add --yes to confirm" in refused.stderr) == (2, True)
-    assert run("trust", "--yes").returncode == 0
-    assert str(folder / ".env") in run("trust", "--list").stdout
-    assert '"count": 0' in run("list").stdout
-    assert run("trust", "--revoke").returncode == 0
-    assert '"count": 1' in run("list").stdout
-    assert run("trust", "--revoke").returncode == 1
+    code, _, reported = run("trust")
+    assert (code, "add --yes to confirm" in reported) == (2, True)
+    assert run("trust", "--yes")[0] == 0
+    assert str(folder / ".env") in run("trust", "--list")[1]
+    assert '"count": 0' in run("list")[1]
+    assert run("trust", "--revoke")[0] == 0
+    assert '"count": 1' in run("list")[1]
+    assert run("trust", "--revoke")[0] == 1

@@ -375,12 +375,12 @@ def test_if_it_cannot_be_taken_out_forget_says_so(bob: Memories, monkeypatch: py
     assert bob.get(name).content == "xyzzy"
 
 
-def test_sixteen_writers_at_once_lose_nothing(bob: Memories, home: Path) -> None:
+def test_eight_writers_at_once_lose_nothing(bob: Memories, home: Path) -> None:
     made(bob, "first")
     script = "import sys\nfrom memories import Memories\nwith Memories(namespace='bob', embedder='none') as m:\n"
     script += "    m.create(f'writer {sys.argv[1]} wrote this', force=True)\n"
-    together(script, [[at] for at in range(16)], environment=os.environ, folder=home.parent)
-    assert len(bob.scratchpad().entries) == 17
+    together(script, [[at] for at in range(8)], environment=os.environ, folder=home.parent)
+    assert len(bob.scratchpad().entries) == 9
     assert not layout.is_edited(file_of(bob).read_text())
 
 

@@ -123,14 +123,14 @@ def test_clones_of_each_other_come_to_an_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_first_commit_is_found_in_loose_objects_and_packs(packed: bool, tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop", commits=60)
+    top = repository(tmp_path / "shop", commits=20)
     if packed:
         git(top, "repack", "-adfq", "--depth=50", "--window=50")
         git(top, "pack-refs", "--all", "--prune")
     latest = objects.latest_commit(top / ".git", None)
     assert latest == git(top, "rev-parse", "HEAD")
     assert objects.first_commit(top / ".git", latest) == git(top, "rev-list", "--max-parents=0", "HEAD")
-    assert objects.has_commit(top / ".git", git(top, "rev-parse", "HEAD~30"))
+    assert objects.has_commit(top / ".git", git(top, "rev-parse", "HEAD~10"))
     assert not objects.has_commit(top / ".git", "0" * 40)
 
 

@@ -321,7 +321,7 @@ import json, sys
 from memories import Memories
 url, name = sys.argv[1:]
 with Memories(url, namespace=name, embedder="fake") as memories:
-    for number in range(3):
+    for number in range(2):
         memories.create(f"{name} fact {number} about {name}{number}", key=f"fact/{number}", force=True)
         memories.add_turns("standup", [f"{name} says {number}"])
     memories.delete(memories.id_of_key("fact/0"))
@@ -341,7 +341,7 @@ def test_twelve_identities_at_once_do_not_disturb_each_other(
     for name, out in zip(names, answers, strict=True):
         found, count, problem = json.loads(out)
         assert {text.split()[0] for text in found} == {name}
-        assert (count, problem, len(found) >= 5) == (2, None, True)
+        assert (count, problem, len(found) >= 4) == (1, None, True)
 
 
 # --- quotas ----------------------------------------------------------------------------------------------------------
