@@ -71,6 +71,7 @@ def test_ac_pers_001_history_is_there_after_a_restart(tmp_path: Path, clean_envi
     assert end(app) == 0
 
 
+@pytest.mark.thorough  # as AC-PERS-004, with a memory in place of a history
 def test_ac_pers_002_memories_are_there_after_a_restart(
     tmp_path: Path, clean_environment: dict[str, str], run_python: Any
 ) -> None:

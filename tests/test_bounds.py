@@ -80,6 +80,7 @@ def test_tests_that_hang_fail_and_the_others_run(tmp_path: Path) -> None:
     assert has_ended(int(re.findall(r"server (\d+)", err)[0]))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux names processes so")
 def test_a_run_that_is_killed_leaves_no_server(tmp_path: Path) -> None:
     with run_of(HANGING, tmp_path) as running:

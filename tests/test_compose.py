@@ -184,8 +184,15 @@ def test_the_app_stores_what_it_reads_and_answers_with_contexts(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
     said = message("a", "user", "Hello") + message("a", "assistant", "Good day") + message("b", "user", "Elsewhere")
-    code, answers, logged = run_app(tmp_path, clean_environment, said=said + message("a", "user", "And now?"))
+    said += message("a", "user", "And now?")
+    sure = {"conversation_id": "c", "remember": "Deploys happen on Tuesdays", "type": "fact", "confidence": 0.9}
+    facts = [json.dumps(line) for line in (sure, sure | {"remember": "A rumour", "confidence": 0.3})]
+    said += "\n".join([*facts, message("c", "user", "deploys?")])
+    code, [*answers, remembered, rumour, asked], logged = run_app(tmp_path, clean_environment, said=said)
     assert (code, logged) == (0, "")
+    assert [answer["stored"] for answer in (remembered, rumour, asked)] == [True, False, True]
+    assert [item["text"] for item, _ in asked["memories"]] == ["Deploys happen on Tuesdays"]
+    assert len(answers) == 4
     assert all(answer["stored"] for answer in answers)
     assert [answer["conversation_id"] for answer in answers] == ["a", "a", "b", "a"]
     assert [turn["text"] for turn in answers[3]["history"]] == ["Hello", "Good day"]
@@ -254,11 +261,3 @@ def test_the_image_is_made_of_files_that_are_there() -> None:
             copied += len(files)
     assert copied > 2
     assert os.access(APP, os.R_OK)
-
-
-def test_the_app_remembers(tmp_path: Path, clean_environment: dict[str, str]) -> None:
-    sure = {"conversation_id": "c", "remember": "Deploys happen on Tuesdays", "type": "fact", "confidence": 0.9}
-    lines = [json.dumps(line) for line in (sure, sure | {"remember": "A rumour", "confidence": 0.3})]
-    code, answers, _ = run_app(tmp_path, clean_environment, said="\n".join([*lines, message("c", "user", "deploys?")]))
-    assert (code, [answer["stored"] for answer in answers]) == (0, [True, False, True])
-    assert [item["text"] for item, _ in answers[2]["memories"]] == ["Deploys happen on Tuesdays"]

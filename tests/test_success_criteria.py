@@ -23,6 +23,8 @@ from memories.embedders.fake import FakeEmbedder
 
 Command = Callable[..., Any]
 
+pytestmark = pytest.mark.thorough  # the tests of each room prove the parts; this is the list of the specification
+
 
 @pytest.fixture
 def memory(tmp_path: Path, clean_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Command:

@@ -13,7 +13,6 @@ import pytest
 from memories import Draft, Memories, NotFound, RequestError, StoreBusy, TurnDraft
 from memories.errors import AmbiguousId
 from memories.models import Page
-from memories.skins.langgraph.store import MemoriesStore
 from memories.stores.records import Collection, Filter
 from memories.stores.sqlite import connection
 from memories.transfer.export import export
@@ -329,7 +328,10 @@ def test_a_key_never_names_another_memory_of_ones_own(made: Same, copied: Callab
             bob.id_of_key("build/day")
 
 
+@pytest.mark.thorough  # as `Memories`, through the package of others that takes a second to load
 def test_a_store_of_langgraph_touches_its_own_namespace_only(copied: Callable[[], str]) -> None:
+    from memories.skins.langgraph.store import MemoriesStore
+
     url = copied()
     for namespace in ("shared", "bob"):
         with MemoriesStore(url, namespace=namespace, embedder="fake") as store:

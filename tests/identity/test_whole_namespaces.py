@@ -321,7 +321,7 @@ import json, sys
 from memories import Memories
 url, name = sys.argv[1:]
 with Memories(url, namespace=name, embedder="fake") as memories:
-    for number in range(2):
+    for number in range(6):
         memories.create(f"{name} fact {number} about {name}{number}", key=f"fact/{number}", force=True)
         memories.add_turns("standup", [f"{name} says {number}"])
     memories.delete(memories.id_of_key("fact/0"))
@@ -332,6 +332,7 @@ with Memories(url, namespace=name, embedder="fake") as memories:
 """
 
 
+@pytest.mark.thorough  # each by itself is proven in process, and many writers at once in the core's promises
 def test_twelve_identities_at_once_do_not_disturb_each_other(
     tmp_path: Path, clean_environment: Mapping[str, str]
 ) -> None:
@@ -341,7 +342,7 @@ def test_twelve_identities_at_once_do_not_disturb_each_other(
     for name, out in zip(names, answers, strict=True):
         found, count, problem = json.loads(out)
         assert {text.split()[0] for text in found} == {name}
-        assert (count, problem, len(found) >= 4) == (1, None, True)
+        assert (count, problem, len(found) > 10) == (5, None, True)
 
 
 # --- quotas ----------------------------------------------------------------------------------------------------------
