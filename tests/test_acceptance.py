@@ -34,6 +34,7 @@ COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 
 
 def start(folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start the app."""
     return subprocess.Popen(
         [sys.executable, str(APP)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment,

@@ -46,11 +46,14 @@ class Interpolation(Template):
 
 
 class Defaults(dict[str, str]):
+    """Gives each variable its default."""
+
     def __missing__(self, expression: str) -> str:
         return expression.partition(":-")[2]
 
 
 def environment(service: str) -> dict[str, str]:
+    """Return what Compose gives a service if its user has set nothing."""
     given = SERVICES[service]["environment"]
     assert all(isinstance(value, str) for value in given.values())  # YAML would turn TRUE and 8000 into something else
     return {name: Interpolation(value).substitute(Defaults()) for name, value in given.items()}
@@ -177,6 +180,7 @@ def run_app(
 
 
 def message(conversation: str, role: str, text: str) -> str:
+    """Return the line of a message."""
     return json.dumps({"conversation_id": conversation, "role": role, "text": text}) + "\n"
 
 

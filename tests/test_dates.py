@@ -36,6 +36,7 @@ def only(text: str, now: datetime = NOW) -> str:
 
 
 def close(moment: date, *meant: Span) -> float:
+    """Return how close a day is to spans."""
     return float(closeness(np.array([moment.toordinal()]), meant)[0])
 
 
@@ -313,6 +314,7 @@ WEEK = (date(2023, 5, 8), date(2023, 5, 14))
 
 
 def agreement(told: Span, meant: Span) -> float:
+    """Return how well a span that is told fits one that is meant."""
     return overlap([told], [meant])
 
 

@@ -92,12 +92,14 @@ def memories(tmp_path: Path, clock: Clock) -> Iterator[Memories]:
 
 
 def add(memories: Memories, content: str, **fields: object) -> Memory:
+    """Store a memory, whatever is there already."""
     made = memories.create(content, force=True, **fields).memory  # type: ignore[arg-type]
     assert made is not None
     return made
 
 
 def contents(found: object) -> list[str]:
+    """Return the contents of memories, of hits, or of a page."""
     return [getattr(item, "memory", item).content for item in getattr(found, "memories", found)]  # type: ignore[call-overload]
 
 

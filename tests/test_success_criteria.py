@@ -60,6 +60,7 @@ def process(tmp_path: Path, clean_environment: dict[str, str]) -> Command:
 
 
 def contents(answer: Any) -> list[str]:
+    """Return the contents in an answer."""
     return [each["content"] for each in answer["results"]]
 
 

@@ -9,6 +9,7 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
 def asked(query: str, *contents: str) -> Matches:
+    """Return what a scratchpad with these contents finds."""
     entries = [Entry(f"{at}", content, version=1, written=NOW.isoformat()) for at, content in enumerate(contents)]
     return matches(entries, query, lambda _: True, 10, Rules(), NOW)
 

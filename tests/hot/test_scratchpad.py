@@ -32,6 +32,7 @@ def bob(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Memories]:
 
 
 def made(memories: Memories, content: str, **options: object) -> str:
+    """Store a memory and write the file; return its id."""
     created = memories.create(content, force=True, **options)  # type: ignore[arg-type]
     memories._tell_the_rest()
     assert created.id is not None
@@ -39,14 +40,17 @@ def made(memories: Memories, content: str, **options: object) -> str:
 
 
 def file_of(memories: Memories) -> Path:
+    """Return the file of a scratchpad."""
     return memories.config.home / memories.namespace / "scratchpad.yaml"
 
 
 def shown(memories: Memories) -> list[str]:
+    """Return the contents that a scratchpad shows."""
     return [entry.content for entry in memories.scratchpad().entries]
 
 
 def edit(memories: Memories, old: str, new: str) -> None:
+    """Change the file as a person does."""
     file = file_of(memories)
     text = file.read_text(encoding="utf-8")
     assert old in text

@@ -68,12 +68,14 @@ def _queue(config: Config, name: str) -> RetryQueue:
 
 
 def exported(store: Store, name: str) -> list[dict[str, Any]]:
+    """Return the records of a namespace as an export has them."""
     lines: list[str] = []
     export(store, lines.append, namespaces=[name], progress=lambda *_: None)
     return [json.loads(line) for line in lines[1:-1]]
 
 
 def seen(config: Config, name: str) -> object:
+    """Return all that a user can see in a namespace."""
     with Memories(config=config, namespace=name, shared=False, embedder="fake") as memories:
         return (
             [memory.content for memory in memories.list().memories],
@@ -274,6 +276,7 @@ def test_what_hooks_know_of_a_namespace_goes_with_it(config: Config, store: Stor
 
 
 def holds(path: Path, *words: str) -> bool:
+    """Return whether a file has one of these words."""
     data = path.read_bytes().lower()
     return any(word.lower().encode() in data for word in words)
 

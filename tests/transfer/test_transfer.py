@@ -72,10 +72,12 @@ def quiet(_what: str, _done: int, _whole: int) -> None:
 
 
 def at(seconds: float) -> datetime:
+    """Return a time so many seconds after the first."""
     return T0 + timedelta(seconds=seconds)
 
 
 def record(group: str, position: int = 1, *, namespace: str = "ann", text: str = "", **values: Any) -> Record:
+    """Return a version of a memory, or another record."""
     collection = values.pop("collection", MEMORY)
     text = text or f"note {group[-4:]} {position}"
     values.setdefault("created_at", at(position))
@@ -84,6 +86,7 @@ def record(group: str, position: int = 1, *, namespace: str = "ann", text: str =
 
 
 def turn(position: int, group: str = "talk", **values: Any) -> Record:
+    """Return a turn of a conversation."""
     return record(group, position, collection=HISTORY, session=0, **values)
 
 
@@ -134,6 +137,7 @@ def full(full_file: Path, opened: Open, tmp_path: Path) -> SQLiteStore:
 
 
 def lines_of(store: SQLiteStore, namespaces: Sequence[str] | None = None, *, vectors: bool = False) -> list[str]:
+    """Return the export of a store."""
     lines: list[str] = []
     count = export(store, lines.append, namespaces=namespaces, with_vectors=vectors, progress=quiet)
     assert count == len(lines) - 2  # the header and the last line
@@ -141,6 +145,7 @@ def lines_of(store: SQLiteStore, namespaces: Sequence[str] | None = None, *, vec
 
 
 def take_in(store: SQLiteStore, lines: Sequence[str], embedder: Any = None, **options: Any) -> Imported:
+    """Import lines."""
     options.setdefault("namespaces", None)
     return import_(store, [line.encode() for line in lines], embedder or FakeEmbedder(), **options)
 
@@ -152,6 +157,7 @@ def content(store: SQLiteStore) -> dict[Ref, Record]:
 
 
 def live(namespace: str = "ann", collection: Collection = MEMORY, **conditions: Any) -> Filter:
+    """Return the filter for what is live in a namespace."""
     return Filter(collection, (namespace,), **conditions)
 
 

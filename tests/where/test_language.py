@@ -42,10 +42,12 @@ TURN = Record(
 
 
 def selector(text: str, collection: Collection = Collection.MEMORY) -> Selector:
+    """Read an expression."""
     return read(text, collection, AT)
 
 
 def fits(text: str, record: Record = MEMORY) -> bool:
+    """Return whether a record meets an expression."""
     return selector(text, record.ref.collection).fits(record)
 
 
