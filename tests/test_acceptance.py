@@ -91,15 +91,9 @@ print(memory.remember("The user may like Kubernetes", "preference", 0.5, convers
     assert end(app) == 0
 
 
+@pytest.mark.thorough  # the app over what the core proves of stores and gateways
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param(signal.SIGTERM, marks=pytest.mark.thorough),
-        pytest.param(signal.SIGINT, marks=pytest.mark.thorough),
-        signal.SIGKILL,
-    ],
-)
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_ac_pers_004_nothing_that_was_answered_is_lost_at_a_shutdown(
     tmp_path: Path, clean_environment: dict[str, str], how: signal.Signals
 ) -> None:

@@ -105,7 +105,7 @@ def test_a_model_reads_no_more_of_a_word_than_its_windows_hold(monkeypatch: pyte
     known = unigram.Unigram(
         Path(e5.__file__).parent, next(Path(e5.__file__).parent.glob("*.tokenizer.json")).name.split(".")[0]
     )
-    assert sum(1 for _ in known.ids("a" * 300_000)) > 10_000
+    assert sum(1 for _ in known.ids("a" * 150_000)) > 10_000
     assert max(looked) < 100_000
 
 

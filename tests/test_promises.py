@@ -81,10 +81,10 @@ def start_writer(environment: Mapping[str, str], name: str, count: int) -> "subp
 
 def test_an_acknowledged_write_survives_kill_9(clean_environment: dict[str, str], home: Path) -> None:
     environment = {**clean_environment, "MEMORY_HOME": str(home)}
-    for round_ in range(3):
+    for round_ in range(2):
         with start_writer(environment, f"k{round_}", 10_000) as writer:
             assert writer.stdout is not None
-            acknowledged = {writer.stdout.readline().strip() for _ in range(5 + 7 * round_)}
+            acknowledged = {writer.stdout.readline().strip() for _ in range(5 + 14 * round_)}
             writer.send_signal(signal.SIGKILL)
             acknowledged |= {line.strip() for line in writer.stdout if line.endswith("\n")}
         assert acknowledged <= stored_ids()
@@ -141,9 +141,9 @@ def test_processes_that_write_at_once_lose_nothing(
     clean_environment: dict[str, str], home: Path, tmp_path: Path
 ) -> None:
     environment = {**clean_environment, "MEMORY_HOME": str(home)}
-    told = together(WRITER, [(f"w{number}", 4) for number in range(16)], environment=environment, folder=tmp_path)
+    told = together(WRITER, [(f"w{number}", 3) for number in range(16)], environment=environment, folder=tmp_path)
     acknowledged = [memory_id for out in told for memory_id in out.split()]
-    assert len(acknowledged) == 16 * 4
+    assert len(acknowledged) == 16 * 3
     assert stored_ids() == set(acknowledged)
 
 

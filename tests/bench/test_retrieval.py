@@ -19,6 +19,7 @@ from bench.retrieval.datasets import DataError
 
 from memories import Memories
 from memories.embedders.fake import FakeEmbedder
+from memories.models import MAX_TURN_CHARACTERS
 
 ROOT = Path(__file__).parents[2]
 
@@ -569,9 +570,9 @@ def test_results_that_cannot_be_written_are_refused_before_the_work(
 
 def test_a_message_that_no_turn_can_hold_is_found_as_one(here: Path) -> None:
     folder = beam(here / "chats")
-    log = "\n".join(f"line {number}: all is well" for number in range(14_000))
+    log = "\n".join(f"line {number}: all is well" for number in range(4_500))
     hidden = f"{log}\nThe orchid costs nine euros\n{log[:50_000]}"
-    assert len(hidden) > 348_469
+    assert len(hidden) > MAX_TURN_CHARACTERS
     group = [said("user", hidden, id=8), said("assistant", "Read", id=9)]
     chat = json.loads((folder / "3" / "chat.json").read_text())
     write(folder / "3" / "chat.json", [*chat, {"batch_number": 3, "turns": [group]}])
