@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from forked import Forked
 from memories import Memories
 from memories.skins.capture.flush import Flushed, flush
 
@@ -56,26 +55,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return work
 
 
-def run(
-    event: str,
-    told: Mapping[str, Any] | bytes | None = None,
-    *options: str,
-    host: str = "claude-code",
-    env: Mapping[str, str] | None = None,
-    seconds: str = PLENTY,
-) -> Ran:
-    """Run a hook in a process of its own."""
-    command = [sys.executable, "-m", "memories", "hook", event, "--host", host, "--seconds", seconds, *options]
-    given = (
-        told if isinstance(told, bytes) else json.dumps({"session_id": "s1", "cwd": str(Path.cwd()), **(told or {})})
-    )
-    data = given if isinstance(given, bytes) else given.encode()
-    done = subprocess.run(command, input=data, env={**os.environ, **(env or {})}, capture_output=True, timeout=300)
-    return Ran(done.returncode, done.stdout, done.stderr)
-
-
 @pytest.fixture
-def hook() -> Hook:
+def hook(forked: Forked) -> Hook:
+    """Run a hook in a process of its own."""
+
+    def run(
+        event: str,
+        told: Mapping[str, Any] | bytes | None = None,
+        *options: str,
+        host: str = "claude-code",
+        env: Mapping[str, str] | None = None,
+        seconds: str = PLENTY,
+    ) -> Ran:
+        if not isinstance(told, bytes):
+            told = json.dumps({"session_id": "s1", "cwd": str(Path.cwd()), **(told or {})}).encode()
+        command = ["hook", event, "--host", host, "--seconds", seconds, *options]
+        done = forked.run(command, input=told, env={**os.environ, **(env or {})})
+        return Ran(done.returncode, done.stdout, done.stderr)
+
     return run
 
 

@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forked import Forked
 from memories import Memories
 from memories.skins.capture import inbox, session, stamps
 from memories.skins.capture.flush import Event
@@ -27,6 +28,7 @@ NAMES = {  # of an event in the payload: Cursor's own, also for the hooks of Cla
     "session-end": "sessionEnd",
 }
 OWN, CLAUDE = "cursor", "claude-code"
+Run = Callable[..., dict[str, Any] | None]
 
 
 @pytest.fixture
@@ -43,15 +45,18 @@ def payload(root: Path, event: str, turn: str = "g1", **more: Any) -> dict[str, 
     return {**told, "user_email": EMAIL, "transcript_path": None, **more}
 
 
-def run(told: dict[str, Any], event: str, *options: str, host: str = OWN, **env: str) -> dict[str, Any] | None:
+@pytest.fixture
+def run(forked: Forked) -> Run:
     """Run a hook as Cursor does; return its answer, None if it printed nothing."""
-    command = [sys.executable, "-m", "memories", "hook", event, "--host", host, "--seconds", PLENTY, *options]
-    variables = {"CURSOR_VERSION": "3.20.17", "CURSOR_USER_EMAIL": EMAIL, **env}
-    done = subprocess.run(
-        command, input=json.dumps(told).encode(), env={**os.environ, **variables}, capture_output=True, timeout=300
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    return json.loads(done.stdout) if done.stdout else None
+
+    def run(told: dict[str, Any], event: str, *options: str, host: str = OWN, **env: str) -> dict[str, Any] | None:
+        variables = {"CURSOR_VERSION": "3.20.17", "CURSOR_USER_EMAIL": EMAIL, **env}
+        command = ["hook", event, "--host", host, "--seconds", PLENTY, *options]
+        done = forked.run(command, input=json.dumps(told).encode(), env={**os.environ, **variables})
+        assert (done.returncode, done.stderr) == (0, b"")
+        return json.loads(done.stdout) if done.stdout else None
+
+    return run
 
 
 def remembered(text: str = "Deploys happen on Tuesdays") -> None:
@@ -59,7 +64,7 @@ def remembered(text: str = "Deploys happen on Tuesdays") -> None:
         memories.create(text)
 
 
-def test_a_session_begins_with_what_is_known(root: Path, home: Path) -> None:
+def test_a_session_begins_with_what_is_known(run: Run, root: Path, home: Path) -> None:
     remembered()
     answer = run(payload(root, "session-start", is_background_agent=False, composer_mode="agent"), "session-start")
     assert answer is not None
@@ -68,7 +73,7 @@ def test_a_session_begins_with_what_is_known(root: Path, home: Path) -> None:
     assert session.read(str(home), "cursor.c1").folder == str(root)
 
 
-def test_a_prompt_goes_on_with_what_it_calls_to_mind(root: Path, home: Path) -> None:
+def test_a_prompt_goes_on_with_what_it_calls_to_mind(run: Run, root: Path, home: Path) -> None:
     remembered()
     answer = run(payload(root, "user-prompt", prompt="On which day do deploys happen?"), "user-prompt")
     assert answer is not None
@@ -81,19 +86,20 @@ def test_a_prompt_goes_on_with_what_it_calls_to_mind(root: Path, home: Path) -> 
 
 @pytest.mark.parametrize("event", NAMES)
 @pytest.mark.parametrize("options", [(), ("--capture",)], ids=["recall", "capture"])
-def test_what_says_nothing_is_valid_all_the_same(event: str, options: tuple[str, ...], root: Path, home: Path) -> None:
+def test_what_says_nothing_is_valid_all_the_same(
+    run: Run, event: str, options: tuple[str, ...], root: Path, home: Path
+) -> None:
     answer = run(payload(root, event, prompt="/help", text="Done.", status="completed", loop_count=0), event, *options)
     assert answer == {"user-prompt": {"continue": True}, "session-start": answer}.get(event, {})
     off = run(payload(root, event, prompt="when?"), event, *options, MEMORY_OFF="1")
     assert off == ({"continue": True} if event == "user-prompt" else {})
 
 
-def test_what_fails_prints_nothing(root: Path, home: Path) -> None:
+def test_what_fails_prints_nothing(forked: Forked, run: Run, root: Path, home: Path) -> None:
     home.mkdir(parents=True)
     (home / "memories.db").write_bytes(b"<html>not a database</html>" * 1000)
     assert run(payload(root, "session-start"), "session-start") is None
-    command = [sys.executable, "-m", "memories", "hook", "stop", "--host", OWN, "--capture"]
-    done = subprocess.run(command, input=b"no JSON", capture_output=True, timeout=300)
+    done = forked.run(["hook", "stop", "--host", OWN, "--capture"], input=b"no JSON")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert {(each.host, each.event, each.failures) for each in stamps.known(str(home))} == {
         ("cursor", "session-start", 1),
@@ -124,7 +130,7 @@ def turn(root: Path, number: int, prompt: str, *answers: str) -> Iterator[tuple[
     yield "stop", payload(root, "stop", generation, status="completed", loop_count=0)
 
 
-def test_a_session_is_captured(root: Path, home: Path) -> None:
+def test_a_session_is_captured(run: Run, root: Path, home: Path) -> None:
     run(payload(root, "session-start"), "session-start", "--capture")
     for event, told in turn(root, 1, "Remember that Ann owns deploys.", "I look.", "Noted. <private>x9</private>"):
         run(told, event, "--capture", MEMORY_HOME=str(home))
@@ -176,7 +182,7 @@ def held(home: Path) -> Iterator[Path]:
 
 
 @BOTH
-def test_two_hooks_of_one_event_give_once(hosts: tuple[str, str], root: Path, home: Path) -> None:
+def test_two_hooks_of_one_event_give_once(run: Run, hosts: tuple[str, str], root: Path, home: Path) -> None:
     remembered()
     begun = [run(payload(root, "session-start"), "session-start", host=host) for host in hosts]
     assert [sorted(answer or {}) for answer in begun] == [["additional_context"], []]
@@ -190,7 +196,7 @@ def test_two_hooks_of_one_event_give_once(hosts: tuple[str, str], root: Path, ho
 
 
 @BOTH
-def test_two_hooks_of_one_event_capture_once(hosts: tuple[str, str], root: Path, held: Path) -> None:
+def test_two_hooks_of_one_event_capture_once(run: Run, hosts: tuple[str, str], root: Path, held: Path) -> None:
     for number, prompt in enumerate(["Remember that Ann owns deploys.", "yes", "yes"], 1):
         for event, told in turn(root, number, prompt, "One.", "Two."):
             for host in hosts if event != "answer" else (OWN,):  # Claude Code has no such event
@@ -204,7 +210,7 @@ def test_two_hooks_of_one_event_capture_once(hosts: tuple[str, str], root: Path,
 
 
 @BOTH
-def test_what_was_captured_twice_is_stored_once(hosts: tuple[str, str], root: Path, home: Path) -> None:
+def test_what_was_captured_twice_is_stored_once(run: Run, hosts: tuple[str, str], root: Path, home: Path) -> None:
     for event, told in turn(root, 1, "Remember that Ann owns deploys.", "Noted."):
         for host in hosts if event != "answer" else (OWN,):
             run(told, event, "--capture", host=host)
@@ -215,7 +221,9 @@ def test_what_was_captured_twice_is_stored_once(hosts: tuple[str, str], root: Pa
 
 @pytest.mark.parametrize("capturing", [OWN, CLAUDE])
 @pytest.mark.parametrize("first", [OWN, CLAUDE])
-def test_one_hook_captures_although_the_other_recalled(capturing: str, first: str, root: Path, held: Path) -> None:
+def test_one_hook_captures_although_the_other_recalled(
+    run: Run, capturing: str, first: str, root: Path, held: Path
+) -> None:
     """They may have been installed with different options."""
     remembered()
     told = payload(root, "user-prompt", prompt="On which day do deploys happen?")
@@ -254,7 +262,7 @@ def test_a_host_that_tells_no_turn_is_told_once_at_a_time(
     assert not session.first(str(home), "cursor.c1", "given x", within=None)
 
 
-def test_a_new_conversation_and_a_new_turn_are_given_something(root: Path, home: Path) -> None:
+def test_a_new_conversation_and_a_new_turn_are_given_something(run: Run, root: Path, home: Path) -> None:
     remembered()
     for more in ({}, {"generation_id": "g2"}, {"conversation_id": "c2", "session_id": "c2"}):
         assert run({**payload(root, "session-start"), **more}, "session-start") != {}
@@ -281,7 +289,7 @@ def test_vs_code_runs_the_hooks_of_claude_code_and_names_its_session_otherwise(r
     assert (told.name, told.folder) == ("claude-code.v1", str(root))
 
 
-def test_hooks_of_claude_code_itself_answer_as_before(root: Path, home: Path) -> None:
+def test_hooks_of_claude_code_itself_answer_as_before(run: Run, root: Path, home: Path) -> None:
     remembered()
     told = {"session_id": "s1", "cwd": str(root), "prompt": "On which day do deploys happen?"}
     answer = run({**told, "hook_event_name": "UserPromptSubmit"}, "user-prompt", host=CLAUDE)
@@ -289,17 +297,18 @@ def test_hooks_of_claude_code_itself_answer_as_before(root: Path, home: Path) ->
     assert answer.keys() == {"hookSpecificOutput"}
 
 
-def test_the_workspace_decides_not_where_a_hook_runs(root: Path, home: Path, folder: Path) -> None:
+def test_the_workspace_decides_not_where_a_hook_runs(
+    forked: Forked, run: Run, root: Path, home: Path, folder: Path
+) -> None:
     remembered()
     (root / ".memories-off").touch()
     before = tree(home)
     told = payload(root, "user-prompt", prompt="Remember that Ann owns deploys.", cwd=str(folder))
     assert run(told, "user-prompt", "--capture") == {"continue": True}
     # one that was told nothing yet
-    command = [sys.executable, "-m", "memories", "hook", "stop", "--host", OWN, "--capture"]
-    subprocess.run(
-        command, input=b"no JSON", env={**os.environ, "CURSOR_PROJECT_DIR": str(root)}, check=True, timeout=300
-    )
+    command = ["hook", "stop", "--host", OWN, "--capture"]
+    done = forked.run(command, input=b"no JSON", env={**os.environ, "CURSOR_PROJECT_DIR": str(root)})
+    assert done.returncode == 0
     assert tree(home) == before
 
 
@@ -313,7 +322,7 @@ def test_a_window_without_a_folder(
     assert Told(OWN, told).folder == str(root)
 
 
-def test_who_uses_cursor_is_kept_nowhere(root: Path, home: Path) -> None:
+def test_who_uses_cursor_is_kept_nowhere(run: Run, root: Path, home: Path) -> None:
     run(payload(root, "session-start"), "session-start", "--capture")
     for event, told in turn(root, 1, "Remember that Ann owns deploys.", "Noted."):
         run(told, event, "--capture")
@@ -325,7 +334,7 @@ def test_who_uses_cursor_is_kept_nowhere(root: Path, home: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".cursorrules", ".cursor/rules/deploys.mdc", "AGENTS.md"])
-def test_what_its_rules_say_is_not_proposed(name: str, root: Path, home: Path) -> None:
+def test_what_its_rules_say_is_not_proposed(run: Run, name: str, root: Path, home: Path) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_text("Ann owns deploys.\n")
     for event, told in turn(root, 1, "Remember that Ann owns deploys.", "We decided to use Go for the worker."):
@@ -334,7 +343,7 @@ def test_what_its_rules_say_is_not_proposed(name: str, root: Path, home: Path) -
     assert [each.content for each in waiting(home)] == ["We decided to use Go for the worker."]
 
 
-def test_a_transcript_of_cursor_is_not_read(root: Path, home: Path) -> None:
+def test_a_transcript_of_cursor_is_not_read(run: Run, root: Path, home: Path) -> None:
     file = Path.home() / ".cursor" / "projects" / "p" / "agent-transcripts" / "c1" / "c1.jsonl"
     file.parent.mkdir(parents=True)
     file.write_text('{"role": "user", "message": {"content": [{"type": "text", "text": "from the file"}]}}\n')
@@ -345,7 +354,7 @@ def test_a_transcript_of_cursor_is_not_read(root: Path, home: Path) -> None:
     assert not (home / "hooks.log").exists()
 
 
-def test_memory_off_ends_a_session_of_both(root: Path, held: Path) -> None:
+def test_memory_off_ends_a_session_of_both(run: Run, root: Path, held: Path) -> None:
     told = payload(root, "user-prompt", prompt="memory off")
     answers = [run(told, "user-prompt", "--capture", host=host) for host in (CLAUDE, OWN)]
     assert ["Memory is off" in (answer or {}).get("additional_context", "") for answer in answers] == [True, False]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from forked import Forked
 from memories import Memories
 from memories.skins.capture import events, inbox, stamps
 from memories.skins.capture import hook as hooks
@@ -40,8 +41,8 @@ def start(*arguments: str, **streams: object) -> "subprocess.Popen[bytes]":
         ["stop", "--host", "codex", "--seconds", "1e9"],
     ],
 )
-def test_wrong_arguments_are_a_line_in_the_log(arguments: list[str], home: Path) -> None:
-    done = subprocess.run([*HOOK, *arguments], input=b"{}", capture_output=True, timeout=300)
+def test_wrong_arguments_are_a_line_in_the_log(forked: Forked, arguments: list[str], home: Path) -> None:
+    done = forked.run(["hook", *arguments], input=b"{}")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     until = time.monotonic() + 60
     while not (home / "hooks.log").exists():  # it may be written after the hook has ended
@@ -244,11 +245,11 @@ def test_the_inbox_is_bounded(home: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert inbox.names(str(home)) == ["codex.s1"]
 
 
-def test_doctor_tells_how_the_hooks_are(hook: Hook, home: Path, tmp_path: Path) -> None:
+def test_doctor_tells_how_the_hooks_are(forked: Forked, hook: Hook, home: Path, tmp_path: Path) -> None:
     hook("stop", {}, host="codex")
     hook("stop", b"no event", host="gemini")
-    command = [sys.executable, "-m", "memories", "doctor", "--format", "json"]
-    done = subprocess.run(command, capture_output=True, timeout=300)
+    command = ["doctor", "--format", "json"]
+    done = forked.run(command)
     found = json.loads(done.stdout)
     assert found["hooks"].keys() == {"codex stop", "gemini stop"}
     assert "1 times, 1 failed" in found["hooks"]["gemini stop"]
@@ -256,13 +257,13 @@ def test_doctor_tells_how_the_hooks_are(hook: Hook, home: Path, tmp_path: Path) 
     assert finding["what"].startswith("the hook stop of gemini failed when it last ran: JSONDecodeError")
     inbox.add(str(home), "opencode.s1", {"id": "1"})
     os.utime(home / "inbox" / "opencode.s1.jsonl", (1, 1))
-    found = json.loads(subprocess.run(command, capture_output=True, timeout=300).stdout)
+    found = json.loads(forked.run(command).stdout)
     assert [each["remedy"] for each in found["findings"] if "not stored" in each["what"]]
 
 
-def test_the_help_names_all_events_and_hosts() -> None:
-    done = subprocess.run([*HOOK, "--help"], capture_output=True, text=True, timeout=300)
-    said = " ".join(done.stdout.split()).replace("- ", "-")
+def test_the_help_names_all_events_and_hosts(forked: Forked) -> None:
+    done = forked.run(["hook", "--help"])
+    said = " ".join(done.stdout.decode().split()).replace("- ", "-")
     assert all(each in said for each in (*hooks.EVENTS, *hooks.HOSTS))
     assert "hook" in COMMANDS
 

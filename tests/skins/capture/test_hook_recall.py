@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from embedders.test_http_service import Behaviour, Server, hang, status
 from embedders.test_http_service import server as server  # noqa: PLC0414 - a fixture
+from forked import Forked
 from memories import ContextBuilder, Draft, Memories, MemoryGateway, TurnDraft, events
 from memories.agent.engine import EngineBackend
 from memories.agent.tokens import estimate_tokens
@@ -192,31 +192,32 @@ def repository(folder: Path, *steps: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("projects")
-def test_a_session_begins_with_what_the_last_one_in_this_project_left(hook: Hook, home: Path, folder: Path) -> None:
+def test_a_session_begins_with_what_the_last_one_in_this_project_left(
+    forked: Forked, hook: Hook, home: Path, folder: Path
+) -> None:
     repository(folder, ["remote", "add", "origin", "https://example.com/acme/shop.git"])
     other = folder.parent / "other"
     other.mkdir()
     repository(other)
     decided = "We decided to use PostgreSQL for the orders."
-    command = [sys.executable, "-m", "memories"]
     for name in (["prompt"], ["scratchpad", "show"]):  # a scratchpad that is fresh hears of it
-        subprocess.run([*command, *name], check=True, capture_output=True, timeout=300)
+        assert forked.run(name).returncode == 0
     assert decided not in hook("session-start", {}, "--capture").context
     assert hook("user-prompt", {"prompt": f"Let us begin. {decided}"}, "--capture").silent
     assert hook("stop", {"last_assistant_message": "Done."}, "--capture").silent
     assert hook("session-end", {"reason": "other"}, "--capture").silent
     until = time.monotonic() + 120
     while inbox.names(str(home)):  # the flusher that the hook started may have it
-        subprocess.run([*command, "capture", "flush"], check=True, capture_output=True, timeout=300)
+        assert forked.run(["capture", "flush"]).returncode == 0
         assert time.monotonic() < until
     begun = hook("session-start", {"session_id": "s2"}, "--capture").context
     assert "What the last sessions in this project left" in begun
     assert decided in begun
     assert "waits for the user's review" in begun
     for arguments in (["prompt"], ["prompt", "--project", "."], ["prompt", "--project", "example.com/acme/shop"]):
-        done = subprocess.run([*command, *arguments], check=True, capture_output=True, timeout=300)
+        done = forked.run(arguments)
         assert decided in json.loads(done.stdout)["prompt"]
-    done = subprocess.run([*command, "prompt", "--project", ""], check=True, capture_output=True, timeout=300)
+    done = forked.run(["prompt", "--project", ""])
     assert decided not in json.loads(done.stdout)["prompt"]
     pad = (home / "shared" / "scratchpad.yaml").read_text()
     assert decided in pad

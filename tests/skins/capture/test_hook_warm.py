@@ -5,15 +5,14 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from forked import Forked
 from live_command import Serve, servers
 from memories import Memories, __version__
 from memories.skins.capture import inbox, session
@@ -38,15 +37,10 @@ def serving(home: Path) -> Iterator[Serve]:
         yield serve
 
 
-def answered() -> int:
-    """Return how much the server has answered."""
-    command = [sys.executable, "-m", "memories", "serve", "--status"]
-    return int(json.loads(subprocess.run(command, capture_output=True, timeout=300, check=True).stdout)["commands"])
-
-
-def has_answered(most: int) -> bool:
-    """Return whether the server answered some of so many hooks: on a busy machine it may begin too late for others."""
-    return 0 < answered() <= most
+@pytest.fixture
+def answered(forked: Forked) -> Callable[[], int]:
+    """Return how much the server has answered: on a busy machine it may begin too late for some hooks."""
+    return lambda: int(json.loads(forked.run(["serve", "--status"]).stdout)["commands"])
 
 
 def same(answer: Ran) -> tuple[int, bytes, bytes]:
@@ -67,16 +61,18 @@ ASKED = [
 ]
 
 
-def test_the_answers_are_the_same(hook: Hook, serving: Serve) -> None:
+def test_the_answers_are_the_same(answered: Callable[[], int], hook: Hook, serving: Serve) -> None:
     alone = [hook(event, {**told, "session_id": f"a{n}"}, *options) for n, (event, told, options) in enumerate(ASKED)]
     serving()
     asked = [hook(event, {**told, "session_id": f"b{n}"}, *options) for n, (event, told, options) in enumerate(ASKED)]
     assert list(map(same, asked)) == list(map(same, alone))
     assert [bool(each.out) for each in asked] == [True, True, True, True, True, True, False, True]
-    assert has_answered(len(ASKED))
+    assert 0 < answered() <= len(ASKED)
 
 
-def test_a_session_is_given_nothing_twice_whoever_recalls(hook: Hook, home: Path, serving: Serve) -> None:
+def test_a_session_is_given_nothing_twice_whoever_recalls(
+    answered: Callable[[], int], hook: Hook, home: Path, serving: Serve
+) -> None:
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
     serving()
     assert hook("user-prompt", {"prompt": "and when do deploys happen?"}).silent
@@ -84,19 +80,24 @@ def test_a_session_is_given_nothing_twice_whoever_recalls(hook: Hook, home: Path
     assert hook("user-prompt", {"prompt": "and when do deploys happen?", "session_id": "s2"}).silent
     one, other = (session.read(str(home), f"claude-code.{name}") for name in ("s1", "s2"))
     assert (one.shown, one.said) == (other.shown, other.said)
-    assert has_answered(3)
+    assert 0 < answered() <= 3
 
 
 def test_the_hook_decides_who_and_where(
-    hook: Hook, home: Path, serving: Serve, folder: Path, monkeypatch: pytest.MonkeyPatch
+    forked: Forked,
+    answered: Callable[[], int],
+    hook: Hook,
+    home: Path,
+    serving: Serve,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The session, the settings of its folder and its environment count, not those of the server."""
+    folder = Path.cwd()
     serving()
     hook("user-prompt", {"prompt": "start as bob"})
     assert "Bob deploys on Mondays" in hook("user-prompt", {"prompt": "when does bob deploy?"}).context
     (folder / ".env").write_text("MEMORY_NAMESPACE=bob\n")
-    trust = [sys.executable, "-m", "memories", "trust", "--yes", str(folder)]
-    subprocess.run(trust, check=True, capture_output=True, timeout=300)
+    assert forked.run(["trust", "--yes", str(folder)]).returncode == 0
     asked = {"prompt": "when does bob deploy?", "session_id": "s2", "cwd": str(folder)}
     monkeypatch.chdir(home)
     assert "Bob deploys on Mondays" in hook("user-prompt", asked).context
@@ -107,7 +108,9 @@ def test_the_hook_decides_who_and_where(
     assert answered() == known
 
 
-def test_where_memory_is_off_no_server_is_asked(hook: Hook, serving: Serve, folder: Path) -> None:
+def test_where_memory_is_off_no_server_is_asked(
+    answered: Callable[[], int], hook: Hook, serving: Serve, folder: Path
+) -> None:
     serving()
     hook("user-prompt", {"prompt": "start with memory off"})
     assert hook("user-prompt", {"prompt": "when do deploys happen?"}).silent
@@ -124,7 +127,7 @@ def test_what_is_captured_is_in_the_inbox_once(hook: Hook, home: Path, serving: 
     assert ([each["prompt"] for each in found], unread) == (["when do deploys happen?"], 0)
 
 
-def test_a_hook_starts_a_server_if_a_setting_wants_it(hook: Hook) -> None:
+def test_a_hook_starts_a_server_if_a_setting_wants_it(forked: Forked, answered: Callable[[], int], hook: Hook) -> None:
     wants = {"MEMORY_SERVE": "auto"}
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}, env=wants).context
     path = Path(place.socket_of("", os.environ))
@@ -133,13 +136,15 @@ def test_a_hook_starts_a_server_if_a_setting_wants_it(hook: Hook) -> None:
         time.sleep(0.05)
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?", "session_id": "s2"}, env=wants).context
     assert answered() <= 1
-    subprocess.run([sys.executable, "-m", "memories", "serve", "--stop"], check=True, capture_output=True, timeout=300)
+    assert forked.run(["serve", "--stop"]).returncode == 0
 
 
 # --- a server that is unwell -----------------------------------------------------------------------------------------
 
 
-def test_a_server_that_hangs_is_not_waited_for(hook: Hook, home: Path, serving: Serve) -> None:
+def test_a_server_that_hangs_is_not_waited_for(
+    answered: Callable[[], int], hook: Hook, home: Path, serving: Serve
+) -> None:
     server = serving()
     server.send_signal(signal.SIGSTOP)
     try:

@@ -2,15 +2,18 @@
 
 import os
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from forked import Forked
 from memories.config import load_config
 from memories.errors import ConfigError
 from memories.skins.capture import inbox, place, session, switch
 from skins.capture.conftest import Hook
+
+Memory = Callable[..., str]
 
 
 def on(folder: Path, session_name: str | None = None, **variables: str) -> bool:
@@ -129,11 +132,16 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", *who, "-C", str(folder), *arguments], check=True, capture_output=True, timeout=60)
 
 
-def memory(folder: Path, *arguments: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", "memories", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert done.returncode == code, done.stderr
-    return done.stdout
+@pytest.fixture
+def memory(forked: Forked) -> Memory:
+    """Run the command in a folder; return what it printed."""
+
+    def run(folder: Path, *arguments: str, code: int = 0) -> str:
+        done = forked.run(arguments, cwd=folder)
+        assert done.returncode == code, done.stderr
+        return done.stdout.decode()
+
+    return run
 
 
 @pytest.fixture
@@ -149,7 +157,9 @@ def clones(tmp_path: Path) -> list[Path]:
     return [one, linked, clone]
 
 
-def test_a_project_is_off_in_all_its_clones_and_working_trees(clones: list[Path], folder: Path, home: Path) -> None:
+def test_a_project_is_off_in_all_its_clones_and_working_trees(
+    memory: Memory, clones: list[Path], folder: Path, home: Path
+) -> None:
     one, linked, clone = clones
     (clone / "src").mkdir()
     assert "example.com/acme/shop" in memory(linked, "off", "--format", "text")
@@ -164,7 +174,7 @@ def test_a_project_is_off_in_all_its_clones_and_working_trees(clones: list[Path]
     assert [on(each) for each in clones] == [True, True, True]
 
 
-def test_a_folder_that_was_off_before_projects_had_names(clones: list[Path], home: Path) -> None:
+def test_a_folder_that_was_off_before_projects_had_names(memory: Memory, clones: list[Path], home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     (home / place.OFF).write_text(f"{clones[0].resolve()}\n")
     assert [on(each) for each in clones] == [False, True, True]
@@ -173,7 +183,9 @@ def test_a_folder_that_was_off_before_projects_had_names(clones: list[Path], hom
 
 
 @pytest.mark.usefixtures("projects")
-def test_names_that_cannot_be_read_break_no_hook(clones: list[Path], hook: Hook, home: Path, folder: Path) -> None:
+def test_names_that_cannot_be_read_break_no_hook(
+    memory: Memory, clones: list[Path], hook: Hook, home: Path, folder: Path
+) -> None:
     memory(clones[0], "create", "Deploys happen on Tuesdays")
     (home / ".projects" / "aliases.json").write_text("{broken")
     told = {"cwd": str(clones[2])}
