@@ -61,16 +61,29 @@ class Forked:
         input: bytes | None = b"",  # noqa: A002 - as `subprocess.run` calls it
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
+        stdout: str = "",
         timeout: float = 300,
     ) -> "subprocess.CompletedProcess[bytes]":
-        """Run the command with pipes for its streams; in a real process if the environment is about the interpreter."""
+        """Run the command with pipes for its streams; in a real process if the environment is about the interpreter.
+
+        Args:
+            arguments: Of the command.
+            input: What is on its standard input.
+            env: Its environment.
+            cwd: The folder in which it runs.
+            stdout: The file to which its standard output goes, if not to a pipe.
+            timeout: After how many seconds it is killed.
+        """
         environment = os.environ if env is None else env
         if not self.fits(environment):
             command = [sys.executable, "-m", "memories", *arguments]
             return subprocess.run(command, input=input, capture_output=True, env=env, cwd=cwd, timeout=timeout)
-        (stdin, feed), (out, stdout), (err, stderr) = os.pipe(), os.pipe(), os.pipe()
-        running = self.start(arguments, (stdin, stdout, stderr), environment, str(cwd or os.getcwd()))  # noqa: PTH109
-        for each in (stdin, stdout, stderr):
+        (stdin, feed), (out, written), (err, stderr) = os.pipe(), os.pipe(), os.pipe()
+        if stdout:
+            os.close(written)
+            written = os.open(stdout, os.O_WRONLY)
+        running = self.start(arguments, (stdin, written, stderr), environment, str(cwd or os.getcwd()))  # noqa: PTH109
+        for each in (stdin, written, stderr):
             os.close(each)
         said = _exchanged(feed, input or b"", (out, err), time.monotonic() + timeout, running)
         return subprocess.CompletedProcess(list(arguments), running.wait(timeout), *said)

@@ -1,21 +1,25 @@
 """The `memory` command as tests run it: in this process, in one of its own, or on a terminal."""
 
 import contextlib
+import copy
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
 
+from forked import Forked
 from memories import __main__ as front_door
+from memories.hot.file import check
 from memories.skins.warm import client, place
 
 
@@ -42,6 +46,7 @@ class Answer:
 
 
 Command = Callable[..., Answer]
+Once = Callable[[Callable[[], Any]], Any]
 
 
 @pytest.fixture(autouse=True)
@@ -139,30 +144,73 @@ def stored(memory: Command) -> Callable[..., str]:
     return store
 
 
+class Kept(NamedTuple):
+    """A home that was filled: where it was, a copy of it, and what the function that filled it returned."""
+
+    home: Path
+    copy: Path
+    made: Any
+
+
+@pytest.fixture(scope="module")
+def homes() -> dict[str, Kept]:
+    """The homes that `once` has filled for the tests of a module, by the name of the function."""
+    return {}
+
+
 @pytest.fixture
-def process() -> Command:
+def once(
+    home: Path,
+    homes: dict[str, Kept],
+    tmp_path_factory: pytest.TempPathFactory,
+    zygote: "subprocess.Popen[str] | None",
+) -> Once:
+    """Fill the home by a function once for the tests of a module, then copy it: a copy costs less than commands."""
+
+    def fill(how: Callable[[], Any]) -> Any:
+        if home.exists() or zygote is not None:  # a server has the store open
+            return how()
+        name = how.__qualname__
+        if name not in homes:
+            homes[name] = Kept(home, tmp_path_factory.mktemp("home") / "memories", how())
+            shutil.copytree(home, homes[name].copy)
+            return homes[name].made
+        kept = homes[name]
+        shutil.copytree(kept.copy, home)
+        for file in home.rglob("scratchpad.yaml"):  # which names its store
+            text = file.read_text().replace(str(kept.home), str(home)).rpartition("check: ")[0]
+            file.write_text(f'{text}check: "{check(text)}"\n')
+        return copy.deepcopy(kept.made)
+
+    return fill
+
+
+@pytest.fixture
+def process(forked: Forked) -> Command:
     """Run the command in a process of its own."""
 
     def run(*arguments: str, stdin: bytes | None = b"", shell: str = "", **options: Any) -> Answer:
-        command = [sys.executable, "-m", "memories", *arguments]
-        if shell:
-            command = ["sh", "-c", f'exec "$@" {shell}', "sh", *command]
-        done = subprocess.run(command, input=stdin, capture_output=True, timeout=300, **options)
+        if shell.startswith(">/"):
+            done = forked.run(arguments, input=stdin, stdout=shell[1:], **options)
+        elif shell:
+            command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-m", "memories", *arguments]
+            done = subprocess.run(command, input=stdin, capture_output=True, timeout=300, **options)
+        else:
+            done = forked.run(arguments, input=stdin, **options)
         return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run
 
 
 @pytest.fixture
-def terminal() -> Command:
+def terminal(forked: Forked) -> Command:
     """Run the command on a terminal; `out` is all that appears there."""
 
     def run(*arguments: str, typed: str = "", env: Mapping[str, str] | None = None) -> Answer:
         ours, its = pty.openpty()
         environment = {**os.environ, "TERM": "xterm", **(env or {})}
         environment.pop("NO_COLOR", None) if not env or "NO_COLOR" not in env else None
-        command = [sys.executable, "-m", "memories", *arguments]
-        running = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)
+        running = forked.start(arguments, (its, its, its), environment, _here())
         os.close(its)
         shown = b""
         try:
@@ -176,7 +224,7 @@ def terminal() -> Command:
             raise
         finally:
             os.close(ours)
-            running.wait(300)
-        return Answer(running.returncode, shown.decode().replace("\r\n", "\n"), "")
+            code = running.wait(300)
+        return Answer(code, shown.decode().replace("\r\n", "\n"), "")
 
     return run

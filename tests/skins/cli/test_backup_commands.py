@@ -12,6 +12,7 @@ import pytest
 
 from memories.stores.sqlite import schema
 from memories.transfer import doctor as examining
+from skins.cli.conftest import Once
 
 Command = Callable[..., Any]
 Store = Callable[..., str]
@@ -21,15 +22,20 @@ DAMAGE = "import apsw, sys; apsw.Connection(sys.argv[1]).execute(sys.argv[2]).fe
 
 
 @pytest.fixture
-def ids(memory: Command, stored: Store) -> list[str]:
+def ids(memory: Command, stored: Store, once: Once) -> list[str]:
     """Memories of two namespaces with a version, a tag and a deleted one, and turns; their ids."""
-    first = stored("The user prefers Python", "--type", "preference")
-    memory("update", first, "The user prefers Rust")
-    second = stored("Deploys happen on Tuesdays")
-    memory("delete", second)
-    third = stored("Ann likes tea", "--namespace", "ann")
-    memory("turns", "add", "standup", "We ship on Friday", "--speaker", "Ann")
-    return [first, second, third]
+
+    def fill() -> list[str]:
+        first = stored("The user prefers Python", "--type", "preference")
+        memory("update", first, "The user prefers Rust")
+        second = stored("Deploys happen on Tuesdays")
+        memory("delete", second)
+        third = stored("Ann likes tea", "--namespace", "ann")
+        memory("turns", "add", "standup", "We ship on Friday", "--speaker", "Ann")
+        return [first, second, third]
+
+    kept: list[str] = once(fill)
+    return kept
 
 
 @pytest.fixture

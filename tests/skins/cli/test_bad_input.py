@@ -289,13 +289,14 @@ def test_bad_input_gets_one_sentence_and_changes_nothing(
     assert contents_of_the_store() == before
 
 
-@pytest.mark.parametrize(("row", "env", "part"), SETTINGS)
-def test_bad_settings_get_one_sentence(memory: Command, home: Path, row: str, env: dict[str, str], part: str) -> None:
-    for command in (["list"], ["create", "content"]):
-        answer = memory(*command, env=env)
-        assert answer.code == 2
-        assert part in answer.error
-        assert one_clean_sentence(answer.error)
+def test_bad_settings_get_one_sentence(memory: Command, home: Path) -> None:
+    failures = []
+    for row, env, part in SETTINGS:
+        for command in (["list"], ["create", "content"]):
+            answer = memory(*command, env=env)
+            if answer.code != 2 or part not in answer.error or not one_clean_sentence(answer.error):
+                failures.append((row, env, part, command, answer))
+    assert failures == []
     assert not home.exists()
 
 
@@ -374,15 +375,18 @@ SIGNS = [
 ]
 
 
-@pytest.mark.parametrize("sign", SIGNS)
-def test_signs_are_plain_text(memory: Command, sign: str) -> None:
+def test_signs_are_plain_text(memory: Command) -> None:
     """Rows 51, 56, 60 and 61: they are searched for, stored and shown as they are."""
-    created = memory("create", "--", f"it is about {sign} and nothing else")
-    assert created.json["content"] == f"it is about {sign} and nothing else"
-    memory("create", "this one is a stranger")
-    assert memory("search", "--", sign, stdin="x").code == 0
-    found = memory("search", "--", f"about {sign} nothing").json["results"]
-    assert found[0]["content"] == created.json["content"]
+    failures = []
+    memory("create", "this one is a stranger", "-n", "shared")
+    for number, sign in enumerate(SIGNS):
+        text = f"it is about {sign} and nothing else"
+        created = memory("create", "-n", f"of-sign-{number}", "--", text).json["content"]
+        code = memory("search", "-n", f"of-sign-{number}", "--", sign, stdin="x").code
+        found = memory("search", "-n", f"of-sign-{number}", "--", f"about {sign} nothing").json["results"]
+        if (created, code, found[0]["content"]) != (text, 0, text):
+            failures.append((sign, created, code, found))
+    assert failures == []
 
 
 @pytest.mark.parametrize("text", ["OR " * 1365, "(" * 300, "a OR " * 800, "((a+)+" * 600, '"a' * 2000, "a." * 2000])
@@ -493,7 +497,7 @@ anything = st.text(st.characters(codec=None), max_size=200) | st.text(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=anything)
 def test_a_search_for_anything_raises_nothing_unexpected(long_lived: Memories, text: str) -> None:
     for scope in ("memories", "all"):
@@ -505,7 +509,7 @@ def test_a_search_for_anything_raises_nothing_unexpected(long_lived: Memories, t
             assert len(found) <= 10
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=anything, name=st.text(max_size=10), speaker=st.none() | st.text(max_size=10))
 def test_anything_that_is_said_comes_back(long_lived: Memories, text: str, name: str, speaker: str | None) -> None:
     try:
@@ -517,7 +521,7 @@ def test_anything_that_is_said_comes_back(long_lived: Memories, text: str, name:
     assert (written.speaker, written.message_id) == (speaker and speaker.strip(), written.message_id)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=anything, key=st.text(max_size=10), value=st.text(max_size=10))
 def test_anything_that_is_stored_comes_back(long_lived: Memories, text: str, key: str, value: str) -> None:
     try:

@@ -1,6 +1,7 @@
 """One damaged record costs one record: every command goes on without it, names it, and exits with 4."""
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,21 +11,28 @@ from typing import Any
 import apsw
 import pytest
 
+from skins.cli.conftest import Once
+
 Command = Callable[..., Any]
 
 
 @pytest.fixture
-def damaged(memory: Command, stored: Callable[..., str], home: Path) -> str:
+def damaged(memory: Command, stored: Callable[..., str], home: Path, once: Once) -> str:
     """Return the id of a damaged memory among others; the second turn of `talk` is damaged too."""
-    ids = [stored(f"note {name} about sailing", "--project", "sea") for name in ("one", "two", "three")]
-    for text in ("said first", "said second", "said third"):
-        memory("turns", "add", "talk", text)
-    [path] = home.rglob("memories.db")
-    db = apsw.Connection(str(path))
-    db.execute("UPDATE record SET text = replace(text, 'note two', 'note twa')")
-    db.execute("UPDATE record SET text = replace(text, 'said second', 'said tecond')")
-    db.close()
-    return ids[1]
+
+    def fill() -> str:
+        ids = [stored(f"note {name} about sailing", "--project", "sea") for name in ("one", "two", "three")]
+        for text in ("said first", "said second", "said third"):
+            memory("turns", "add", "talk", text)
+        [path] = home.rglob("memories.db")
+        db = apsw.Connection(str(path))
+        db.execute("UPDATE record SET text = replace(text, 'note two', 'note twa')")
+        db.execute("UPDATE record SET text = replace(text, 'said second', 'said tecond')")
+        db.close()
+        return ids[1]
+
+    kept: str = once(fill)
+    return kept
 
 
 @pytest.mark.parametrize(
@@ -234,7 +242,7 @@ HAND_WRITTEN = {
 
 @pytest.mark.parametrize("line", HAND_WRITTEN.values(), ids=HAND_WRITTEN)
 def test_a_line_that_somebody_has_edited_stops_nobody(
-    memory: Command, process: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: dict[str, Any]
+    memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: dict[str, Any]
 ) -> None:
     folder = tmp_path / "notes"
     monkeypatch.setenv("MEMORY_STORE", f"files:///{folder}")
@@ -253,9 +261,7 @@ def test_a_line_that_somebody_has_edited_stops_nobody(
         assert answer.code == 1
         assert "is damaged" in answer.error
     how = memory("get", bad["id"]).error.partition("memory forget ")[2]
-    command = f"{sys.executable} -m memories forget --yes {how}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    assert memory("forget", "--yes", *shlex.split(how)).code == 0
     answer = memory("list")
     assert (answer.code, answer.json["count"]) == (0, 1)
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import pytest
 
+from forked import Forked
 from memories import __version__
 from memories.settings import SETTINGS
 from memories.skins.cli import COMMANDS, help_page
@@ -20,6 +21,7 @@ from memories.skins.cli.options import TIME
 from memories.validate import MAX_LIMIT
 
 Command = Callable[..., Any]
+Completed = Callable[[str], list[str]]
 ROOT = Path(__file__).parents[3]
 FOLDER = Path(sys.modules["memories.skins.cli"].__file__ or "").parent
 DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
@@ -51,13 +53,14 @@ def options() -> Iterator[tuple[str, click.Option]]:
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_table_says_what_the_command_says(name: str) -> None:
-    module, _, line = COMMANDS[name]
-    found = command(name)
-    assert (found.name, (found.help or "").splitlines()[0]) == (name, line)
-    assert found.callback is not None
-    assert found.callback.__module__ == f"memories.skins.cli.{module}"
+def test_the_table_says_what_the_command_says() -> None:
+    said = {}
+    for name in COMMANDS:
+        found = command(name)
+        assert found.callback is not None
+        module = found.callback.__module__.removeprefix("memories.skins.cli.")
+        said[found.name] = (module, (found.help or "").splitlines()[0])
+    assert said == {name: (module, line) for name, (module, _, line) in COMMANDS.items()}
 
 
 def test_the_table_has_every_command() -> None:
@@ -127,21 +130,24 @@ def test_a_command_loads_no_other_command(tmp_path: Path) -> None:
     assert done.stderr == "['search']\n"
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_every_command_has_help_with_an_example(memory: Command, name: str) -> None:
-    answer = memory(*name.split(), "--help")
-    assert (answer.code, answer.err) == (0, "")
-    assert answer.out.startswith(f"Usage: memory {name}")
-    assert f"Examples:\n  memory {name}" in answer.out
-    assert EVERY[name].help
+def test_every_command_has_help_with_an_example(memory: Command) -> None:
+    failures = []
+    for name, found in EVERY.items():
+        answer = memory(*name.split(), "--help")
+        starts = answer.out.startswith(f"Usage: memory {name}")
+        has_example = f"Examples:\n  memory {name}" in answer.out
+        if (answer.code, answer.err, starts, has_example, bool(found.help)) != (0, "", True, True, True):
+            failures.append((name, answer))
+    assert failures == []
 
 
-@pytest.mark.parametrize("name", ["", *EVERY])
-def test_no_line_is_cut_or_too_wide(memory: Command, name: str) -> None:
-    page = memory(*name.split(), "--help").out
-    assert "…" not in page
-    assert "..." not in page.partition("\n")[2]  # the first line has click's [ARGS]...
-    assert [line for line in page.splitlines() if len(line) > 80] == []
+def test_no_line_is_cut_or_too_wide(memory: Command) -> None:
+    failures = []
+    for name in ("", *EVERY):
+        first, *lines = memory(*name.split(), "--help").out.splitlines()
+        failures += [(name, line) for line in (first, *lines) if "…" in line or len(line) > 80]
+        failures += [(name, line) for line in lines if "..." in line]  # the first line has click's [ARGS]...
+    assert failures == []
 
 
 def test_every_option_says_what_it_is_for() -> None:
@@ -245,66 +251,58 @@ def test_an_option_with_one_value_is_given_once(
 # --- completion ------------------------------------------------------------------------------------------------------
 
 
-def completed(line: str) -> list[str]:
+@pytest.fixture
+def completed(forked: Forked) -> Completed:
     """Return what bash is told for a line whose last word is to be completed."""
-    words = line.split(" ")
-    environment = {
-        **os.environ,
-        "_MEMORY_COMPLETE": "bash_complete",
-        "COMP_WORDS": line,
-        "COMP_CWORD": str(len(words) - 1),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", "from memories.__main__ import main; main()"],
-        env=environment, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    return [row.partition(",")[2] for row in done.stdout.splitlines() if row]
+
+    def complete(line: str) -> list[str]:
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        done = forked.run([], env={**os.environ, "_MEMORY_COMPLETE": "bash_complete", **words})
+        assert (done.returncode, done.stderr) == (0, b"")
+        return [row.partition(",")[2] for row in done.stdout.decode().splitlines() if row]
+
+    return complete
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("memory re", ["reinforce", "restore", "review", "reembed"]),
-        ("memory turns ", ["add", "tail", "show", "list", "update", "forget"]),
-        ("memory create x --dec", ["--decay"]),
-        ("memory create x --decay ", ["stable", "contextual", "reinforceable"]),
-        ("memory create x --type p", ["preference", "project"]),
-        ("memory search x --in h", ["history"]),
-        ("memory status --format ", ["json", "text", "compact"]),
-        ("memory turns add c t --role a", ["assistant"]),
-    ],
-)
-def test_commands_options_and_choices_are_completed(line: str, words: list[str]) -> None:
-    assert completed(line) == words
+CHOICES = [
+    ("memory re", ["reinforce", "restore", "review", "reembed"]),
+    ("memory turns ", ["add", "tail", "show", "list", "update", "forget"]),
+    ("memory create x --dec", ["--decay"]),
+    ("memory create x --decay ", ["stable", "contextual", "reinforceable"]),
+    ("memory create x --type p", ["preference", "project"]),
+    ("memory search x --in h", ["history"]),
+    ("memory status --format ", ["json", "text", "compact"]),
+    ("memory turns add c t --role a", ["assistant"]),
+]
+KNOWN = [
+    ("memory get --key us", ["user/editor"]),
+    ("memory list --project ", ["shop", "web"]),
+    ("memory list --project w", ["web"]),
+    ("memory list --agent c", ["claude"]),
+    ("memory list --tag mo", ["mood="]),
+    ("memory list --tag mood = ", ["good", "great"]),
+    ("memory list --tag mood = gr", ["great"]),
+    ("memory tags rename mo", ["mood"]),
+    ("memory list -n ", ["bob", "shared"]),
+    ("memory list --no-shared -n bob --tag ", []),
+    ("memory get --no-shared -n bob ffff", []),
+]
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("memory get --key us", ["user/editor"]),
-        ("memory list --project ", ["shop", "web"]),
-        ("memory list --project w", ["web"]),
-        ("memory list --agent c", ["claude"]),
-        ("memory list --tag mo", ["mood="]),
-        ("memory list --tag mood = ", ["good", "great"]),
-        ("memory list --tag mood = gr", ["great"]),
-        ("memory tags rename mo", ["mood"]),
-        ("memory list -n ", ["bob", "shared"]),
-        ("memory list -n bob --tag ", []),
-        ("memory get --no-shared -n bob ffff", []),
-    ],
-)
-def test_what_the_store_knows_is_completed(memory: Command, line: str, words: list[str]) -> None:
+def test_commands_options_and_choices_are_completed(completed: Completed) -> None:
+    found = [(line, completed(line)) for line, _ in CHOICES]
+    assert found == CHOICES
+
+
+def test_what_the_store_knows_is_completed(memory: Command, completed: Completed) -> None:
     memory("create", "The editor is Vim", "--key", "user/editor", "-t", "mood=good", "--project", "shop")
     memory("create", "The port is 5433", "-t", "mood=great", "--project", "web", "--agent", "claude")
     memory("create", "The queue is Redis", "-n", "bob")
-    if line.endswith("-n bob --tag "):
-        line = line.replace("-n bob", "--no-shared -n bob")
-    assert sorted(completed(line)) == words
+    found = [(line, sorted(completed(line))) for line, _ in KNOWN]
+    assert found == KNOWN
 
 
-def test_ids_are_completed_newest_first(memory: Command) -> None:
+def test_ids_are_completed_newest_first(memory: Command, completed: Completed) -> None:
     ids = [memory("create", f"The {n}. fact", "--force").json["id"] for n in range(3)]
     assert completed("memory get ") == ids[::-1]
     assert completed(f"memory delete {ids[0]} {ids[1][:14]}") == [
@@ -325,14 +323,16 @@ def test_ids_are_completed_newest_first(memory: Command) -> None:
         {"MEMORY_NAMESPACE": "No Name"},
     ],
 )
-def test_completion_is_silent_whatever_is_wrong(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+def test_completion_is_silent_whatever_is_wrong(
+    completed: Completed, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert completed("memory get 01a1fdf1") == []
     assert completed("memory list --project s") == []
 
 
-def test_completion_makes_no_store_and_counts_no_read(memory: Command, home: Path) -> None:
+def test_completion_makes_no_store_and_counts_no_read(memory: Command, completed: Completed, home: Path) -> None:
     assert completed("memory list --project s") == []
     assert not home.exists()
     name = memory("create", "The editor is Vim").json["id"]
@@ -341,12 +341,9 @@ def test_completion_makes_no_store_and_counts_no_read(memory: Command, home: Pat
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_for_a_shell_is_printed(shell: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from memories.__main__ import main; main()"],
-        env={**os.environ, "_MEMORY_COMPLETE": f"{shell}_source"}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert (done.returncode, "_memory_completion" in done.stdout) == (0, True)
+def test_the_script_for_a_shell_is_printed(forked: Forked, shell: str) -> None:
+    done = forked.run([], env={**os.environ, "_MEMORY_COMPLETE": f"{shell}_source"})
+    assert (done.returncode, b"_memory_completion" in done.stdout) == (0, True)
 
 
 # --- the modules -----------------------------------------------------------------------------------------------------

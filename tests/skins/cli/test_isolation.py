@@ -6,15 +6,22 @@ from typing import Any
 
 import pytest
 
+from skins.cli.conftest import Once
+
 Command = Callable[..., Any]
 SECRET = "the launch code is xylophone"
 
 
 @pytest.fixture
-def secret(stored: Callable[..., str]) -> str:
+def secret(stored: Callable[..., str], once: Once) -> str:
     """Return the id of a memory of Alice's."""
-    stored("a common truth about the launch")
-    return stored(SECRET, "-n", "alice", "--tag", "codename=marimba", "--key", "launch/code")
+
+    def fill() -> str:
+        stored("a common truth about the launch")
+        return stored(SECRET, "-n", "alice", "--tag", "codename=marimba", "--key", "launch/code")
+
+    kept: str = once(fill)
+    return kept
 
 
 @pytest.fixture(params=[["-n", "bob"], ["-n", "bob", "--no-shared"], ["-n", "shared"], [], ["-n", "alic"]])
@@ -120,13 +127,18 @@ SAID = "the launch codename is glockenspiel"
 
 
 @pytest.fixture
-def said(memory: Command) -> dict[str, Any]:
+def said(memory: Command, once: Once) -> dict[str, Any]:
     """Return a turn of Alice's, in a conversation whose name others use too."""
-    options = ["--speaker", "Violetta", "--message-id", "a", "-n", "alice"]
-    turn: dict[str, Any] = memory("turns", "add", "launch", SAID, *options).json
-    memory("turns", "add", "launch", "we spoke of the launch", "--speaker", "Carol")
-    memory("turns", "add", "marimba", SAID, "-n", "alice")
-    return {name: value for name, value in turn.items() if name != "status"}
+
+    def fill() -> dict[str, Any]:
+        options = ["--speaker", "Violetta", "--message-id", "a", "-n", "alice"]
+        turn: dict[str, Any] = memory("turns", "add", "launch", SAID, *options).json
+        memory("turns", "add", "launch", "we spoke of the launch", "--speaker", "Carol")
+        memory("turns", "add", "marimba", SAID, "-n", "alice")
+        return {name: value for name, value in turn.items() if name != "status"}
+
+    kept: dict[str, Any] = once(fill)
+    return kept
 
 
 def test_the_owner_of_a_turn_sees_it(memory: Command, said: dict[str, Any]) -> None:

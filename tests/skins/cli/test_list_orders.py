@@ -6,7 +6,7 @@ import pytest
 
 from memories import Memories
 from memories.skins import compare
-from skins.cli.conftest import Command
+from skins.cli.conftest import Command, Once
 
 
 def contents(memory: Command, *arguments: str) -> list[str]:
@@ -14,13 +14,18 @@ def contents(memory: Command, *arguments: str) -> list[str]:
 
 
 @pytest.fixture
-def three(memory: Command, stored: Callable[..., str]) -> list[str]:
+def three(memory: Command, stored: Callable[..., str], once: Once) -> list[str]:
     """Memories a, b, c: b was read most often, a was updated last, c is least sure."""
-    ids = [stored("a", "--key", "z"), stored("b", "--key", "y"), stored("c", "--confidence", "0.4", "--key", "x")]
-    for _ in range(3):
-        memory("get", ids[1])
-    memory("update", ids[0], "--type", "fact")
-    return ids
+
+    def fill() -> list[str]:
+        ids = [stored("a", "--key", "z"), stored("b", "--key", "y"), stored("c", "--confidence", "0.4", "--key", "x")]
+        for _ in range(3):
+            memory("get", ids[1])
+        memory("update", ids[0], "--type", "fact")
+        return ids
+
+    kept: list[str] = once(fill)
+    return kept
 
 
 @pytest.mark.usefixtures("three")
@@ -50,14 +55,14 @@ def test_a_list_has_the_order_that_is_asked_for(memory: Command, order: str, fou
 
 def test_pages_of_an_order_tell_each_once_however_many_are_equal(memory: Command) -> None:
     with Memories() as memories:
-        memories.create_many([f"fact {number}" for number in range(1200)], force=True)
+        memories.create_many([f"fact {number}" for number in range(120)], force=True)
         cursor, seen = None, []
         while True:
-            page = memories.list(sort="accesses", limit=500, cursor=cursor)
+            page = memories.list(sort="accesses", limit=50, cursor=cursor)
             seen += [found.content for found in page.memories]
             if (cursor := page.next_cursor) is None:
                 break
-    assert seen == [f"fact {number}" for number in reversed(range(1200))]
+    assert seen == [f"fact {number}" for number in reversed(range(120))]
     gone = memory("list", "--sort", "accesses", "--cursor", f"{'f' * 8}-ffff-7fff-8fff-{'f' * 12}.1")
     assert gone.error == "what the page before ended with is gone; begin again without the cursor"
 

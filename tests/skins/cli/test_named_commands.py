@@ -4,14 +4,21 @@ from collections.abc import Callable
 
 import pytest
 
-from skins.cli.conftest import Command
+from skins.cli.conftest import Command, Once
 
 NOWHERE = "ffffffff"
 
 
 @pytest.fixture
-def three(stored: Callable[..., str]) -> list[str]:
-    return [stored(text) for text in ("Deploys happen on Tuesdays", "The user prefers tabs", "Ann leads the web team")]
+def three(stored: Callable[..., str], once: Once) -> list[str]:
+
+    def fill() -> list[str]:
+        return [
+            stored(text) for text in ("Deploys happen on Tuesdays", "The user prefers tabs", "Ann leads the web team")
+        ]
+
+    kept: list[str] = once(fill)
+    return kept
 
 
 def contents(memory: Command) -> list[str]:

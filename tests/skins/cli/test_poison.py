@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,16 @@ from memories.agent.fence import lines, plain
 from memories.agent.gateway import MemoryGateway
 from memories.agent.rendering import read
 from memories.skins.mcp.server import server
+from skins.cli.conftest import Command, Once
 
 sys.path.insert(0, str(Path(__file__).parents[3]))  # pytest puts tests/, which has a folder bench, before it
 
 from bench.suspicion import poison
 
-Command = Callable[..., Any]
 TEXTS = poison()
 TOPICS = ("backups", "invoices", "the deploy", "passwords", "holidays", "the parser")
-QUERIES = [
-    f"{question} {topic}?" for topic in TOPICS for question in ("who does", "when asked about", "what of", "run", "pay")
-]
+QUESTIONS = ("who does", "when asked about", "what of", "run", "pay", "who knows")
+QUERIES = [f"{question} {topic}?" for question, topic in zip(QUESTIONS, TOPICS, strict=True)]
 
 
 def call(memories: Memories, tool: str, **arguments: Any) -> CallToolResult:
@@ -42,20 +40,24 @@ def call(memories: Memories, tool: str, **arguments: Any) -> CallToolResult:
 
 
 @pytest.fixture
-def bob(memory: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+def bob(memory: Command, once: Once, monkeypatch: pytest.MonkeyPatch) -> Command:
     """The command as bob uses it, beside what others wrote to `shared` by several channels, and some of his own."""
-    with Memories(namespace="shared") as shared:
-        shared.create_many([Draft(text) for text in TEXTS[:100]], force=True)
-        for text in TEXTS[100:110]:
-            call(shared, "create_memory", content=text, force=True)
-        roles = ("user", "assistant", "tool", "system")
-        shared.add_turns("standup", [TurnDraft(text, role=roles[n % 4]) for n, text in enumerate(TEXTS)])
-        shared.add_turns("standup", [TurnDraft(f"we talk about {topic}") for topic in TOPICS])
-    for text in TEXTS[110:]:
-        assert memory("create", "-", "--force", "-n", "shared", stdin=text).code == 0
+
+    def fill() -> None:
+        with Memories(namespace="shared") as shared:
+            shared.create_many([Draft(text) for text in TEXTS[:100]], force=True)
+            for text in TEXTS[100:110]:
+                call(shared, "create_memory", content=text, force=True)
+            roles = ("user", "assistant", "tool", "system")
+            shared.add_turns("standup", [TurnDraft(text, role=roles[n % 4]) for n, text in enumerate(TEXTS)])
+            shared.add_turns("standup", [TurnDraft(f"we talk about {topic}") for topic in TOPICS])
+        for text in TEXTS[110:]:
+            assert memory("create", "-", "--force", "-n", "shared", stdin=text).code == 0
+        for topic in TOPICS:
+            memory("create", f"Ann looks after {topic} on Mondays", "-n", "bob")
+
+    once(fill)
     monkeypatch.setenv("MEMORY_NAMESPACE", "bob")
-    for topic in TOPICS:
-        memory("create", f"Ann looks after {topic} on Mondays")
     return memory
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from memories import Draft, Memories
 from memories.stores.records import Patch
+from skins.cli.conftest import Once
 
 Command = Callable[..., Any]
 
@@ -20,11 +21,16 @@ TEXTS = [
 
 
 @pytest.fixture
-def captured() -> list[str]:
+def captured(once: Once) -> list[str]:
     """What a hook has captured: the ids of `TEXTS`, in the order of the texts."""
-    with Memories(channel="hook", embedder="fake") as memories:
-        drafts = [Draft(text, tags={"number": str(number)}) for number, text in enumerate(TEXTS)]
-        return [created.memory.id for created in memories.create_many(drafts) if created.memory]
+
+    def fill() -> list[str]:
+        with Memories(channel="hook", embedder="fake") as memories:
+            drafts = [Draft(text, tags={"number": str(number)}) for number, text in enumerate(TEXTS)]
+            return [created.memory.id for created in memories.create_many(drafts) if created.memory]
+
+    kept: list[str] = once(fill)
+    return kept
 
 
 def mark(memory_id: str) -> None:

@@ -11,25 +11,30 @@ from typing import Any
 
 import pytest
 
-from skins.cli.conftest import Answer, Command
+from skins.cli.conftest import Answer, Command, Once
 
 TEXT = "# Notes\n\n```python\ndef f(x):\n\treturn x\n```"
 
 
 @pytest.fixture
-def shop(memory: Command) -> dict[str, str]:
+def shop(memory: Command, once: Once) -> dict[str, str]:
     """What two agents have stored; the ids by content."""
-    made = {
-        "Deploys happen on Tuesdays": ("--project", "shop", "--type", "fact", "--agent", "claude"),
-        "The database is PostgreSQL": ("--project", "shop", "--type", "fact", "--agent", "codex"),
-        "The site is static": ("--project", "web", "--type", "note"),
-        "Invoices are in euros": ("--project", "bank", "--type", "note"),
-        "Answer in short sentences": ("--global", "--type", "preference"),
-        "The editor is Vim": ("--key", "user/editor"),
-    }
-    ids = {text: str(memory("create", text, *options).json["id"]) for text, options in made.items()}
-    memory("turns", "add", "standup", "When do deploys happen?", "--speaker", "Ann")
-    return ids
+
+    def fill() -> dict[str, str]:
+        made = {
+            "Deploys happen on Tuesdays": ("--project", "shop", "--type", "fact", "--agent", "claude"),
+            "The database is PostgreSQL": ("--project", "shop", "--type", "fact", "--agent", "codex"),
+            "The site is static": ("--project", "web", "--type", "note"),
+            "Invoices are in euros": ("--project", "bank", "--type", "note"),
+            "Answer in short sentences": ("--global", "--type", "preference"),
+            "The editor is Vim": ("--key", "user/editor"),
+        }
+        ids = {text: str(memory("create", text, *options).json["id"]) for text, options in made.items()}
+        memory("turns", "add", "standup", "When do deploys happen?", "--speaker", "Ann")
+        return ids
+
+    kept: dict[str, str] = once(fill)
+    return kept
 
 
 Check = Callable[[Answer, Mapping[str, str], Command], bool]

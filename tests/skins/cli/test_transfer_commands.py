@@ -11,21 +11,26 @@ from typing import Any
 import pytest
 
 from memories import Memories
+from skins.cli.conftest import Once
 
 Command = Callable[..., Any]
 Store = Callable[..., str]
 
 
 @pytest.fixture
-def filled(memory: Command, stored: Store) -> None:
+def filled(memory: Command, stored: Store, once: Once) -> None:
     """Memories and turns of three namespaces, with versions, a deleted one, a key, tags."""
-    first = stored("The user prefers Python", "--type", "preference", "--key", "user/language")
-    memory("update", first, "The user prefers Rust")
-    memory("delete", stored("Deploys happen on Tuesdays"))
-    stored("Ann likes tea", "--namespace", "ann")
-    stored("Bob has a secret", "--namespace", "bob", "--tag", "secret=yes")
-    memory("turns", "add", "standup", "Bob said a secret", "--namespace", "bob")
-    memory("turns", "add", "standup", "We ship on Friday", "--speaker", "Ann")
+
+    def fill() -> None:
+        first = stored("The user prefers Python", "--type", "preference", "--key", "user/language")
+        memory("update", first, "The user prefers Rust")
+        memory("delete", stored("Deploys happen on Tuesdays"))
+        stored("Ann likes tea", "--namespace", "ann")
+        stored("Bob has a secret", "--namespace", "bob", "--tag", "secret=yes")
+        memory("turns", "add", "standup", "Bob said a secret", "--namespace", "bob")
+        memory("turns", "add", "standup", "We ship on Friday", "--speaker", "Ann")
+
+    once(fill)
 
 
 def lines(text: str) -> list[Any]:

@@ -14,6 +14,7 @@ from memories import Memories, MemoryGateway
 from memories.agent.engine import EngineBackend
 from memories.origin import host, user
 from memories.skins.cli import turns
+from skins.cli.conftest import Once
 
 Command = Callable[..., Any]
 
@@ -32,15 +33,19 @@ def lines(*objects: Any) -> str:
 
 
 @pytest.fixture
-def filled(memory: Command) -> None:
+def filled(memory: Command, once: Once) -> None:
     """A conversation of three turns and a memory, all of a ferry."""
-    written = lines(
-        {"content": "when does the ferry leave?", "speaker": "Bob", "created_at": "2026-05-01T09:00:00Z"},
-        {"content": "the ferry leaves at nine", "speaker": "Ann", "created_at": "2026-05-01T09:01:00Z"},
-        {"content": "a ferry is a boat", "role": "assistant", "created_at": "2026-05-02T09:00:00Z"},
-    )
-    assert memory("turns", "add", "trip", "-", stdin=written).json["count"] == 3
-    memory("create", "The ferry is red")
+
+    def fill() -> None:
+        written = lines(
+            {"content": "when does the ferry leave?", "speaker": "Bob", "created_at": "2026-05-01T09:00:00Z"},
+            {"content": "the ferry leaves at nine", "speaker": "Ann", "created_at": "2026-05-01T09:01:00Z"},
+            {"content": "a ferry is a boat", "role": "assistant", "created_at": "2026-05-02T09:00:00Z"},
+        )
+        assert memory("turns", "add", "trip", "-", stdin=written).json["count"] == 3
+        memory("create", "The ferry is red")
+
+    once(fill)
 
 
 # --- turns add -------------------------------------------------------------------------------------------------------
@@ -377,17 +382,18 @@ BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
 
 
 @pytest.mark.usefixtures("filled")
-@pytest.mark.parametrize(("command", "stdin", "part"), BAD, ids=lambda value: str(value)[:40] if value else "")
-def test_bad_input_gets_one_sentence_and_stores_nothing(
-    memory: Command, command: tuple[str, ...], stdin: str | bytes, part: str
-) -> None:
-    before = [memory("turns", "tail", "trip").json, memory("list").json]
-    answer = memory(*command, stdin=stdin)
-    assert (answer.code, answer.out) == (2, "")
-    assert part in answer.error
-    assert len(answer.error) < 300
-    assert answer.error.isprintable()
-    assert [memory("turns", "tail", "trip").json, memory("list").json] == before
+def test_bad_input_gets_one_sentence_and_stores_nothing(memory: Command) -> None:
+    def there() -> list[Any]:
+        return [memory("turns", "tail", "trip").json, memory("list").json]
+
+    before = there()
+    failures = []
+    for command, stdin, part in BAD:
+        answer = memory(*command, stdin=stdin)
+        says = part in answer.error and len(answer.error) < 300 and answer.error.isprintable()
+        if (answer.code, answer.out, says, there() == before) != (2, "", True, True):
+            failures.append((command, part, answer))
+    assert failures == []
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"content":' * 50_000])

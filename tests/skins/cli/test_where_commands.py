@@ -9,21 +9,26 @@ from typing import Any
 import pytest
 
 from memories import Memories
-from skins.cli.conftest import Command
+from skins.cli.conftest import Command, Once
 
 
 @pytest.fixture
-def filled(memory: Command) -> dict[str, str]:
+def filled(memory: Command, once: Once) -> dict[str, str]:
     """Three memories and a conversation; the ids by content."""
-    made = {
-        "Deploys happen on Tuesdays": ("--type", "fact", "--project", "shop"),
-        "The user prefers tabs": ("--type", "pref"),
-        "Ann leads the web team": ("--type", "fact", "--source", "standup#1"),
-    }
-    ids = {text: memory("create", text, *options).json["id"] for text, options in made.items()}
-    for text in ("hello", "Ann leads it now", "bye"):
-        memory("turns", "add", "standup", text)
-    return ids
+
+    def fill() -> dict[str, str]:
+        made = {
+            "Deploys happen on Tuesdays": ("--type", "fact", "--project", "shop"),
+            "The user prefers tabs": ("--type", "pref"),
+            "Ann leads the web team": ("--type", "fact", "--source", "standup#1"),
+        }
+        ids = {text: memory("create", text, *options).json["id"] for text, options in made.items()}
+        for text in ("hello", "Ann leads it now", "bye"):
+            memory("turns", "add", "standup", text)
+        return ids
+
+    kept: dict[str, str] = once(fill)
+    return kept
 
 
 def contents(memory: Command, *options: str) -> list[str]:

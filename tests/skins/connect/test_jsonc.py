@@ -117,7 +117,7 @@ def test_what_is_no_object_is_not_replaced(text: str) -> None:
     assert document.text == text
 
 
-relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 keys = st.text(max_size=5)
 trees = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
