@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import json
 import os
 import pty
@@ -19,6 +20,7 @@ from click.testing import CliRunner
 
 from forked import Forked
 from memories import __main__ as front_door
+from memories.embedders import minilm
 from memories.hot.file import check
 from memories.skins.warm import client, place
 
@@ -57,6 +59,14 @@ def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(work)
     monkeypatch.setenv("EMBEDDER", "fake")
     return work
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loaded_model() -> Iterator[None]:
+    """Load the model of the default embedder once: commands in this process would load it each time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minilm, "_load_model", functools.cache(minilm._load_model))
+        yield
 
 
 class Servers:
