@@ -497,7 +497,7 @@ anything = st.text(st.characters(codec=None), max_size=200) | st.text(
 )
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=anything)
 def test_a_search_for_anything_raises_nothing_unexpected(long_lived: Memories, text: str) -> None:
     for scope in ("memories", "all"):
@@ -509,7 +509,7 @@ def test_a_search_for_anything_raises_nothing_unexpected(long_lived: Memories, t
             assert len(found) <= 10
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=anything, name=st.text(max_size=10), speaker=st.none() | st.text(max_size=10))
 def test_anything_that_is_said_comes_back(long_lived: Memories, text: str, name: str, speaker: str | None) -> None:
     try:

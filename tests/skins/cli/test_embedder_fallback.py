@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from embedders.test_http_service import (
 )
 from embedders.test_http_service import server as server  # noqa: PLC0414 - a fixture
 from memories import Draft, Memories
-from skins.cli.conftest import Command
+from memories.http_client import Retry
+from skins.cli.conftest import Command, Once
 
 OLD = "The main database is PostgreSQL"  # too old for the scratchpad
 
@@ -55,7 +57,7 @@ UNUSABLE: dict[str, tuple[Behaviour, str]] = {
 
 
 @pytest.fixture
-def service(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Server:
+def service(server: Server, once: Once, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Server:
     """The embedder's service, over a store whose first memory is in no scratchpad."""
     settings = {
         "EMBEDDER": "openai:tiny", "EMBEDDER_URL": f"{server.url}/v1", "EMBEDDER_DIMENSIONS": "64",
@@ -63,9 +65,14 @@ def service(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     }  # fmt: skip
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    with Memories(namespace="bob") as memories:
-        memories.create_many([Draft(OLD), *(Draft(f"note {at} on another part") for at in range(60))], force=True)
-        memories.scratchpad()
+
+    def fill() -> None:
+        with Memories(namespace="bob") as memories:
+            memories.create_many([Draft(OLD), *(Draft(f"note {at} on another part") for at in range(60))], force=True)
+            memories.scratchpad()
+
+    once(fill)
+    monkeypatch.setattr("memories.embedders.service.client.Retry", partial(Retry, pause=lambda _: None))
     server.seen.clear()
     return server
 

@@ -4,6 +4,7 @@ The names are derived twice: from the sources, wherever a path below the home is
 """
 
 import ast
+import functools
 import json
 import re
 import shlex
@@ -31,20 +32,6 @@ from skins.cli.conftest import Command
 Stored = Callable[..., str]
 
 SOURCE = Path(__file__).parents[3] / "src" / "memories"
-TREES = {file: ast.parse(file.read_text()) for file in sorted(SOURCE.rglob("*.py"))}
-CONSTANTS = {
-    (file.stem, target.id): value.value
-    for file, tree in TREES.items()
-    for node in tree.body
-    if isinstance(node, ast.Assign)
-    for targets in node.targets
-    for target, value in (
-        zip(targets.elts, node.value.elts, strict=False)
-        if isinstance(targets, ast.Tuple) and isinstance(node.value, ast.Tuple)
-        else [(targets, node.value)]
-    )
-    if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str)
-}
 OF_NAMESPACES = {
     "namespace",
     "self.namespace",
@@ -56,6 +43,30 @@ BESIDE_A_STORE = ["", "-wal", "-shm", "-journal", "-requests", ".lock", ".v3.bac
                   ".bob.windows.lock"]  # fmt: skip
 
 
+@functools.cache
+def trees() -> dict[Path, ast.Module]:
+    """Return every file of the sources, parsed."""
+    return {file: ast.parse(file.read_text()) for file in sorted(SOURCE.rglob("*.py"))}
+
+
+@functools.cache
+def constants() -> dict[tuple[str, str], str]:
+    """Return the texts that modules give a name to, by the module and the name."""
+    return {
+        (file.stem, target.id): value.value
+        for file, tree in trees().items()
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for targets in node.targets
+        for target, value in (
+            zip(targets.elts, node.value.elts, strict=False)
+            if isinstance(targets, ast.Tuple) and isinstance(node.value, ast.Tuple)
+            else [(targets, node.value)]
+        )
+        if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str)
+    }
+
+
 def is_home(node: ast.AST) -> bool:
     text = ast.unparse(node)
     return bool(re.fullmatch(r"(\w+\.)*_?home|registers(\(\))?|\(?\(?home or .*", text))
@@ -63,7 +74,7 @@ def is_home(node: ast.AST) -> bool:
 
 def below_the_home() -> Iterator[tuple[Path, ast.expr]]:
     """Yield what stands behind the home wherever a path is put together."""
-    for file, tree in TREES.items():
+    for file, tree in trees().items():
         if "connect" in file.parts and file.stem == "hosts":
             continue  # the home of the user, not ours
         for node in ast.walk(tree):
@@ -84,7 +95,7 @@ def text_of(file: Path, node: ast.expr) -> str:
         name = ast.unparse(node.value).rpartition(".")[2]
         return text_of(file, node.value) if name.strip("_").isupper() else "0a1b2c3d"
     module, _, name = ast.unparse(node).rpartition(".")
-    return CONSTANTS[module or file.stem, name]
+    return constants()[module or file.stem, name]
 
 
 def refused(name: str) -> bool:
