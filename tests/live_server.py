@@ -1,5 +1,6 @@
 """A server in a thread, on a port of this machine, as uvicorn runs it; raw bytes are sent to it."""
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -8,10 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import uvicorn
 
 from memories.settings import Config
 from memories.skins import tokens
+from memories.skins.server import mcp_http
 from memories.skins.server.app import Options, build
 from memories.skins.server.protocol import Protocol
 
@@ -75,6 +78,18 @@ class Serving(uvicorn.Server):
         """Stop."""
         self.ending()
         await super().shutdown(sockets)
+
+
+@contextlib.contextmanager
+def without_mcp() -> Iterator[None]:
+    """Leave MCP out of the servers that start in this process: to build its tools takes longer than most tests."""
+
+    async def run(_: mcp_http.McpOverHttp, stop: asyncio.Event) -> None:
+        await stop.wait()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mcp_http.McpOverHttp, "run", run)
+        yield
 
 
 @contextlib.contextmanager

@@ -164,6 +164,7 @@ def test_what_follows_the_highest_index_is_still_in_the_context(gateway: MemoryG
     assert [turn.text for turn in context["history"]] == ["0", "1"]
 
 
+@pytest.mark.thorough
 def test_many_processes_lose_nothing_and_number_without_gaps(
     gateway: MemoryGateway, store: str, clean_environment: Mapping[str, str]
 ) -> None:
@@ -397,12 +398,12 @@ for number in range(4):
 """
     command = [sys.executable, "-c", script, store]
     running = [
-        subprocess.Popen([*command, str(name)], env=dict(clean_environment), stdin=subprocess.PIPE) for name in range(3)
+        subprocess.Popen([*command, str(name)], env=dict(clean_environment), stdin=subprocess.PIPE) for name in range(2)
     ]
     for process in running:
         assert process.stdin is not None
         process.stdin.close()
-    assert [process.wait(300) for process in running] == [0, 0, 0]
+    assert [process.wait(300) for process in running] == [0, 0]
     assert gateway.count_window("w") == 3
 
 
@@ -492,7 +493,7 @@ NUMBERS = itertools.count()
 MOMENTS = st.datetimes(timezones=st.none() | st.just(UTC) | st.just(timezone(timedelta(hours=14)))).map(str)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     turn=st.fixed_dictionaries(
         {
@@ -671,7 +672,7 @@ class Failing(EngineBackend):
 gateway = MemoryGateway("memories", backend=Failing(Memories("sqlite:///" + store)))
 sys.stdin.readline()
 queued = 0
-for number in range(60):
+for number in range(24):
     try:
         gateway.append_history("c", "user", f"{who}-{number}", 0, "2026-05-31")
     except MCPError as exc:
@@ -681,17 +682,17 @@ print(queued)
 """
     command = [sys.executable, "-c", script, store]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    running = [subprocess.Popen([*command, str(who)], env=dict(clean_environment), **pipes) for who in range(3)]
+    running = [subprocess.Popen([*command, str(who)], env=dict(clean_environment), **pipes) for who in range(2)]
     queued = [int(process.communicate("\n", timeout=300)[0]) for process in running]
-    assert [process.returncode for process in running] == [0, 0, 0]
-    assert min(queued) >= 10
+    assert [process.returncode for process in running] == [0, 0]
+    assert min(queued) >= 4
     with MemoryGateway(store) as gateway:
         gateway.drain()
         texts = said(gateway)
         assert not gateway.queue
-    assert len(texts) == len(set(texts)) == 180
-    for who in range(3):
-        assert [text for text in texts if text.startswith(f"{who}-")] == [f"{who}-{number}" for number in range(60)]
+    assert len(texts) == len(set(texts)) == 48
+    for who in range(2):
+        assert [text for text in texts if text.startswith(f"{who}-")] == [f"{who}-{number}" for number in range(24)]
 
 
 def test_a_queue_is_stored_when_the_agent_starts(flaky: Flaky, store: str) -> None:
@@ -799,6 +800,7 @@ def killed(script: str, store: str, environment: Mapping[str, str], enough: Call
 # --- end to end ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_ac_qual_003_what_one_process_stores_another_finds(
     store: str, run_python: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
@@ -1110,10 +1112,10 @@ def test_what_a_message_costs_does_not_grow_with_its_conversation(gateway: Memor
     file = gateway._backend.memories._store._file  # type: ignore[attr-defined]
     gateway._deadline.run(lambda: file._connection().set_progress_handler(step, 1))  # of the thread that works
     costs = []
-    for first in (1, 400):
-        added = median(range(first, first + 50), lambda number: say(gateway, f"turn {number}", number))
+    for first in (1, 150):
+        added = median(range(first, first + 20), lambda number: say(gateway, f"turn {number}", number))
         costs.append((added, median(range(5), lambda _: gateway.tail_history("c", 16))))
-        for number in range(first + 50, 400):
+        for number in range(first + 20, 150):
             say(gateway, f"turn {number}", number)
     (add, tail), (later_add, later_tail) = costs
     assert 0 < later_add < 1.2 * add

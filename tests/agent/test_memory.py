@@ -99,7 +99,9 @@ def test_no_junk_makes_remembering_raise(
 
 
 @pytest.mark.parametrize(
-    "text", ["a\0b", "a\ud800b", "x" * 1_000_001, "\ufb2c" * 350_000], ids=["nul", "half", "long", "grows"]
+    "text",
+    ["a\0b", "a\ud800b", "x" * 1_000_001, pytest.param("\ufb2c" * 350_000, marks=pytest.mark.thorough)],
+    ids=["nul", "half", "long", "grows"],
 )
 def test_what_can_be_stored_of_a_message_is_and_the_change_is_logged(
     memory: AgentMemory, caplog: pytest.LogCaptureFixture, text: str

@@ -5,6 +5,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from torture.forks import ON_PATH
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
@@ -81,6 +83,7 @@ print(json.dumps({"rounds": rounds, "killed": killed}))
 """
 
 
+@pytest.mark.thorough
 def test_nothing_that_was_captured_is_lost_or_there_twice(
     tmp_path: Path, run_python: RunPython, size: Callable[[int, int], int]
 ) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from memories.skins.chat.fake_kimi import FakeKimi
 from torture.forks import ON_PATH
 
 # The process that starts, kills and checks. It imports what a chat needs, so that its forks begin warm. Each round
@@ -77,6 +76,7 @@ print(json.dumps(totals | {"facts": len(facts)}))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.torture
 def test_a_chat_that_is_killed_loses_nothing_that_it_showed(
     tmp_path: Path,
@@ -84,6 +84,8 @@ def test_a_chat_that_is_killed_loses_nothing_that_it_showed(
     size: Callable[[int, int], int],
     figures: dict[str, Any],
 ) -> None:
+    from memories.skins.chat.fake_kimi import FakeKimi
+
     rounds = size(4, 200)
     with FakeKimi(delay=0.02) as kimi:
         done = subprocess.run(

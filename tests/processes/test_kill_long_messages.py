@@ -25,6 +25,7 @@ with Memories(url, embedder="fake") as memories:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 def test_a_message_is_stored_with_all_of_its_parts_or_none(
     kind: str, tmp_path: Path, clean_environment: dict[str, str]

@@ -99,6 +99,7 @@ print(json.dumps({"rounds": rounds, "killed": killed}))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", ["sqlite", "files"])
 def test_what_was_cut_short_waits_or_was_decided(
     tmp_path: Path, run_python: RunPython, size: Callable[[int, int], int], scheme: str

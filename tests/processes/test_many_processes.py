@@ -165,13 +165,13 @@ def test_one_key_written_by_many_has_one_memory_without_gaps(
 ) -> None:
     written = together(
         """
-made = [memories.create(f"process {number} says {turn}", key="user/editor").memory for turn in range(20)]
+made = [memories.create(f"process {number} says {turn}", key="user/editor").memory for turn in range(8)]
 show([(memory.id, memory.version) for memory in made])
 """,
-        8,
+        4,
     )
     (memory_id,) = {memory_id for made in written for memory_id, _ in made}
-    assert sorted(version for made in written for _, version in made) == list(range(1, 161))
+    assert sorted(version for made in written for _, version in made) == list(range(1, 33))
     history = """
 import json, sys
 from memories import Memories
@@ -180,9 +180,9 @@ with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
     print(json.dumps([[version.version, version.content, version.ended_at is None] for version in found]))
 """
     versions: Sequence[Any] = json.loads(run_python(history, path, memory_id).stdout)
-    assert [version for version, _, _ in versions] == list(range(1, 161))
-    assert [current for _, _, current in versions] == [False] * 159 + [True]
-    assert {content for _, content, _ in versions} == {f"process {n} says {t}" for n in range(8) for t in range(20)}
+    assert [version for version, _, _ in versions] == list(range(1, 33))
+    assert [current for _, _, current in versions] == [False] * 31 + [True]
+    assert {content for _, content, _ in versions} == {f"process {n} says {t}" for n in range(4) for t in range(8)}
 
 
 def test_the_same_text_at_once_is_stored_once(
@@ -205,11 +205,11 @@ with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
 """
     memory_id = run_python(made, path).stdout.strip()
     written = together(
-        f"show([memories.update({memory_id!r}, f'says {{number}} {{turn}}').version for turn in range(10)])",
-        6,
+        f"show([memories.update({memory_id!r}, f'says {{number}} {{turn}}').version for turn in range(6)])",
+        4,
     )
-    assert sorted(version for versions in written for version in versions) == list(range(2, 62))
-    assert look(run_python, path) == ("ok", 61, 61, 61)
+    assert sorted(version for versions in written for version in versions) == list(range(2, 26))
+    assert look(run_python, path) == ("ok", 25, 25, 25)
 
 
 def test_what_repetitions_add_at_once_is_all_kept(

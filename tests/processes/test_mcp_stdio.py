@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, StdioServerParameters
 
 from memories import Memories
 from memories.__main__ import MCP_SDK
@@ -111,16 +110,11 @@ def start(environment: Mapping[str, str]) -> Iterator[Callable[..., Server]]:
         server.process.communicate(timeout=300)
 
 
-def test_the_handshake_waits_for_no_model(start: Callable[..., Server], tmp_path: Path) -> None:
-    """`python -m bench cold` measures it beside the import of the SDK, which is nearly all of it."""
-    server = start([sys.executable, "-c", SLOW, str(tmp_path / "never")])
-    server.greet()
-    assert {tool["name"] for tool in server.ask("tools/list")["tools"]} >= {"create_memory", "search_memories"}
-
-
 @pytest.mark.parametrize(("era", "version"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
 @pytest.mark.thorough
 def test_both_eras_over_real_streams(environment: dict[str, str], era: str, version: str) -> None:
+    from mcp import Client, StdioServerParameters
+
     async def talk() -> Any:
         parameters = StdioServerParameters(command=MEMORY[0], args=MEMORY[1:], env=environment)
         async with Client(parameters, mode=era) as client:
@@ -135,11 +129,13 @@ def test_both_eras_over_real_streams(environment: dict[str, str], era: str, vers
 def test_while_the_model_loads_words_answer_and_writers_wait(
     start: Callable[..., Server], environment: Mapping[str, str], tmp_path: Path
 ) -> None:
+    """`python -m bench cold` measures the handshake beside the import of the SDK, which is nearly all of it."""
     with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db") as memories:
         memories.create("Deploys happen on Tuesdays")
     loads = tmp_path / "loads"
     server = start([sys.executable, "-c", SLOW, str(loads)])
-    server.greet()
+    server.greet()  # the handshake waits for no model
+    assert {tool["name"] for tool in server.ask("tools/list")["tools"]} >= {"create_memory", "search_memories"}
     hint, found = server.call("search_memories", query="deploys").split("\n", 1)
     assert "by words only" in hint
     assert ": Deploys happen on Tuesdays\n" in found
@@ -158,24 +154,7 @@ def test_while_the_model_loads_words_answer_and_writers_wait(
     assert ": The cat is called Momo\n" in later
 
 
-def test_a_request_that_cannot_be_read_is_answered(start: Callable[..., Server]) -> None:
-    server = start(MEMORY, EMBEDDER="fake")
-    server.greet()
-    for content in (r'"bad \ud800 end"', "[" * 300 + "]" * 300):
-        server.asked += 1
-        params = f'{{"name": "create_memory", "arguments": {{"content": {content}}}}}'
-        line = f'{{"jsonrpc": "2.0", "id": {server.asked}, "method": "tools/call", "params": {params}}}\n'
-        assert server.process.stdin
-        assert server.process.stdout
-        server.process.stdin.write(line.encode())
-        server.process.stdin.flush()
-        answer = json.loads(server.process.stdout.readline())
-        assert (answer["id"], answer["result"]["isError"]) == (server.asked, True)
-    assert server.call("list_memories") == "Nothing found."
-    assert server.leave() == ""
-
-
-@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("era", ["legacy", pytest.param("modern", marks=pytest.mark.thorough)])
 def test_what_was_read_is_answered_before_it_ends(environment: dict[str, str], era: str) -> None:
     """As a script asks: everything is written, and nothing read until standard input is closed."""
     who = {"name": "script", "version": "1"}
@@ -253,71 +232,75 @@ NO_MESSAGES: dict[str, tuple[bytes, int, int | str | None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("greeted", [True, False])
-def test_a_line_that_is_no_message_is_answered_as_the_protocol_says(
-    start: Callable[..., Server], greeted: bool
-) -> None:
-    """In the first era after the handshake; in the second one there is none."""
-    server = start(MEMORY, EMBEDDER="fake")
-    if greeted:
-        server.greet()
+def answer_to(server: Server, line: bytes) -> dict[str, Any]:
+    """Send a line as it is; return the answer, which is the next line."""
     assert server.process.stdin
     assert server.process.stdout
-    for line, code, request_id in NO_MESSAGES.values():
-        server.process.stdin.write(line + b"\n\n")
-        server.process.stdin.flush()
-        answer = json.loads(server.process.stdout.readline())
-        assert (answer["error"]["code"], answer["id"], answer["jsonrpc"]) == (code, request_id, "2.0"), line[:60]
-        assert len(answer["error"]["message"]) < 200
-    if not greeted:
-        server.greet()
+    server.process.stdin.write(line + b"\n")
+    server.process.stdin.flush()
+    return dict(json.loads(server.process.stdout.readline()))
+
+
+def test_bad_lines_and_requests_are_answered_and_the_server_stays(start: Callable[..., Server]) -> None:
+    """All at one server: in the first era after the handshake, in the second one, which has none, before it."""
+    server = start(MEMORY, EMBEDDER="fake")
+    failures = [*wrong_answers_to_no_messages(server), *wrong_answers_before_the_handshake(server)]
+    server.greet()
+    failures += [*wrong_answers_to_no_messages(server), *wrong_answers_to_calls(server)]
+    server.write({"id": 1234, "result": {}})  # what is no answer to anything is not answered
+    server.write({"method": "notifications/unheard_of"})
     assert server.call("list_memories") == "Nothing found."
+    assert failures == []
     assert server.leave() == ""
 
 
-def test_what_is_no_answer_to_anything_is_not_answered(start: Callable[..., Server]) -> None:
-    server = start(MEMORY, EMBEDDER="fake")
-    server.greet()
-    server.write({"id": 1234, "result": {}})
-    server.write({"method": "notifications/unheard_of"})
-    assert server.call("list_memories") == "Nothing found."
+def wrong_answers_to_no_messages(server: Server) -> Iterator[str]:
+    """Yield the lines that are not answered as the protocol says."""
+    for what, (line, code, request_id) in NO_MESSAGES.items():
+        answer = answer_to(server, line + b"\n")
+        error = answer["error"]
+        if (error["code"], answer["id"], answer["jsonrpc"]) != (code, request_id, "2.0") or len(error["message"]) > 200:
+            yield f"{what}: expected {code} for {request_id}, found {answer}"
 
 
-def test_requests_that_are_wrong_are_answered_and_the_server_stays(start: Callable[..., Server]) -> None:
-    """Row 83 of the project's list of bad inputs."""
-    server = start(MEMORY, EMBEDDER="fake")
-    assert server.process.stdin
-    assert server.process.stdout
-    server.write({"id": 77, "method": "tools/call", "params": {"name": "list_memories", "arguments": {}}})
-    assert "error" in json.loads(server.process.stdout.readline())  # before it was greeted
-    server.greet()
+def wrong_answers_before_the_handshake(server: Server) -> Iterator[str]:
+    """Yield what is answered to a call that comes too early, if it is no error."""
+    params = {"name": "list_memories", "arguments": {}}
+    early = {"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": params}
+    answer = answer_to(server, json.dumps(early).encode())
+    if "error" not in answer:
+        yield f"a call before the handshake: {answer}"
+
+
+def wrong_answers_to_calls(server: Server) -> Iterator[str]:
+    """Yield the calls that are not answered with an error, in a sentence that names what is wrong."""
     large = {"name": "create_memory", "arguments": {"content": "x" * 5_000_000}}
-    for params, part in (
-        ({"name": "no_such_tool", "arguments": {}}, "no_such_tool"),
-        ({"name": "create_memory", "arguments": {}}, "create_memory needs content"),
-        ({"name": "create_memory", "arguments": {"content": "c", "more": 1}}, 'has no argument "more"'),
-        ({"name": "create_memory", "arguments": {"content": 5}}, "content"),
-        (large, "content is 5000000 bytes"),
-        ({"arguments": {}}, "Invalid request parameters"),
-    ):
+    calls = [
+        (json.dumps(params), part)
+        for params, part in (
+            ({"name": "no_such_tool", "arguments": {}}, "no_such_tool"),
+            ({"name": "create_memory", "arguments": {}}, "create_memory needs content"),
+            ({"name": "create_memory", "arguments": {"content": "c", "more": 1}}, 'has no argument "more"'),
+            ({"name": "create_memory", "arguments": {"content": 5}}, "content"),
+            (large, "content is 5000000 bytes"),
+            ({"arguments": {}}, "Invalid request parameters"),
+        )
+    ]
+    calls += [
+        (f'{{"name": "create_memory", "arguments": {{"content": {content}}}}}', "")
+        for content in (r'"bad \ud800 end"', "[" * 300 + "]" * 300)  # what JSON allows and no text can hold
+    ]
+    for params, part in calls:
         server.asked += 1
-        server.write({"id": server.asked, "method": "tools/call", "params": params})
-        answer = json.loads(server.process.stdout.readline())
-        assert answer["id"] == server.asked
-        assert "error" in answer or answer["result"]["isError"]
-        assert part in json.dumps(answer, ensure_ascii=False).replace('\\"', '"')
-        assert "Traceback" not in json.dumps(answer)
-    assert server.call("list_memories") == "Nothing found."
+        line = f'{{"jsonrpc": "2.0", "id": {server.asked}, "method": "tools/call", "params": {params}}}'
+        answer = answer_to(server, line.encode())
+        told = json.dumps(answer, ensure_ascii=False).replace('\\"', '"')
+        is_error = "error" in answer or answer["result"]["isError"]
+        if answer["id"] != server.asked or not is_error or part not in told or "Traceback" in told:
+            yield f"{params[:80]}: expected an error with {part!r}, found {told[:300]}"
 
 
-@pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_ends_it_at_once(start: Callable[..., Server]) -> None:
-    server = start(MEMORY, EMBEDDER="fake")
-    server.greet()
-    server.process.send_signal(signal.SIGINT)
-    assert server.process.wait(300) == -signal.SIGINT
-
-
+@pytest.mark.thorough  # as what is in flight when nobody reads
 def test_it_ends_quietly_when_nobody_reads_its_answers(environment: dict[str, str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -352,6 +335,7 @@ def test_what_is_in_flight_is_finished_when_nobody_reads_the_answer(environment:
         assert [found.content for found in memories.list().memories] == ["in flight"]
 
 
+@pytest.mark.thorough
 def test_what_one_server_acknowledged_another_finds(start: Callable[..., Server], tmp_path: Path) -> None:
     """Though the first is killed right after it, and the second was running before."""
     one, other = start(MEMORY, EMBEDDER="fake"), start(MEMORY, EMBEDDER="fake")
@@ -364,33 +348,46 @@ def test_what_one_server_acknowledged_another_finds(start: Callable[..., Server]
 
 
 def test_the_options_of_the_command(start: Callable[..., Server], tmp_path: Path) -> None:
+    """A server of bob's own memories that only reads: it offers no tool that writes, and counts no read."""
     store = f"sqlite:///{tmp_path}/other.db"
     with Memories(store, namespace="shared", embedder="fake") as shared:
         shared.create("apples are shared")
     with Memories(store, namespace="bob", embedder="fake") as his:
         made = his.create("apples are his").memory
     assert made is not None
-    options = ["--store", store, "--namespace", "bob"]
-
-    reader, own = [start([*MEMORY, *options, option], EMBEDDER="fake") for option in ("--read-only", "--no-shared")]
-
-    def contents(server: Server) -> list[str]:
-        return sorted(re.findall(r": (apples .*)", server.call("search_memories", query="apples")))
-
-    def offers(server: Server) -> set[str]:
-        server.greet()
-        return {tool["name"] for tool in server.ask("tools/list")["tools"]}
-
-    assert offers(own) - offers(reader) >= {"create_memory", "update_memory", "delete_memory"}
+    reader = start([*MEMORY, "--store", store, "--namespace", "bob", "--read-only", "--no-shared"], EMBEDDER="fake")
+    reader.greet()
+    offered = {tool["name"] for tool in reader.ask("tools/list")["tools"]}
+    assert offered & {"create_memory", "update_memory", "delete_memory", "search_memories"} == {"search_memories"}
+    assert re.findall(r": (apples .*)", reader.call("search_memories", query="apples")) == ["apples are his"]
+    assert reader.leave() == ""
     with Memories(store, namespace="bob", embedder="fake") as his:
-        assert contents(reader) == ["apples are his", "apples are shared"]
-        assert his.get(made.id).access_count == 0  # reading counted nothing; this `get` counts itself afterwards
-        assert contents(own) == ["apples are his"]
+        assert his.get(made.id).access_count == 0  # this `get` counts itself afterwards
+
+
+@pytest.mark.thorough
+def test_who_writes_too_finds_what_is_shared_and_counts_what_was_read(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path}/other.db"
+    with Memories(store, namespace="shared", embedder="fake") as shared:
+        shared.create("apples are shared")
+    with Memories(store, namespace="bob", embedder="fake") as his:
+        made = his.create("apples are his").memory
+        assert made is not None
+        server = start([*MEMORY, "--store", store, "--namespace", "bob"], EMBEDDER="fake")
+        server.greet()
+        found = re.findall(r": (apples .*)", server.call("search_memories", query="apples"))
+        assert sorted(found) == ["apples are his", "apples are shared"]
+        assert server.leave() == ""
         his.flush_accesses()
-        assert his.get(made.id).access_count == 1  # the other one has a home, and so reads that wait, of its own
+        assert his.get(made.id).access_count == 1  # of the server: `get` counts itself afterwards
 
 
-def test_an_unwell_store_is_told_and_the_server_stays(start: Callable[..., Server], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("interruptible")
+def test_an_unwell_store_is_told_and_the_server_stays_until_an_interrupt(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
     broken = tmp_path / "broken.db"
     broken.write_text("this is no database " * 1_000)
     server = start([*MEMORY, "--store", f"sqlite:///{broken}"], EMBEDDER="fake")
@@ -400,6 +397,8 @@ def test_an_unwell_store_is_told_and_the_server_stays(start: Callable[..., Serve
         assert result["isError"] is True
         assert "broken.db" in result["content"][0]["text"]
     assert broken.read_text().startswith("this is no database")
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(300) == -signal.SIGINT
 
 
 def test_a_setting_that_is_not_acceptable_ends_it_at_once(environment: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ JUMPS = {"400 days back": -400, "5 years ahead": 5 * 365, "to 1969": -57 * 365, 
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+@pytest.mark.parametrize("zone", [pytest.param("UTC", marks=pytest.mark.thorough), "Europe/Berlin"])
 def test_jumps_of_the_clock_keep_the_order_and_expire_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zone: str, figures: dict[str, Any]
 ) -> None:

@@ -75,7 +75,7 @@ def test_an_export_of_an_import_is_the_same_bytes(
     figures |= {"cases": 0, "records": 0}
 
     @settings(
-        max_examples=size(25, 2000), deadline=None, database=None, derandomize="TORTURE" not in os.environ,
+        max_examples=size(10, 2000), deadline=None, database=None, derandomize="TORTURE" not in os.environ,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(records())
@@ -102,7 +102,7 @@ def test_an_export_of_an_import_is_the_same_bytes(
 def test_many_records_are_exported_and_imported_to_the_same_bytes(
     size: Callable[[int, int], int], figures: dict[str, Any], tmp_path: Path
 ) -> None:
-    count = size(1_000, 50_000)
+    count = size(500, 50_000)
     with Memories(f"sqlite:///{tmp_path}/a/m.db", embedder="fake", namespace="ann") as memories:
         for start in range(0, count, 500):
             memories.create_many([f"note {number} of many" for number in range(start, start + 500)], force=True)

@@ -15,7 +15,7 @@ import pytest
 from memories import Memories
 
 COMMAND = [sys.executable, "-m", "memories"]
-PAUSES = (0.3, 1.0, 2.0, 3.0)  # seconds that a server has before it is killed
+WRITES = (3, 0, 8, 1, 20)  # how many writes are acknowledged before each server is killed, then the same again
 
 
 def stored(folder: Path) -> list[tuple[str, str]]:
@@ -38,10 +38,10 @@ def test_kill_server(
     figures: dict[str, Any],
 ) -> None:
     environment = {**clean_environment, "MEMORY_HOME": str(tmp_path / "h"), "XDG_RUNTIME_DIR": str(tmp_path)}
-    clients, seconds = size(4, 32), size(8, 60)
+    clients, wanted = size(3, 32), size(3, 60)
     acknowledged: list[tuple[str, str]] = []
     refused: list[str] = []
-    done, lock = threading.Event(), threading.Lock()
+    done, lock, told = threading.Event(), threading.Lock(), threading.Semaphore(0)
 
     def write(number: int) -> None:
         for turn in itertools.takewhile(lambda turn: not turn or not done.is_set(), itertools.count()):
@@ -53,6 +53,7 @@ def test_kill_server(
                     acknowledged.append((json.loads(made.stdout)["id"], text))
                 else:
                     refused.append(made.stderr)
+            told.release()
 
     def serve() -> "subprocess.Popen[str]":
         command = [*COMMAND, "serve", "--no-http"]
@@ -61,28 +62,24 @@ def test_kill_server(
         assert server.stderr.readline()
         return server
 
-    def kill() -> None:
-        for pause in itertools.takewhile(lambda _: not done.is_set(), itertools.cycle(PAUSES)):
-            server = serve()
-            done.wait(pause)
-            server.kill()
-            server.communicate(timeout=60)
-            kills.append(pause)
-
-    kills: list[float] = []
-    killer = threading.Thread(target=kill)
-    killer.start()
     writers = [threading.Thread(target=write, args=(number,)) for number in range(clients)]
     for writer in writers:
         writer.start()
-    done.wait(seconds)  # nothing sets it before
-    done.set()
-    for writer in writers:
-        writer.join()
-    killer.join()
-    assert kills
+    try:
+        for writes in itertools.islice(itertools.cycle(WRITES), wanted):
+            server = serve()
+            while told.acquire(blocking=False):
+                pass  # written before this server was there
+            for _ in range(writes):
+                told.acquire(timeout=60)
+            server.kill()  # while others are written
+            server.communicate(timeout=60)
+    finally:
+        done.set()
+        for writer in writers:
+            writer.join()
     assert refused == []
     found = stored(tmp_path)
     assert sorted(found) == sorted(acknowledged)
     assert set(Counter(text for _, text in found).values()) == {1}
-    figures |= {"acknowledged": len(acknowledged), "kills": len(kills), "clients": clients}
+    figures |= {"acknowledged": len(acknowledged), "kills": wanted, "clients": clients}

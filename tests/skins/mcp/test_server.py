@@ -105,8 +105,15 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
         yield opened
 
 
-@pytest.fixture(params=list(ERAS))
+@pytest.fixture(params=["auto", pytest.param("legacy", marks=pytest.mark.thorough)])
 def agent(memories: Memories, request: pytest.FixtureRequest) -> Agent:
+    """A client of the newer era; in `make check` one of the older era too."""
+    return Agent(memories, request.param)
+
+
+@pytest.fixture(params=list(ERAS))
+def either(memories: Memories, request: pytest.FixtureRequest) -> Agent:
+    """A client of each era, where what it sends differs."""
     return Agent(memories, request.param)
 
 
@@ -118,11 +125,11 @@ def modern(memories: Memories) -> Agent:
 # --- what is offered -------------------------------------------------------------------------------------------------
 
 
-def test_both_eras_are_spoken(agent: Agent) -> None:
+def test_both_eras_are_spoken(either: Agent) -> None:
     async def versions(client: Client) -> Any:
         return client.session.protocol_version
 
-    assert agent.do(versions) == ERAS[agent.era]
+    assert either.do(versions) == ERAS[either.era]
 
 
 def test_the_tools_and_what_they_may_do(agent: Agent) -> None:
@@ -166,25 +173,25 @@ def test_a_server_that_only_reads_offers_nothing_that_writes(memories: Memories)
 # --- what the tools do -----------------------------------------------------------------------------------------------
 
 
-def test_the_life_of_a_memory(agent: Agent, memories: Memories) -> None:
-    made = agent.call("create_memory", content="Deploys happen on Tuesdays", tags={"project": "shop"})
+def test_the_life_of_a_memory(either: Agent, memories: Memories) -> None:
+    made = either.call("create_memory", content="Deploys happen on Tuesdays", tags={"project": "shop"})
     assert made["stored"] is True
     known = made["id"]
-    [hit] = agent.found(query="when do deploys happen", tags={"project": "shop"})
+    [hit] = either.found(query="when do deploys happen", tags={"project": "shop"})
     assert (hit["id"], hit["content"]) == (short(known), "Deploys happen on Tuesdays")
-    changed = agent.call("update_memory", id=known[:18], content="Deploys happen on Thursdays", tags={"type": "fact"})
+    changed = either.call("update_memory", id=known[:18], content="Deploys happen on Thursdays", tags={"type": "fact"})
     assert changed["version"] == 2
     assert "type=fact" in changed["memory"][0]["marks"]
-    assert agent.call("delete_memory", id=known)["deleted"] is True
-    assert agent.found(query="when do deploys happen") == []
-    assert hits(agent.call("list_memories")) == []
-    [gone] = hits(agent.call("list_memories", deleted=True))
+    assert either.call("delete_memory", id=known)["deleted"] is True
+    assert either.found(query="when do deploys happen") == []
+    assert hits(either.call("list_memories")) == []
+    [gone] = hits(either.call("list_memories", deleted=True))
     assert gone["id"] == short(known)
     assert "deleted" in gone["marks"]
-    versions = agent.call("get_history", id=known)["versions"]
+    versions = either.call("get_history", id=known)["versions"]
     assert [version["content"] for version in versions] == ["Deploys happen on Tuesdays", "Deploys happen on Thursdays"]
     assert versions[1]["ended_by"] == "delete"
-    assert agent.call("restore_memory", id=gone["id"])["version"] == 3
+    assert either.call("restore_memory", id=gone["id"])["version"] == 3
     assert memories.get(known).content == "Deploys happen on Thursdays"
 
 
@@ -278,7 +285,7 @@ def test_the_caller_is_the_agent_unless_it_names_one(agent: Agent, memories: Mem
     assert memories.get(named).tags == {"agent": "nova"}
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", ["legacy", pytest.param("auto", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     ("name", "by"),
     [
@@ -310,21 +317,21 @@ def test_no_name_of_a_client_is_an_obstacle(memories: Memories, era: str, name: 
     assert all(text.isprintable() and len(text) <= 64 for text in kept if text)
 
 
-def test_each_version_names_the_client_that_wrote_it(agent: Agent, memories: Memories) -> None:
+def test_each_version_names_the_client_that_wrote_it(either: Agent, memories: Memories) -> None:
     made = memories.create("Deploys happen on Tuesdays", tags={"agent": "boss"}).memory
     assert made is not None
-    agent.call("update_memory", id=made.id, content="Deploys happen on Fridays", tags={"agent": "boss", "by": "boss"})
-    agent.call("delete_memory", id=made.id)
-    agent.call("restore_memory", id=made.id)
-    versions = agent.call("get_history", id=made.id)["versions"]
+    either.call("update_memory", id=made.id, content="Deploys happen on Fridays", tags={"agent": "boss", "by": "boss"})
+    either.call("delete_memory", id=made.id)
+    either.call("restore_memory", id=made.id)
+    versions = either.call("get_history", id=made.id)["versions"]
     assert [version["by"] for version in versions] == [user(), "tester", "tester"]
     assert [version.origin and version.origin.client for version in memories.history(made.id).versions] == [
         *(None, "tester 1", "tester 1")
     ]
-    [found], [listed] = agent.found(query="deploys"), agent.call("list_memories")["memories"]
+    [found], [listed] = either.found(query="deploys"), either.call("list_memories")["memories"]
     assert (found["by"], listed["by"], listed["marks"]) == ("tester", "tester", "agent=boss, by=boss")
-    assert "tester" in agent.say("get_context", query="when do deploys happen?")
-    assert "not usable" in agent.refused("update_memory", id=made.id, tags={"=trust": "user"})
+    assert "tester" in either.say("get_context", query="when do deploys happen?")
+    assert "not usable" in either.refused("update_memory", id=made.id, tags={"=trust": "user"})
 
 
 def test_a_search_can_ask_for_who_wrote(agent: Agent, memories: Memories) -> None:
@@ -336,13 +343,16 @@ def test_a_search_can_ask_for_who_wrote(agent: Agent, memories: Memories) -> Non
     assert agent.found(query=query, trust="imported") == []
 
 
-@pytest.mark.parametrize("content", ["[1, 2]", '{"a": 1}', "null", "17", '"quoted"'])
-def test_a_text_that_looks_like_json_stays_a_text(modern: Agent, memories: Memories, content: str) -> None:
-    known = modern.call("create_memory", content=content)["id"]
-    assert memories.get(known).content == content
-    modern.call("update_memory", id=known, content=f"{content} ")
-    modern.call("update_memory", id=known, content=content[::-1])
-    assert memories.get(known).content == content[::-1]
+def test_a_text_that_looks_like_json_stays_a_text(modern: Agent, memories: Memories) -> None:
+    kept = []
+    contents = ["[1, 2]", '{"a": 1}', "null", "17", '"quoted"']
+    for content in contents:
+        known = modern.call("create_memory", content=content)["id"]
+        kept.append(memories.get(known).content)
+    assert kept == contents
+    for content in ("null ", "[2, 1]", "71"):
+        modern.call("update_memory", id=known, content=content)
+    assert memories.get(known).content == "71"
 
 
 def test_null_stands_for_what_is_left_out(modern: Agent) -> None:
@@ -470,7 +480,9 @@ def test_conversations_are_listed_in_pages(modern: Agent, memories: Memories) ->
 # --- context ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("max_tokens", [200, 300, 1_000, 5_000])
+@pytest.mark.parametrize(
+    "max_tokens", [200, *(pytest.param(n, marks=pytest.mark.thorough) for n in (300, 1_000)), 5_000]
+)
 @pytest.mark.parametrize("ship", ["carries grain ", "\u9019\u8258\u8239\u904b\u7a40\u7269 "])
 def test_a_context_keeps_to_its_budget(modern: Agent, memories: Memories, max_tokens: int, ship: str) -> None:
     memories.create_many([f"Ship number {n} < {ship * (n * 9)}" for n in range(12)], force=True)

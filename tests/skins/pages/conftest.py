@@ -11,10 +11,18 @@ from typing import Any
 import pytest
 import uvicorn
 
+from live_server import without_mcp
 from live_site import Site
 from memories import Memories, load_config
 from memories.skins import tokens
 from memories.skins.server import app, pages
+
+
+@pytest.fixture(scope="module", autouse=True)
+def mcp() -> Iterator[None]:
+    """Serve no MCP, which no page needs."""
+    with without_mcp():
+        yield
 
 
 @pytest.fixture

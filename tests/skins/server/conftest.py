@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from live_server import without_mcp
 from memories.config import load_config
 from memories.settings import Config
 from memories.skins import tokens
@@ -15,6 +16,13 @@ from memories.skins.server.app import Options, build
 
 BASE = "http://127.0.0.1:8765"
 Ask = Callable[..., Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def mcp() -> Iterator[None]:
+    """Serve no MCP; a file that is about it has a fixture of this name that changes nothing."""
+    with without_mcp():
+        yield
 
 
 @pytest.fixture

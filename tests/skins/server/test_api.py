@@ -93,33 +93,35 @@ def test_an_answer_is_the_one_of_the_command(owner: TestClient, config: Config) 
         assert owner.get(f"/api/memories/{made['id']}/history").json() == shapes.history(memories.history(made["id"]))
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status", "said"),
-    [
-        ("GET", "/api/memories?limit=0", None, 400, "limit must be a whole number from 1 to 1000"),
-        ("GET", "/api/memories?lmit=1", None, 400, 'there is no "lmit" here'),
-        ("GET", "/api/memories?deleted=true&q=x", None, 400, "deleted does not go with a search"),
-        ("GET", "/api/memories?where=nonsense%20%3D", None, 400, ""),
-        ("GET", "/api/memories/01a1fdf1-92cd-72f2", None, 404, "Memory not found"),
-        ("GET", "/api/memories/x", None, 400, ""),
-        ("GET", "/api/conversations/nobody", None, 404, ""),
-        ("POST", "/api/memories", {"content": ""}, 400, "content is empty"),
-        ("POST", "/api/memories", {"content": "a", "tags": {"": "b"}}, 400, ""),
-        ("POST", "/api/memories", [1], 400, "the body must be a JSON object"),
-        ("PATCH", "/api/memories/01a1fdf1-92cd-72f2", {"content": "a"}, 404, ""),
-        ("POST", "/api/review/accept", {}, 400, "give ids"),
-        ("DELETE", "/api/memories", None, 405, "DELETE does not go with this path"),
-        ("GET", "/nowhere", None, 404, "there is nothing at this path"),
-    ],
+# Requests, and the status and a part of the sentence with which each is refused.
+REFUSED: tuple[tuple[str, str, Any, int, str], ...] = (
+    ("GET", "/api/memories?limit=0", None, 400, "limit must be a whole number from 1 to 1000"),
+    ("GET", "/api/memories?lmit=1", None, 400, 'there is no "lmit" here'),
+    ("GET", "/api/memories?deleted=true&q=x", None, 400, "deleted does not go with a search"),
+    ("GET", "/api/memories?where=nonsense%20%3D", None, 400, ""),
+    ("GET", "/api/memories/01a1fdf1-92cd-72f2", None, 404, "Memory not found"),
+    ("GET", "/api/memories/x", None, 400, ""),
+    ("GET", "/api/conversations/nobody", None, 404, ""),
+    ("POST", "/api/memories", {"content": ""}, 400, "content is empty"),
+    ("POST", "/api/memories", {"content": "a", "tags": {"": "b"}}, 400, ""),
+    ("POST", "/api/memories", [1], 400, "the body must be a JSON object"),
+    ("PATCH", "/api/memories/01a1fdf1-92cd-72f2", {"content": "a"}, 404, ""),
+    ("POST", "/api/review/accept", {}, 400, "give ids"),
+    ("DELETE", "/api/memories", None, 405, "DELETE does not go with this path"),
+    ("GET", "/nowhere", None, 404, "there is nothing at this path"),
 )
-def test_an_error_is_a_problem_with_the_sentence_of_the_command(
-    owner: TestClient, method: str, path: str, body: Any, status: int, said: str
-) -> None:
-    answer = owner.request(method, path, json=body)
-    told = answer.json()
-    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
-    assert told["status"] == status
-    assert said in told["detail"] == told["error"]
+
+
+def test_an_error_is_a_problem_with_the_sentence_of_the_command(owner: TestClient) -> None:
+    failures = []
+    for method, path, body, status, said in REFUSED:
+        answer = owner.request(method, path, json=body)
+        told = answer.json()
+        found = (answer.status_code, answer.headers["content-type"], told["status"])
+        says = said in told["detail"] and told["detail"] == told["error"]
+        if found != (status, "application/problem+json", status) or not says:
+            failures.append(f"{method} {path} {body}: expected {status} {said!r}, found {found} {told}")
+    assert failures == []
 
 
 def test_what_is_known_is_answered_with_what_is_there(owner: TestClient) -> None:
@@ -156,41 +158,40 @@ class _Sub(StoreDamaged):
     """A kind of error that no client knows."""
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "retry", "kind"),
-    [
-        (StoreBusy("why"), 503, "1", "StoreBusy"),
-        (StoreUnreachable("why"), 503, "1", "StoreUnreachable"),
-        (EmbedderError("why"), 503, "1", "EmbedderError"),
-        (StoreFull("why"), 507, None, "StoreFull"),
-        (StoreError("why"), 503, None, "StoreError"),
-        (_Sub("why"), 503, None, "StoreDamaged"),
-        (SchemaTooNew("why"), 503, None, "SchemaTooNew"),
-        (EmbedderMismatch("why"), 503, None, "EmbedderMismatch"),
-        (ConfigError("why"), 503, None, "ConfigError"),
-        (OSError(errno.ENOSPC, "why", "/a/file"), 507, None, None),
-        (OSError(errno.EMFILE, "why"), 503, "1", None),
-        (PermissionError(errno.EACCES, "why"), 503, None, None),
-    ],
+# What goes wrong in a store, and the status, when to come again, and the kind that a client is told.
+UNWELL: tuple[tuple[Exception, int, str | None, str | None], ...] = (
+    (StoreBusy("why"), 503, "1", "StoreBusy"),
+    (StoreUnreachable("why"), 503, "1", "StoreUnreachable"),
+    (EmbedderError("why"), 503, "1", "EmbedderError"),
+    (StoreFull("why"), 507, None, "StoreFull"),
+    (StoreError("why"), 503, None, "StoreError"),
+    (_Sub("why"), 503, None, "StoreDamaged"),
+    (SchemaTooNew("why"), 503, None, "SchemaTooNew"),
+    (EmbedderMismatch("why"), 503, None, "EmbedderMismatch"),
+    (ConfigError("why"), 503, None, "ConfigError"),
+    (OSError(errno.ENOSPC, "why", "/a/file"), 507, None, None),
+    (OSError(errno.EMFILE, "why"), 503, "1", None),
+    (PermissionError(errno.EACCES, "why"), 503, None, None),
 )
-def test_what_an_operator_has_to_mend_is_no_internal_error(
-    owner: TestClient,
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
-    status: int,
-    retry: str | None,
-    kind: str | None,
-) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise error
 
-    monkeypatch.setattr(Memories, "list", broken)
-    answer = owner.get("/api/memories")
-    told = answer.json()
-    assert (answer.status_code, answer.headers.get("retry-after"), told.get("kind")) == (status, retry, kind)
-    assert "why" in told["detail"]
-    assert "/a/file" not in told["detail"]
-    assert answer.headers["content-type"] == "application/problem+json"
+
+def test_what_an_operator_has_to_mend_is_no_internal_error(owner: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = []
+    for error, status, retry, kind in UNWELL:
+
+        def broken(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(Memories, "list", broken)
+        answer = owner.get("/api/memories")
+        told = answer.json()
+        found = (answer.status_code, answer.headers.get("retry-after"), told.get("kind"))
+        is_problem = answer.headers["content-type"] == "application/problem+json"
+        if found != (status, retry, kind) or not is_problem or "why" not in told["detail"]:
+            failures.append(f"{error!r}: expected {(status, retry, kind)}, found {found} {told}")
+        if "/a/file" in told["detail"]:
+            failures.append(f"{error!r}: the answer names a file: {told}")
+    assert failures == []
 
 
 # --- versions --------------------------------------------------------------------------------------------------------
@@ -292,11 +293,11 @@ def test_the_file_of_keys_does_not_grow_for_ever(
     owner: TestClient, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "MAX_KEPT", 5)
-    for number in range(40):
+    for number in range(25):
         assert create(owner, f"Fact {number}", headers={"idempotency-key": f"k{number}"}, force=True).status_code == 201
     assert len(keyfile.file_of(config).read_text().splitlines()) <= 4 * 5 + 1
-    assert create(owner, "Fact 39", headers={"idempotency-key": "k39"}, force=True).status_code == 201
-    assert len(contents(config)) == 40
+    assert create(owner, "Fact 24", headers={"idempotency-key": "k24"}, force=True).status_code == 201
+    assert len(contents(config)) == 25
 
 
 def test_a_key_is_its_senders_own(owner: TestClient, token: Token, config: Config) -> None:
@@ -686,9 +687,9 @@ def test_what_a_session_begins_with_is_that_of_the_token(owner: TestClient, toke
 
 
 def test_an_import_may_be_larger_than_other_bodies(owner: TestClient) -> None:
-    with_blanks = owner.get("/api/export").text + "\n" * 3_000_000
+    with_blanks = owner.get("/api/export").text + (" " * 999 + "\n") * 1_200
     kind = {"content-type": "application/x-ndjson"}
-    assert owner.post("/api/import", content=with_blanks, headers=kind).status_code in (200, 400)
+    assert owner.post("/api/import", content=with_blanks, headers=kind).status_code == 200
     assert (
         owner.post("/api/memories", content=b" " * 1_100_000, headers={"content-type": "application/json"}).status_code
         == 413

@@ -75,7 +75,7 @@ def test_the_same_key_at_two_servers_of_one_file_at_once_is_done_once(tmp_path: 
         return answer
 
     with app(config.store, tmp_path / "one") as one, app(config.store, tmp_path / "other") as other:
-        for number in range(10):
+        for number in range(3):
             with ThreadPoolExecutor(4) as clients:
                 sent = [
                     clients.submit(insist, client, f"Fact {number}", f"k{number}")
@@ -83,7 +83,7 @@ def test_the_same_key_at_two_servers_of_one_file_at_once_is_done_once(tmp_path: 
                 ]
             assert len({each.result().json()["id"] for each in sent}) == 1
     with Memories(config=config) as memories:
-        assert len(memories.list(limit=100).memories) == 10
+        assert len(memories.list(limit=100).memories) == 3
 
 
 # --- every write -----------------------------------------------------------------------------------------------------
@@ -113,6 +113,17 @@ SENT: dict[str, Sent] = {
 }
 # What a retry gets if the server was killed before it wrote down that it had done it: what there is to say by then.
 AFTER_A_KILL = {"accept": 409, "reject": 409, "turns": 200, "forget of turns": 404}
+# A retry that was answered gets that answer whatever it was: in the core, one of each kind of body.
+ANSWERED = {"create", "update of a version", "delete", "turns"}
+CASES = [
+    pytest.param(
+        *(what, killed),
+        id=f"{what}-{'killed' if killed else 'answered'}",
+        marks=() if killed or what in ANSWERED else pytest.mark.thorough,
+    )
+    for what in SENT
+    for killed in (False, True)
+]
 
 
 def prepared(client: TestClient, sent: Sent) -> Sent:
@@ -145,8 +156,7 @@ def state(config: Config) -> list[Any]:
         return [shown, said, len(memories.log(limit=1000)), memories.review.count()]
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["answered", "killed"])
-@pytest.mark.parametrize("what", SENT)
+@pytest.mark.parametrize(("what", "killed"), CASES)
 def test_each_write_is_done_once(
     tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch, what: str, killed: bool
 ) -> None:

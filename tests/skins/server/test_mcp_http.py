@@ -5,10 +5,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx2
 import pytest
-from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
 
 from live_server import Live, running
 from memories import Memories
@@ -18,6 +15,11 @@ from memories.skins.server import mcp_http
 Token = Callable[..., dict[str, str]]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def mcp() -> None:
+    """Serve MCP, as outside of tests."""
+
+
 @pytest.fixture
 def live(config: Config) -> Iterator[Live]:
     with running(config) as server:
@@ -25,6 +27,10 @@ def live(config: Config) -> Iterator[Live]:
 
 
 async def _call(live: Live, headers: dict[str, str], mode: str, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
+    import httpx2
+    from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
+
     async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
         transport = streamable_http_client(f"{live.url}/mcp", http_client=http)
         async with Client(transport, mode=mode) as client:

@@ -15,10 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import apsw
-import httpx2
 import pytest
-from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
 
 from memories import Memories, load_config
 from memories.errors import StoreError
@@ -28,7 +25,7 @@ NOTHING = "nothing was written"
 IN_DOUBT = "may or may not have been done"
 SERVE = """
 import sys
-from memories.skins.server import http
+from memories.skins.server import http, mcp_http
 from memories.skins.api import records
 http._GRACE_SECONDS = float(sys.argv.pop(1))
 opened = records._Open.__init__
@@ -36,6 +33,10 @@ def noted(*given):
     print("a client begins a transaction", file=sys.stderr, flush=True)
     opened(*given)
 records._Open.__init__ = noted
+async def run(_, stop):
+    await stop.wait()
+if sys.argv.pop(1) != "mcp":  # which takes a second to load
+    mcp_http.McpOverHttp.run = run
 from memories.__main__ import main
 main()
 """
@@ -104,9 +105,9 @@ def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[st
 def start(environment: Mapping[str, str], tmp_path: Path) -> Iterator[Start]:
     begun: list[subprocess.Popen[bytes]] = []
 
-    def serve(grace: float) -> Site:
+    def serve(grace: float, *, mcp: bool = False) -> Site:
         log = tmp_path / f"log{len(begun)}"
-        command = [sys.executable, "-c", SERVE, str(grace), "serve", "--port", "0"]
+        command = [sys.executable, "-c", SERVE, str(grace), "mcp" if mcp else "", "serve", "--port", "0"]
         with log.open("wb") as stream:
             begun.append(subprocess.Popen(command, env=dict(environment), cwd=tmp_path, stderr=stream))
         ready = "sign in at"
@@ -175,7 +176,7 @@ def writes(site: Site, seed: str) -> dict[str, Callable[[], Answer]]:
 
 
 def test_a_write_that_is_done_in_time_is_answered_as_ever(start: Start, kept: Callable[[], list[str]]) -> None:
-    site = start(WAIT)
+    site = start(WAIT, mcp=True)
     seed = site.ask("POST", "/api/memories", {"content": "seed"}).body["id"]
     mcp_loaded(site)
     with busy(site):
@@ -210,7 +211,7 @@ def test_a_transaction_of_a_client_does_not_keep_the_server_from_stopping(
 
 
 def test_a_write_whose_result_is_not_known_says_so(start: Start, kept: Callable[[], list[str]]) -> None:
-    site = start(0.3)
+    site = start(0.3, mcp=True)
     seed = site.ask("POST", "/api/memories", {"content": "seed"}).body["id"]
     mcp_loaded(site)
     with busy(site):
@@ -225,6 +226,7 @@ def test_a_write_whose_result_is_not_known_says_so(start: Start, kept: Callable[
     assert not {name for name, sentence in said.items() if sentence == NOTHING} & set(kept())
 
 
+@pytest.mark.thorough
 def test_the_store_of_a_server_that_stops_says_what_is_known(
     start: Start, environment: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -312,6 +314,10 @@ def as_a_store(site: Site, done: Done, worker: int) -> None:
 def as_an_agent(site: Site, done: Done) -> None:
     """Create memories by the tools, until the server stops."""
 
+    import httpx2
+    from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
+
     async def create() -> None:
         async with httpx2.AsyncClient(headers={"authorization": f"Bearer {site.token}"}, timeout=WAIT) as asking:
             transport = streamable_http_client(f"http://127.0.0.1:{site.port}/mcp", http_client=asking)
@@ -331,7 +337,7 @@ def as_an_agent(site: Site, done: Done) -> None:
 def test_nothing_acknowledged_is_lost_when_a_server_stops_at_any_moment(
     seed: int, start: Start, kept: Callable[[], list[str]]
 ) -> None:
-    site, done = start(0.5), Done([], {})
+    site, done = start(0.5, mcp=True), Done([], {})
     mcp_loaded(site)
     with ThreadPoolExecutor(16) as pool:
         runs = [pool.submit(over_http, site, done, each) for each in range(8)]
