@@ -1,8 +1,14 @@
-"""What tests of the pages share."""
+"""A server with the pages, and what opens it."""
 
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
-from memories import Memories
+from memories import Memories, load_config
 
 
 class Site(NamedTuple):
@@ -11,3 +17,29 @@ class Site(NamedTuple):
     url: str
     token: str
     memories: Memories
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[Site]:
+    """Serve an empty memory that finds by words alone, while inside."""
+    import uvicorn
+
+    from memories.skins import tokens
+    from memories.skins.server import app, pages
+
+    home = folder / "home"
+    home.mkdir(mode=0o700)
+    config = load_config({"embedder": "none"}, environment={"MEMORY_HOME": str(home)}, folder=folder)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        built = app.build(config, app.Options(port=port, routes=pages.routes()))
+        server = uvicorn.Server(uvicorn.Config(built, log_level="warning", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        with Memories(config=config, embedder="none") as memories:
+            yield Site(f"http://127.0.0.1:{port}", tokens.own(home), memories)
+        server.should_exit = True
+        thread.join()

@@ -176,13 +176,19 @@ def test_what_was_read_is_answered_before_it_ends(environment: dict[str, str], e
         lines[1:1] = ['{"jsonrpc": "2.0", "method": "notifications/initialized"}']
     lines += ["no message", '{"jsonrpc": "2.0", "id": "cut off']
     done = subprocess.run(
-        MEMORY, input="\n".join(lines), capture_output=True, text=True, env=environment, timeout=300, check=False
+        MEMORY,
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        env={**environment, "EMBEDDER": "fake"},
+        timeout=300,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert sorted(answer["id"] for answer in answers if answer["id"] is not None) == list(range(len(messages)))
     assert [answer["error"]["code"] for answer in answers if answer["id"] is None] == [-32700, -32700]
-    with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db") as memories:
+    with Memories(f"sqlite:///{environment['MEMORY_HOME']}/memories.db", embedder="fake") as memories:
         assert len(memories.list(limit=100).memories) == 20
 
 
@@ -310,6 +316,7 @@ def test_it_ends_quietly_when_nobody_reads_its_answers(environment: dict[str, st
     assert (server.returncode, said) == (0, b"")
 
 
+@pytest.mark.thorough
 def test_an_answer_that_cannot_be_written_ends_it_with_one_sentence(environment: dict[str, str]) -> None:
     with Path("/dev/full").open("wb") as full:
         server = subprocess.Popen(MEMORY, stdin=subprocess.PIPE, stdout=full, stderr=subprocess.PIPE, env=environment)

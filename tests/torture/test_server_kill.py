@@ -38,7 +38,7 @@ def test_kill_server(
     figures: dict[str, Any],
 ) -> None:
     environment = {**clean_environment, "MEMORY_HOME": str(tmp_path / "h"), "XDG_RUNTIME_DIR": str(tmp_path)}
-    clients, wanted = size(3, 32), size(3, 60)
+    clients, wanted = size(2, 32), size(2, 60)
     acknowledged: list[tuple[str, str]] = []
     refused: list[str] = []
     done, lock, told = threading.Event(), threading.Lock(), threading.Semaphore(0)

@@ -1,21 +1,14 @@
 """A server with the pages on loopback, and a real browser: Debian's Chromium, if it is there."""
 
 import shutil
-import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from live_server import without_mcp
-from live_site import Site
-from memories import Memories, load_config
-from memories.skins import tokens
-from memories.skins.server import app, pages
+from live_site import Site, serving
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,22 +21,8 @@ def mcp() -> Iterator[None]:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     """Serve an empty memory that finds by words alone."""
-    home = tmp_path / "home"
-    home.mkdir(mode=0o700)
-    config = load_config({"embedder": "none"}, environment={"MEMORY_HOME": str(home)}, folder=tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        built = app.build(config, app.Options(port=port, routes=pages.routes()))
-        server = uvicorn.Server(uvicorn.Config(built, log_level="warning", timeout_graceful_shutdown=1))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        with Memories(config=config, embedder="none") as memories:
-            yield Site(f"http://127.0.0.1:{port}", tokens.own(home), memories)
-        server.should_exit = True
-        thread.join()
+    with serving(tmp_path) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
