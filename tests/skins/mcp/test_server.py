@@ -8,12 +8,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from mcp import Client
-from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolResult, Implementation, TextContent, jsonrpc_message_adapter
 from told import read, tokens
 
 from memories import Draft, Memories, TurnDraft, load_config
@@ -23,10 +20,12 @@ from memories.errors import EmbedderError, StoreError
 from memories.ids import new_id
 from memories.origin import host, user
 from memories.skins.mcp import answers
-from memories.skins.mcp import stdio as mcp_stdio
 from memories.skins.mcp.answers import short, whole
-from memories.skins.mcp.server import ALWAYS_LOADED, INSTRUCTIONS, TOOLS, server
 from memories.unseen import is_unseen
+
+if TYPE_CHECKING:  # the SDK takes a second to import, which every process that collects the tests would wait for
+    from mcp import Client
+    from mcp_types import CallToolResult
 
 ERAS = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 SKIPPED = "01a1fdff-88b3-70a0-8000-000000000000"
@@ -46,9 +45,14 @@ class Agent:
     """A client of a server, connected anew for each call."""
 
     def __init__(self, memories: Memories, era: str, **options: Any) -> None:
+        from memories.skins.mcp.server import server
+
         self.server, self.era = server(memories, **options), era
 
-    def do(self, act: Callable[[Client], Awaitable[Any]]) -> Any:
+    def do(self, act: Callable[["Client"], Awaitable[Any]]) -> Any:
+        from mcp import Client
+        from mcp_types import Implementation
+
         async def connected() -> Any:
             who = Implementation(name="tester", version="1")
             async with Client(self.server, mode=self.era, client_info=who) as client:
@@ -56,8 +60,10 @@ class Agent:
 
         return asyncio.run(connected())
 
-    def fault(self, act: Callable[[Client], Awaitable[Any]]) -> str:
-        async def caught(client: Client) -> str:
+    def fault(self, act: Callable[["Client"], Awaitable[Any]]) -> str:
+        from mcp.shared.exceptions import MCPError
+
+        async def caught(client: "Client") -> str:
             with pytest.raises(MCPError) as refused:
                 await act(client)
             return f"{refused.value.error.code} {refused.value}"
@@ -85,12 +91,12 @@ class Agent:
         return str(block.text)
 
 
-def said(result: CallToolResult) -> str:
+def said(result: "CallToolResult") -> str:
     """Return the text of a result that succeeded; a client may show the structure instead, so there is none."""
     assert not result.is_error, result.content
     assert result.structured_content is None
     [content] = result.content
-    assert isinstance(content, TextContent)
+    assert content.type == "text"
     return content.text
 
 
@@ -126,13 +132,15 @@ def modern(memories: Memories) -> Agent:
 
 
 def test_both_eras_are_spoken(either: Agent) -> None:
-    async def versions(client: Client) -> Any:
+    async def versions(client: "Client") -> Any:
         return client.session.protocol_version
 
     assert either.do(versions) == ERAS[either.era]
 
 
 def test_the_tools_and_what_they_may_do(agent: Agent) -> None:
+    from memories.skins.mcp.server import ALWAYS_LOADED, INSTRUCTIONS, TOOLS
+
     offered = {tool.name: tool for tool in agent.do(lambda client: client.list_tools()).tools}
     assert 5 <= len(offered) <= 10
     assert set(offered) == set(TOOLS)
@@ -302,9 +310,14 @@ def test_the_caller_is_the_agent_unless_it_names_one(agent: Agent, memories: Mem
     ],
 )
 def test_no_name_of_a_client_is_an_obstacle(memories: Memories, era: str, name: str, by: str | None) -> None:
+    from mcp import Client
+    from mcp_types import Implementation
+
+    from memories.skins.mcp.server import server
+
     built = server(memories)
 
-    async def create() -> tuple[CallToolResult, CallToolResult]:
+    async def create() -> "tuple[CallToolResult, CallToolResult]":
         who = Implementation(name=name, version=name)
         async with Client(built, mode=era, client_info=who) as client:  # type: ignore[arg-type]
             made = await client.call_tool("create_memory", {"content": "one thing"})
@@ -684,6 +697,8 @@ class Slow(FakeEmbedder):
 
 @pytest.fixture
 def slow(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Agent, Slow]]:
+    from memories.skins.mcp import stdio as mcp_stdio
+
     monkeypatch.setattr(mcp_stdio, "PATIENCE", 0.05)
     monkeypatch.setattr(mcp_stdio, "LONGER", 0.05)
     embedder = Slow()
@@ -728,7 +743,7 @@ def test_when_words_find_nothing_the_model_is_waited_for(
 ) -> None:
     agent, embedder = slow
     memories.create("Deploys happen on Tuesdays")
-    monkeypatch.setattr(mcp_stdio, "LONGER", 300)
+    monkeypatch.setattr("memories.skins.mcp.stdio.LONGER", 300)
     asked: list[Memories] = []
     explain = Memories.explain
 
@@ -767,8 +782,12 @@ def until(happens: Callable[[], bool]) -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused_and_not_left_unanswered(modern: Agent, line: str, said: str) -> None:
+    from mcp_types import jsonrpc_message_adapter
+
+    from memories.skins.mcp.stdio import answerable
+
     given = f'{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"create_memory","arguments":{line}}}}}'
-    call = json.loads(mcp_stdio.answerable(given))
+    call = json.loads(answerable(given))
     jsonrpc_message_adapter.validate_python(call)
     assert (call["id"], call["method"]) == (7, "tools/call")
     assert said in modern.refused("create_memory", **call["params"]["arguments"])
@@ -780,7 +799,9 @@ def test_what_cannot_be_read_is_refused_and_not_left_unanswered(modern: Agent, l
      '{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":' + "[" * 120 + "]" * 120 + "}}"],
 )  # fmt: skip
 def test_other_lines_are_left_as_they_are(line: str) -> None:
-    assert mcp_stdio.answerable(line) == line
+    from memories.skins.mcp.stdio import answerable
+
+    assert answerable(line) == line
 
 
 def test_a_slow_call_holds_up_no_other(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -789,7 +810,7 @@ def test_a_slow_call_holds_up_no_other(memories: Memories, monkeypatch: pytest.M
     monkeypatch.setattr(memories, "explain", lambda *given, **filters: listed.wait(300) and explain(*given, **filters))
     agent = Agent(memories, "legacy")
 
-    async def together(client: Client) -> Any:
+    async def together(client: "Client") -> Any:
         slow = asyncio.create_task(client.call_tool("search_memories", {"query": "x"}))
         await asyncio.sleep(0.05)
         await client.call_tool("list_memories", {})

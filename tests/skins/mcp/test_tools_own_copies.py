@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client
 from told import read
 
 from memories import Draft, Memories
-from memories.skins.mcp.server import server
 from memories.stores.records import Collection, Filter
 
 ID, OLD, TALK = "01a1fdf1-92cd-7000-8000-000000000001", "01a1fdf1-92cd-7000-8000-000000000002", "standup"
@@ -40,6 +38,10 @@ def both(tmp_path: Path) -> Iterator[tuple[Memories, Memories]]:
 
 
 def test_a_tool_changes_the_own_copy_and_no_other_one(both: tuple[Memories, Memories]) -> None:
+    from mcp import Client
+
+    from memories.skins.mcp.server import server
+
     bob, shared = both
     wheres = [Filter(kind, ("shared",), state="any") for kind in (Collection.MEMORY, Collection.HISTORY)]
 
