@@ -48,8 +48,22 @@ def hanging(tmp_path: Path) -> Iterator[Hanging]:
 
 @pytest.fixture
 def gateway(hanging: Hanging) -> Iterator[MemoryGateway]:
-    with MemoryGateway("memories", backend=hanging, timeout_seconds=SOON) as found:
+    with MemoryGateway("memories", backend=hanging, timeout_seconds=60) as found:
         yield found
+
+
+def hang(gateway: MemoryGateway, hanging: Hanging) -> None:
+    """From now on no call is answered, and none is waited for: calls that are answered have time on any machine."""
+    hanging.release.clear()
+    gateway._deadline.seconds = SOON
+
+
+def go_on(gateway: MemoryGateway, hanging: Hanging) -> None:
+    """Answer again, also what was given up."""
+    hanging.release.set()
+    gateway._deadline.seconds = 60
+    while gateway._deadline._given_up:
+        threading.Event().wait(0.01)
 
 
 def said(gateway: MemoryGateway) -> list[tuple[str, bool]]:
@@ -71,7 +85,7 @@ def said(gateway: MemoryGateway) -> list[tuple[str, bool]]:
 def test_no_call_waits_for_a_memory_that_hangs(
     gateway: MemoryGateway, hanging: Hanging, call: Callable[[MemoryGateway], object]
 ) -> None:
-    hanging.release.clear()
+    hang(gateway, hanging)
     with pytest.raises(MemoryTimeout, match=r"did not answer within 0\.2 s"):
         call(gateway)
     with pytest.raises(ConnectionError, match="still has not answered an earlier call"):
@@ -82,7 +96,7 @@ def test_no_call_waits_for_a_memory_that_hangs(
 def test_an_agent_goes_on_and_what_it_said_is_shown_and_stored_once(gateway: MemoryGateway, hanging: Hanging) -> None:
     agent = AgentMemory(gateway, ContextBuilder(gateway), MemoryPolicy(0.7, 3, gateway.count_window))
     agent.append("c", "user", "before")
-    hanging.release.clear()
+    hang(gateway, hanging)
     assert agent.append("c", "user", "one") is None
     assert agent.append("c", "assistant", "two") is None
     assert said(gateway) == [("one", True), ("two", True)]
@@ -94,9 +108,7 @@ def test_an_agent_goes_on_and_what_it_said_is_shown_and_stored_once(gateway: Mem
         ("one", True),
         ("two", True),
     ]
-    hanging.release.set()
-    while gateway._deadline._given_up:
-        threading.Event().wait(0.01)
+    go_on(gateway, hanging)
     gateway.drain()
     agent.append("c", "user", "three")
     assert said(gateway) == [("before", False), ("one", False), ("two", False), ("three", False)]
@@ -187,19 +199,14 @@ def test_the_setting_says_how_long(tmp_path: Path, given: str | None, seconds: i
 def test_a_long_message_is_kept_whole_by_an_agent(gateway: MemoryGateway, hanging: Hanging) -> None:
     agent, text = AgentMemory.__new__(AgentMemory), "The ferry leaves at nine. " * 10_000
     agent.__init__(gateway, ContextBuilder(gateway), MemoryPolicy())  # type: ignore[misc]
-    gateway._deadline.seconds = 60
     assert agent.append("c", "user", text) == "c#0"
     assert gateway.tail_history("c", 5)[0]["text"] == text
     assert agent.context("c", "when?")["history"][0].text.startswith("The ferry")
     with pytest.raises(ValueError, match="text is 260000 characters; a turn has at most 100000"):
         gateway.append_history("c", "user", text, 0, TS)
-    hanging.release.clear()
-    gateway._deadline.seconds = SOON
+    hang(gateway, hanging)
     assert agent.append("c", "user", f"{text} again") is None
-    hanging.release.set()
-    while gateway._deadline._given_up:
-        threading.Event().wait(0.01)
-    gateway._deadline.seconds = 60
+    go_on(gateway, hanging)
     gateway.drain()
     assert [len(each["text"]) for each in gateway.tail_history("c", 5)] == [len(text), len(text) + 6]
 
