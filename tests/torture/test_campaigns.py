@@ -73,7 +73,7 @@ def test_processes_that_make_the_store_at_one_moment_all_succeed(campaign: Campa
 
 @pytest.mark.torture
 def test_kills_in_all_kinds_of_work_lose_nothing(campaign: Campaign, size: Size, seed: str) -> None:
-    rounds = size(3, 800)
+    rounds = size(2, 800)
     told = campaign("kills.py", "all", rounds, seed)
     assert told["rounds"] == rounds
     assert told["acknowledged"] > rounds

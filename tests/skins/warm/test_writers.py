@@ -549,7 +549,7 @@ def kept(store: Store) -> tuple[list[Any], dict[str, str]]:
     return sorted(found), names
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=st.lists(ASKED, max_size=4), asked=st.lists(ASKED, min_size=1, max_size=12))
 def test_together_is_as_one_after_another(
     before: list[Asked], asked: list[Asked], monkeypatch: pytest.MonkeyPatch
