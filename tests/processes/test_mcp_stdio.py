@@ -279,7 +279,10 @@ def wrong_answers_before_the_handshake(server: Server) -> Iterator[str]:
 
 
 def wrong_answers_to_calls(server: Server) -> Iterator[str]:
-    """Yield the calls that are not answered with an error, in a sentence that names what is wrong."""
+    """Yield the calls that are not answered with an error, in a sentence that names what is wrong.
+
+    Row 83 of the project's list of bad inputs.
+    """
     large = {"name": "create_memory", "arguments": {"content": "x" * 5_000_000}}
     calls = [
         (json.dumps(params), part)
