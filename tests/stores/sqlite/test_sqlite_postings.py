@@ -7,15 +7,13 @@ from pathlib import Path
 
 import apsw
 import pytest
+from contract import SPACE, at, by_words, pool, record
 
-pytest.register_assert_rewrite("contract")
-from contract import SPACE, at, by_words, pool, record  # noqa: E402
-
-from memories.stores.records import Patch, Ref  # noqa: E402
-from memories.stores.sqlite import words as sqlite_words  # noqa: E402
-from memories.stores.sqlite.postings import Postings  # noqa: E402
-from memories.stores.sqlite.query import selection  # noqa: E402
-from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
+from memories.stores.records import Patch, Ref
+from memories.stores.sqlite import words as sqlite_words
+from memories.stores.sqlite.postings import Postings
+from memories.stores.sqlite.query import selection
+from memories.stores.sqlite.store import SQLiteStore
 
 WORDS = ("apple", "pear", "plum", "fig", "a well-known", "kiwi", "kiwis")
 OpenStore = Callable[[], SQLiteStore]
@@ -53,7 +51,7 @@ def test_whoever_writes_an_open_store_finds_what_is_there_now(
     dice = random.Random(5)
     ours, theirs = open_store(), open_store()
     live: dict[str, Ref] = {}
-    for step in range(60):
+    for step in range(36):
         writer = dice.choice((ours, theirs))
         change = dice.random()
         if change < 0.6 or len(live) < 10:

@@ -10,10 +10,7 @@ from typing import Any
 
 import apsw
 import pytest
-
-pytest.register_assert_rewrite("contract")
-
-from contract import (  # noqa: E402 - after its assertions are made to explain themselves
+from contract import (
     HISTORY,
     MEMORY,
     OTHER,
@@ -31,11 +28,12 @@ from contract import (  # noqa: E402 - after its assertions are made to explain 
     turn,
     turns,
 )
+from sqlite_uses import all_uses
 
-from memories.errors import MemoriesError, StoreDamaged  # noqa: E402
-from memories.stores.records import Filter, Patch, Ref  # noqa: E402
-from memories.stores.sqlite import vectors as sqlite_vectors  # noqa: E402
-from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
+from memories.errors import MemoriesError, StoreDamaged
+from memories.stores.records import Filter, Patch, Ref
+from memories.stores.sqlite import vectors as sqlite_vectors
+from memories.stores.sqlite.store import SQLiteStore
 
 
 @pytest.fixture(autouse=True)
@@ -281,8 +279,15 @@ DERIVED = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def whole(sound: Path) -> Iterator[SQLiteStore]:
+    """The sound store, which no test changes."""
+    with contextlib.closing(SQLiteStore(sound, SPACE)) as store:
+        yield store
+
+
 @pytest.mark.parametrize("sql", DERIVED)
-def test_what_is_derived_is_told_and_made_again(path: Path, sound: Path, sql: str) -> None:
+def test_what_is_derived_is_told_and_made_again(path: Path, whole: SQLiteStore, sql: str) -> None:
     run(path, sql)
     store = SQLiteStore(path, SPACE)
     found = list(store.check(deep=True))
@@ -290,14 +295,11 @@ def test_what_is_derived_is_told_and_made_again(path: Path, sound: Path, sql: st
     assert all(finding.derived and finding.ref is None for finding in found)
     assert store.repair()
     assert list(store.check(deep=True)) == []
-    assert store.repair() == []
-    other = SQLiteStore(sound, SPACE)
-    assert everything(store, pool(state="any")) == everything(other, pool(state="any"))
-    assert by_words(store, ["word7", "every"]) == pytest.approx(by_words(other, ["word7", "every"]))
-    assert store.labels(pool(), "n") == other.labels(pool(), "n")
+    assert everything(store, pool(state="any")) == everything(whole, pool(state="any"))
+    assert by_words(store, ["word7", "every"]) == pytest.approx(by_words(whole, ["word7", "every"]))
+    assert store.labels(pool(), "n") == whole.labels(pool(), "n")
     if "vector" not in sql:
-        assert search(store, "word7 of every note", k=5) == search(other, "word7 of every note", k=5)
-    other.close()
+        assert search(store, "word7 of every note", k=5) == search(whole, "word7 of every note", k=5)
     store.close()
 
 
@@ -492,7 +494,7 @@ def test_an_older_file_is_rewritten_once(path: Path) -> None:
     assert b"newsentinel" in path.read_bytes()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_forgetting_at_random_leaves_no_byte(tmp_path: Path, seed: int) -> None:
     """Texts of all lengths, keys, labels and fields, among updates that split and merge the pages of the file."""
     drawn = random.Random(seed)
@@ -527,6 +529,56 @@ def test_forgetting_at_random_leaves_no_byte(tmp_path: Path, seed: int) -> None:
 
 
 # --- bits that flip --------------------------------------------------------------------------------------------------
+
+
+def test_a_flipped_byte_in_a_text_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "flipped.db"
+    store = SQLiteStore(path, SPACE)
+    store.append([record(f"m{number}", text="common words", labels={"who": "ann"}) for number in range(3)])
+    store.close()
+    content = path.read_bytes()
+    places = [place for place in range(len(content)) if content.startswith(b"common words", place)]
+    assert len(places) == 3
+    for flip in (0x01, 0x20, 0x80):  # the last makes it no UTF-8
+        damaged = bytearray(content)
+        damaged[places[1] + 3] ^= flip
+        path.write_bytes(damaged)
+        store = SQLiteStore(path, SPACE)
+        assert [entry.ref.group for entry in store.scan(pool(), limit=9)] == ["m0", "m2"]
+        [finding] = store.damaged.since()
+        assert finding.ref == Ref(MEMORY, "ann", "m1", 1)
+        assert "restore a backup" in finding.remedy
+        store.close()
+
+
+def test_no_damage_makes_a_wrong_text_or_an_error_of_the_driver(tmp_path: Path) -> None:
+    """160 single-bit flips anywhere in the file: every read gives texts that were written, or one of our errors."""
+    path = tmp_path / "flipped.db"
+    store = SQLiteStore(path, SPACE)
+    texts = {f"text number {number} of the store, with some more words" for number in range(40)}
+    store.append([record(f"m{at}", text=text, labels={"n": str(at % 3)}) for at, text in enumerate(sorted(texts))])
+    store.patch([Patch(Ref(MEMORY, "ann", f"m{number}", 1), None, None, {"a": 1}) for number in range(40)])
+    store.close()
+    content = path.read_bytes()
+    drawn = random.Random(11)
+    query = embed("text number 7")[0]
+    refused = 0
+    for _ in range(160):
+        damaged = bytearray(content)
+        damaged[drawn.randrange(len(damaged))] ^= 1 << drawn.randrange(8)
+        path.write_bytes(damaged)
+        store = SQLiteStore(path, SPACE)
+        for use in (
+            lambda: store.scan(pool(), limit=99),  # noqa: B023 - used before the next turn
+            lambda: [found.record for found in store.candidates(pool(), vector=query, terms=["text"], k=50)],  # noqa: B023
+            lambda: [use() for use in (*all_uses(store)[1:4], all_uses(store)[5])][:0],  # noqa: B023
+        ):
+            try:
+                assert {entry.text for entry in use()} <= texts
+            except MemoriesError:
+                refused += 1
+        store.close()
+    assert refused > 8
 
 
 def answers(store: SQLiteStore) -> list[Callable[[], Any]]:
@@ -600,9 +652,9 @@ def campaign(path: Path, flips: int, cuts: int, zeroed: int) -> Counter[str]:
 
 
 def test_damage_is_told_or_harmless(path: Path) -> None:
-    results = campaign(path, flips=40, cuts=10, zeroed=3)
+    results = campaign(path, flips=24, cuts=6, zeroed=2)
     assert set(results) <= {"harmless", "told", "checked"}, results
-    assert results["told"] >= 10
+    assert results["told"] >= 6
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,19 +10,21 @@ from typing import Any
 import apsw
 import numpy as np
 import pytest
+from contract import MEMORY, OTHER, SPACE, OpenStore, at, by_words, pool, record, search, unit_vectors
+from sqlite_scripts import CHECK, GREP, RunPython
 
-pytest.register_assert_rewrite("contract")
-
-from contract import MEMORY, SPACE, by_words, record  # noqa: E402 - after its assertions explain themselves
-
-from memories import ErasureUnfinished, Memories, NotFound, StoreError, TurnDraft  # noqa: E402
-from memories.batches import by_count  # noqa: E402
-from memories.config import load_config  # noqa: E402
-from memories.identity.namespaces import delete  # noqa: E402
-from memories.stores.records import Patch, Ref  # noqa: E402
-from memories.stores.sqlite import words as sqlite_words  # noqa: E402
-from memories.stores.sqlite.connection import SQLiteFile  # noqa: E402
-from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
+from memories import ErasureUnfinished, Memories, NotFound, StoreError, TurnDraft
+from memories.batches import by_count
+from memories.config import load_config
+from memories.errors import StoreBusy
+from memories.identity.namespaces import delete
+from memories.settings import Config
+from memories.stores.records import Patch, Ref
+from memories.stores.sqlite import connection as sqlite_file
+from memories.stores.sqlite import words as sqlite_words
+from memories.stores.sqlite.connection import SQLiteFile
+from memories.stores.sqlite.quantize import Quantizer
+from memories.stores.sqlite.store import SQLiteStore
 
 REAL = SPACE._replace(model="random/1", dimension=384)
 
@@ -41,10 +44,77 @@ def written_bytes() -> int:
     return int(counts["wchar"])
 
 
+def test_staged_vectors_are_erased_too(store: SQLiteStore, path: Path, run_python: RunPython) -> None:
+    vectors = unit_vectors(2, seed=33)[:, : OTHER.dimension]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    codes = [Quantizer(OTHER.dimension).encode(vectors[[number]])[4:].hex() for number in range(2)]
+    refs = [Ref(MEMORY, "ann", name, 1) for name in ("m", "n")]
+    store.append([record("m"), record("n")])
+    store.stage(OTHER, {ref: vectors[[number]] for number, ref in enumerate(refs)})
+    assert len(run_python(GREP, path, *codes).stdout.splitlines()) >= 2
+    store.remove([refs[0]])
+    assert run_python(GREP, path, codes[0]).stdout == ""
+    assert run_python(GREP, path, codes[1]).stdout != ""
+    store.switch(OTHER)
+    assert run_python(CHECK, path).stdout == "ok\n"
+
+
+@pytest.mark.parametrize("others", [0, 50])
+def test_what_is_removed_leaves_no_byte(path: Path, open_store: OpenStore, others: int, run_python: RunPython) -> None:
+    """Nor do its earlier versions, its metadata, its words in the index or its vectors; a second store is open."""
+    store, idle = open_store(SPACE), open_store(SPACE)
+    store.append([record(f"other{number}", text=f"quite ordinary remark {number}") for number in range(others)])
+    texts = ["the quixotrumpelstil word", "then a quixozanzibarel one", "last the quixofandangole"]
+    vectors = unit_vectors(4, seed=12)
+    for position, text in enumerate(texts, 1):
+        if position > 1:
+            store.patch(
+                [Patch(Ref(MEMORY, "ann", "m", position - 1), at(position), "update", {"mark": "fieldsentinel"})]
+            )
+        windows = vectors[:2] if position == 1 else vectors[[position]]
+        labels = {"labelkeysentinel": f"labelvaluesentinel{position}"}
+        store.append([record("m", position, text=text, labels=labels, key="key/sentinel", vectors=windows)])
+    assert idle.count(pool()) == others + 1
+    codes = [Quantizer(SPACE.dimension).encode(vectors[[number]])[4:36] for number in range(4)]
+    needles = [text.encode() for text in texts]
+    # The index shares beginnings of words: what shows is a word's end, as its stem.
+    needles += [b"umpelstil", b"anzibarel", b"fandangol"]
+    needles += [b"fieldsentinel", b"labelkeysentinel", b"labelvaluesentinel", b"key/sentinel", *codes]
+    shown = run_python(GREP, path, *(needle.hex() for needle in needles)).stdout
+    assert len({line.split(" ", 1)[1] for line in shown.splitlines()}) == len({needle[:12] for needle in needles})
+    store.remove([Ref(MEMORY, "ann", "m", position) for position in (1, 2, 3)])
+    assert run_python(GREP, path, *(needle.hex() for needle in needles)).stdout == ""
+    assert len(search(idle, "quixotrumpelstil ordinary remark", k=100)) == others
+    assert run_python(CHECK, path).stdout == "ok\n"
+
+
+def test_an_erasure_that_a_reader_holds_up_says_so_and_can_be_finished(
+    path: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, run_python: RunPython
+) -> None:
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.3)
+    store, reader = open_store(SPACE), open_store(SPACE)
+    store.append([record("m", text="sentinelword"), record("n", text="other")])
+    ref = Ref(MEMORY, "ann", "m", 1)
+    with reader._file.read() as held:
+        held.execute("SELECT * FROM record").fetchall()
+        with pytest.raises(StoreBusy, match="forget it again"):
+            store.remove([ref])
+        assert store.count(pool()) == 1
+    store.remove([ref])
+    assert run_python(GREP, path, b"sentinelword".hex()).stdout == ""
+
+
+def test_removing_is_no_part_of_a_transaction(store: SQLiteStore) -> None:
+    store.append([record("m")])
+    with pytest.raises(StoreError, match="can't be part of a transaction"), store.transaction():
+        store.remove([Ref(MEMORY, "ann", "m", 1)])
+    assert store.count(pool()) == 1
+
+
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs /proc")
 @pytest.mark.parametrize(
     "size",
-    [4_000, pytest.param(48_000, marks=pytest.mark.thorough), pytest.param(200_000, marks=pytest.mark.thorough)],
+    [2_000, pytest.param(48_000, marks=pytest.mark.thorough), pytest.param(200_000, marks=pytest.mark.thorough)],
 )
 def test_what_forgetting_writes_does_not_grow_with_the_store(
     tmp_path: Path, size: int, figures: dict[str, Any]
@@ -77,12 +147,12 @@ def test_forgetting_leaves_no_beginning_of_a_word_in_the_table_of_pages(tmp_path
     """There a page is found by the beginning of the word that was its first when it was written."""
     drawn, path = random.Random(11), tmp_path / "memories.db"
     store = SQLiteStore(path, None)
-    words = [f"key{number:05}" for number in range(4_000)]
+    words = [f"key{number:05}" for number in range(1_600)]
     for some in by_count(drawn.sample(words, len(words)), 20):
         store.append([record(word, text=f"{word} is common", vectors=None) for word in some])
     found = [key.partition("z")[2] for (key,) in run(path, "SELECT CAST(term AS TEXT) FROM words_idx WHERE term > x''")]
     first = {word for word in words if word.startswith(tuple(found))}
-    assert len(first) > 20
+    assert len(first) > 8
     store.remove([Ref(MEMORY, "ann", word, 1) for word in sorted(first)])
     left = [*sorted({*words} - first), "is", "common"]
     found = [key.partition("z")[2] for (key,) in run(path, "SELECT CAST(term AS TEXT) FROM words_idx WHERE term > x''")]
@@ -169,7 +239,7 @@ def test_forgetting_reaches_copies_of_short_texts_and_of_ends_of_texts(tmp_path:
     drawn, path = random.Random(3), tmp_path / "memories.db"
     store = SQLiteStore(path, SPACE)
     texts: dict[Ref, str] = {}
-    for number in range(400):
+    for number in range(240):
         text = f"do {1000 + 7 * number}"
         if drawn.random() < 0.5:
             text = " ".join(f"{drawn.getrandbits(50):x}" for _ in range(40)) + f" is {text}"
@@ -179,9 +249,9 @@ def test_forgetting_reaches_copies_of_short_texts_and_of_ends_of_texts(tmp_path:
         if drawn.random() < 0.3:
             grown = Patch(drawn.choice(sorted(texts)), entry.created_at, "update", {"mark": "x" * drawn.randrange(400)})
             store.patch([grown])
-    gone = drawn.sample(sorted(texts), 150)
-    for ref in gone:
-        store.remove([ref])
+    gone = drawn.sample(sorted(texts), 90)
+    for some in by_count(gone, 3):
+        store.remove(some)
     store.close()
     content = path.read_bytes()
     assert [texts[ref] for ref in gone if texts[ref][-7:].encode() in content] == []
@@ -251,22 +321,41 @@ ERASING: dict[str, Callable[[Memories, str], object]] = {
 }
 
 
-@pytest.mark.parametrize("url", ["sqlite:///{}/memories.db", "files:///{}/files"])
-@pytest.mark.parametrize("verb", ERASING)
+FILES = "files:///{}/files"  # they take five times as many statements
+SQLITE = "sqlite:///{}/memories.db"
+IN_STEPS = [  # of statements; those of one verb are tried one by one
+    (SQLITE, "forget", 1),
+    (SQLITE, "forget_where", 7),
+    (SQLITE, "forget_turns", 5),
+    (SQLITE, "forget_turns with_memories", 13),
+    (SQLITE, "delete_namespace", 13),
+    (FILES, "forget", 23),
+    *(pytest.param(SQLITE, verb, 1, marks=pytest.mark.thorough) for verb in ERASING if verb != "forget"),
+    *(pytest.param(FILES, verb, 23, marks=pytest.mark.thorough) for verb in ERASING if verb != "forget"),
+]
+
+
+def config_of(folder: Path, url: str) -> Config:
+    """Return the configuration of a store in a folder."""
+    environment = {"MEMORY_HOME": str(folder), "MEMORY_STORE": url.format(folder), "EMBEDDER": "fake"}
+    return load_config(environment=environment, folder=folder)
+
+
+@pytest.mark.parametrize(("url", "verb", "step"), IN_STEPS)
 def test_what_fails_after_an_erasure_was_committed_says_so(
-    tmp_path: Path, url: str, verb: str, fail: Callable[[int], Failing]
+    tmp_path: Path, url: str, verb: str, step: int, fail: Callable[[int], Failing]
 ) -> None:
-    for number in range(1, 1_000, 1 if url.startswith("sqlite") else 23):  # files take five times as many statements
-        folder = tmp_path / str(number)
-        folder.mkdir(mode=0o700)
-        environment = {"MEMORY_HOME": str(folder), "MEMORY_STORE": url.format(folder), "EMBEDDER": "fake"}
-        config = load_config(environment=environment, folder=folder)
-        memories = Memories(config=config)
+    filled = tmp_path / "filled"
+    filled.mkdir(mode=0o700)
+    with Memories(config=config_of(filled, url)) as memories:
         memories.add_turns("talk", [TurnDraft("the zebrafinch was said")])
         made = memories.create("the quixotrumpel", tags={"project": "alpha"}, source="talk").memory
         assert made is not None
         memories.create("it stays")
-        memories.close()
+    for number in range(1, 1_000, step):
+        folder = tmp_path / str(number)
+        shutil.copytree(filled, folder)
+        config = config_of(folder, url)
         failing = fail(number)
         memories = Memories(config=config)
         try:
@@ -293,6 +382,7 @@ def test_what_fails_after_an_erasure_was_committed_says_so(
         if not failing.failed:
             assert number > 3
             return
+        shutil.rmtree(folder)
     raise AssertionError("it never came to an end")
 
 

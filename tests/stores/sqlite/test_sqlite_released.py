@@ -1,11 +1,10 @@
 """Store files of every released schema, written by the programs of that time, and what becomes of them."""
 
 import gzip
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import apsw
 import pytest
 
 from memories import Memories, NotFound, SchemaTooNew
@@ -13,17 +12,10 @@ from memories.config import load_config
 from memories.stores.sqlite import schema
 from memories.transfer.backup import restore
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 RELEASED = [1, 2, 3, 4]
 UNCOUNTED = RELEASED[:3]  # they do not count their commits, so a copy may simply be moved into its place
 NEWEST = len(schema.MIGRATIONS)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    folder = tmp_path / "store"
-    folder.mkdir(mode=0o700)
-    return folder / "memories.db"
 
 
 def unpack(version: int, path: Path) -> bytes:
@@ -34,16 +26,12 @@ def unpack(version: int, path: Path) -> bytes:
 
 
 def looked_at(path: Path) -> list[str]:
-    """Return the version and the state of a file, from a process of its own."""
-    script = """
-import sys, apsw
-db = apsw.Connection(sys.argv[1])
-print(db.pragma("user_version"), db.pragma("integrity_check"))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True, timeout=300
-    )
-    return done.stdout.split()
+    """Return the version and the state of the file of a closed store."""
+    db = apsw.Connection(str(path))
+    try:
+        return [str(db.pragma("user_version")), db.pragma("integrity_check")]
+    finally:
+        db.close()
 
 
 @pytest.mark.parametrize("version", RELEASED)

@@ -5,14 +5,18 @@ from pathlib import Path
 
 import apsw
 import pytest
+from contract import (
+    OTHER,
+    SPACE,
+    at,
+    pool,
+    record,
+    stage_all,
+)
 
-pytest.register_assert_rewrite("contract")
-
-from contract import OTHER, SPACE, at, pool, record, stage_all  # noqa: E402
-
-from memories.stores.records import Collection, Filter, Patch, Record  # noqa: E402
-from memories.stores.sqlite import counts  # noqa: E402
-from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
+from memories.stores.records import Collection, Filter, Patch, Record
+from memories.stores.sqlite import counts
+from memories.stores.sqlite.store import SQLiteStore
 
 NAMESPACES = ("ann", "bob", "shared")
 
@@ -225,3 +229,19 @@ def test_tags_and_status_do_not_grow_with_the_store(tmp_path: Path) -> None:
         store.close()
     few, many = taken
     assert {name: many[name] for name in many if many[name] > few[name] + 5} == {}
+
+
+@pytest.mark.parametrize("key", ["rare", "common"])
+def test_the_way_to_what_has_a_label_begins_at_what_is_rarer(store: SQLiteStore, key: str) -> None:
+    """So that a listing reads few rows, whether few records or nearly all have the label."""
+    store.append(
+        [record(f"m{n:04}", labels={"common": "1"} | ({"rare": "1"} if n % 400 == 0 else {})) for n in range(2000)]
+    )
+    steps: list[int] = []
+    with store._file.read() as db:
+        db.set_progress_handler(lambda: bool(steps.append(1)), 1)
+        found = store.scan(pool(labels={key: "1"}), limit=5)
+        db.set_progress_handler(None)
+    step = 400 if key == "rare" else 1
+    assert [each.ref.group for each in found] == [f"m{n:04}" for n in range(0, 5 * step, step)]
+    assert len(steps) < 5_000

@@ -1,0 +1,109 @@
+"""SQLite stores in files of the test, and processes of their own that use them or look at them."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from contract import SPACE, OpenStore, record
+from sqlite_scripts import RunPython, StartPython
+
+from forkserver import Forked, ForkServer
+from memories.stores.records import Space
+from memories.stores.sqlite.store import SQLiteStore
+
+IMPORTED = (
+    "memories.embedders.fake",
+    "memories.stores.sqlite.store",
+    "memories.stores.sqlite.check",
+    "memories.stores.sqlite.vectors",
+    "memories.stores.sqlite.words",
+    "threading",
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The file of a store that does not exist yet, in a folder of its own."""
+    folder = tmp_path / "store"
+    folder.mkdir(mode=0o700)
+    return folder / "memories.db"
+
+
+@pytest.fixture
+def open_store(path: Path) -> Iterator[OpenStore]:
+    """Open the store of `path`, each time over a connection of its own."""
+    opened: list[SQLiteStore] = []
+
+    def open_one(space: Space | None) -> SQLiteStore:
+        opened.append(SQLiteStore(path, space))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> SQLiteStore:
+    return open_store(SPACE)  # type: ignore[return-value]
+
+
+@pytest.fixture
+def old(path: Path) -> Path:
+    """A closed store file of the newest schema with three records."""
+    store = SQLiteStore(path, SPACE)
+    store.append([record(f"m{number}", text="common words", labels={"who": "ann"}) for number in range(3)])
+    store.close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[ForkServer]:
+    server = ForkServer(*IMPORTED)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def start_python(forks: ForkServer, tmp_path: Path, clean_environment: Mapping[str, str]) -> Iterator[StartPython]:
+    """Start a script in a process of its own, which is killed at the end of the test."""
+    started: list[Forked] = []
+
+    def start(script: str, *arguments: object) -> Forked:
+        started.append(forks.start(script, *arguments, folder=tmp_path, environment=clean_environment))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.close()
+
+
+@pytest.fixture
+def run_python(run_python: RunPython, start_python: StartPython) -> RunPython:
+    """Run a script in a process of its own, which is forked where nothing must stand before the interpreter."""
+
+    def run(
+        script: str, *arguments: object, prefix: tuple[str, ...] = (), check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        if prefix:
+            return run_python(script, *arguments, prefix=prefix, check=check)
+        done = start_python(script, *arguments).finish()
+        if check and done.returncode:
+            raise AssertionError(f"the script ended with {done.returncode}: {done.stderr}")
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def mounting() -> None:
+    """Skip the test where no process may mount a filesystem of its own."""
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run(
+            ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, timeout=300
+        ).returncode
+    ):
+        pytest.skip("may not mount here")

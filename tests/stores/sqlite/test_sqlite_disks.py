@@ -1,0 +1,290 @@
+"""Disks that are full or can only be read: a SQLite store says so in one sentence, and keeps what it has."""
+
+import errno
+import os
+import resource
+import subprocess
+from pathlib import Path
+
+import pytest
+from sqlite_scripts import AS_PLAIN_USER, CHECK, STORE, RunPython, mounted, needs_setpriv, on_tmpfs
+
+FILL = """
+written = []
+def fill():
+    try:
+        for number in range(len(written), 100_000):
+            with store.transaction():
+                add(f"g{number}", f"text {number} " + "some more words " * 40)
+            written.append(f"g{number}")
+    except StoreError as exc:
+        print(exc)
+def kept():
+    found = {record.ref.group for record in store.scan(mine, limit=100_000)}
+    assert found == set(written), found ^ set(written)
+    assert len(store.candidates(mine, vector=FakeEmbedder().embed("text 1")[0], terms=["text"], k=5)) >= 5
+"""
+
+
+def test_a_file_that_may_not_grow_gives_one_sentence(path: Path, run_python: RunPython) -> None:
+    """Earlier records stay, and writing goes on when there is room again."""
+    script = (
+        STORE
+        + FILL
+        + f"""
+import resource
+add("g"); written.append("g")
+resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, {resource.RLIM_INFINITY}))
+fill(); kept()
+store.close(); store = SQLiteStore(path, FakeEmbedder.space); kept()
+resource.setrlimit(resource.RLIMIT_FSIZE, ({resource.RLIM_INFINITY}, {resource.RLIM_INFINITY}))
+add("later"); written.append("later"); kept()
+"""
+    )
+    done = run_python(script, path)
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+    assert f"the disk of {path} reported an error" in done.stdout
+    assert run_python(CHECK, path).stdout == "ok\n"
+
+
+@pytest.mark.usefixtures("mounting")
+def test_a_full_disk_gives_one_sentence(tmp_path: Path, run_python: RunPython) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    script = (
+        STORE
+        + FILL
+        + """
+(path.parent / "ballast").write_bytes(bytes(200_000))
+fill(); kept()
+store.close(); store = SQLiteStore(path, FakeEmbedder.space); kept()
+fill(); kept()
+(path.parent / "ballast").unlink()
+add("later"); written.append("later"); kept()
+"""
+    )
+    done = run_python(script, folder / "memories.db", prefix=on_tmpfs(folder, "size=2m,mode=700"))
+    assert done.stderr == ""
+    sentence = f"the disk of {folder / 'memories.db'} is full; nothing was written; make room and try again\n"
+    assert done.stdout == 2 * sentence
+
+
+@pytest.mark.usefixtures("mounting")
+@pytest.mark.parametrize(
+    "options",
+    [
+        "size=64k,mode=700",
+        pytest.param("size=4k,mode=700", marks=pytest.mark.thorough),
+        pytest.param("size=2m,nr_inodes=2,mode=700", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_disk_with_no_room_for_a_store_gives_one_sentence(
+    tmp_path: Path, options: str, run_python: RunPython
+) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    script = STORE + "\ntry:\n    add('m')\nexcept StoreError as exc:\n    print(exc)\nprint(store.count(mine))"
+    done = run_python(script, folder / "memories.db", prefix=on_tmpfs(folder, options))
+    assert done.stderr == ""
+    sentence, count = done.stdout.splitlines()
+    assert str(folder / "memories.db") in sentence
+    assert count == "0"
+
+
+READ_ONLY = (
+    STORE
+    + """
+def use(what):
+    try:
+        print(what())
+    except StoreError as exc:
+        print("refused:", exc)
+use(lambda: [record.text for record in store.scan(mine, limit=9)])
+use(lambda: len(store.candidates(mine, vector=FakeEmbedder().embed("note")[0], terms=["note"], k=5)))
+use(lambda: store.touch([Ref(Collection.MEMORY, "ann", "m", 1)]))
+use(lambda: add("n"))
+"""
+)
+
+
+@needs_setpriv
+@pytest.mark.parametrize(
+    ("folder_mode", "file_mode", "log_is_left"),
+    [
+        (0o555, 0o444, False),
+        (0o755, 0o444, True),
+        pytest.param(0o755, 0o444, False, marks=pytest.mark.thorough),
+        pytest.param(0o555, 0o644, False, marks=pytest.mark.thorough),
+        pytest.param(0o555, 0o644, True, marks=pytest.mark.thorough),
+        pytest.param(0o555, 0o444, True, marks=pytest.mark.thorough),
+    ],
+)
+def test_what_may_only_be_read_is_read_or_refused_in_one_sentence(
+    tmp_path: Path, folder_mode: int, file_mode: int, log_is_left: bool, run_python: RunPython
+) -> None:
+    path = tmp_path / "folder" / "memories.db"
+    run_python(STORE + f"add('m'); {'os._exit(0)' if log_is_left else 'store.close()'}", path)
+    for file in path.parent.iterdir():
+        file.chmod(file_mode)
+    path.parent.chmod(folder_mode)
+    done = run_python(READ_ONLY, path, prefix=AS_PLAIN_USER)
+    path.parent.chmod(0o755)
+    assert done.stderr == ""
+    scanned, searched, touched, added = done.stdout.splitlines()
+    refusals = (
+        f"refused: {path} or its folder can't be written",
+        f"refused: cannot open {path}: it or its folder can't",
+    )
+    assert (scanned, searched) == ("['note m']", "1") or all(line.startswith(refusals) for line in (scanned, searched))
+    assert touched in ("True", "False")  # told, and raised nothing
+    if not (log_is_left and file_mode == 0o644):  # else there is nothing left to be made in the folder
+        assert added.startswith("refused: ")
+        assert str(path) in added
+
+
+@needs_setpriv
+def test_a_folder_that_may_not_be_entered_is_refused_in_one_sentence(tmp_path: Path, run_python: RunPython) -> None:
+    path = tmp_path / "folder" / "memories.db"
+    run_python(STORE + "add('m')", path)
+    path.parent.chmod(0)
+    done = run_python(READ_ONLY, path, prefix=AS_PLAIN_USER)
+    path.parent.chmod(0o700)
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    for line in (*lines[:2], lines[3]):
+        assert line == f"refused: cannot use {path}: {os.strerror(errno.EACCES)}"
+
+
+def test_too_many_open_files_give_one_sentence(path: Path, run_python: RunPython) -> None:
+    script = (
+        STORE
+        + """
+import resource
+add("m"); store.close()
+store = SQLiteStore(path, FakeEmbedder.space)
+store.candidates(mine, vector=FakeEmbedder().embed("x")[0], terms=["x"], k=1); store.close()
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 4096))
+for use in (lambda: store.count(mine), lambda: add("n")):
+    try:
+        use()
+    except StoreError as exc:
+        print(exc)
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096))
+add("n")
+print(store.count(mine))
+"""
+    )
+    done = run_python(script, path)
+    assert done.stderr == ""
+    *sentences, count = done.stdout.splitlines()
+    assert len(sentences) == 2
+    assert all(str(path) in sentence and "too many" in sentence.lower() for sentence in sentences)
+    assert count == "2"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount a small disk")
+@pytest.mark.parametrize("size", ["140k", "180k", "220k", "260k", "300k"])
+def test_a_disk_that_is_full_at_the_first_write_leaves_no_half_made_store(
+    size: str, tmp_path: Path, run_python: RunPython
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, timeout=300).returncode:
+        pytest.skip("this system mounts nothing")
+    writing = "import sys; from memories import Memories; Memories(sys.argv[1], embedder='none').create(sys.argv[2])"
+    try:
+        run_python(writing, f"sqlite:///{disk}/m.db", "first", check=False)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True, timeout=300)
+        run_python(writing, f"sqlite:///{disk}/m.db", "second")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True, timeout=300)
+
+
+READS = STORE + "print(told(lambda: store.count(mine))); print(told(lambda: add('more')))"
+
+
+@pytest.mark.usefixtures("mounting")
+def test_a_full_disk_is_told_while_reading(path: Path, run_python: RunPython) -> None:
+    """SQLite can make no shared memory there."""
+    run_python(STORE + "add('m'); store.close()", path)
+    small = f'cp "{path}" kept; mount -t tmpfs -o size=1m,mode=700 tmpfs store; cp -p kept "{path}"'
+    done = run_python(READS, path, prefix=mounted(path.parent, f"{small}; cat /dev/zero > store/z || true"))
+    first, second = done.stdout.splitlines()
+    for sentence in (first, second):
+        assert str(path) in sentence
+        assert "full" in sentence or "no room is left" in sentence
+        assert "make room" in sentence
+
+
+@pytest.mark.usefixtures("mounting")
+@pytest.mark.parametrize("how", ["mount", "folder"])
+def test_a_store_that_can_not_be_written_can_be_read(path: Path, run_python: RunPython, how: str) -> None:
+    run_python(STORE + "add('m'); store.close()", path)
+    script = "mount --bind store store; mount -o remount,bind,ro store" if how == "mount" else "chmod 500 store; :"
+    prefix = mounted(path.parent, script)
+    if how == "folder":
+        plain = ("--bounding-set", "-dac_override,-dac_read_search", "--inh-caps", "-dac_override,-dac_read_search")
+        prefix = (*prefix, "setpriv", *plain)
+    done = run_python(READS, path, prefix=prefix)
+    path.parent.chmod(0o700)
+    assert done.stderr == ""
+    count, sentence = done.stdout.splitlines()
+    assert count == "1"
+    assert str(path) in sentence
+    assert {found.name for found in path.parent.iterdir()} == {"memories.db", "memories.db.lock"}
+
+
+@pytest.mark.usefixtures("mounting")
+def test_a_log_in_a_folder_that_can_not_be_written_is_read_or_told(path: Path, run_python: RunPython) -> None:
+    run_python(STORE + "add('m'); os._exit(0)", path)
+    ro = "mount --bind store store; mount -o remount,bind,ro store"
+    assert run_python(READS, path, prefix=mounted(path.parent, ro)).stdout.splitlines()[0] == "1"
+    Path(f"{path}-shm").unlink()
+    sentence = run_python(READS, path, prefix=mounted(path.parent, ro)).stdout.splitlines()[0]
+    assert "can't be written, which reading the log of memories.db needs; copy the whole folder" in sentence
+
+
+@pytest.mark.usefixtures("mounting")
+def test_what_changes_while_it_is_read_without_locks_is_refused(path: Path, run_python: RunPython) -> None:
+    """The same folder, mounted for reading only here, is written elsewhere."""
+    run_python(STORE + "add('m'); store.close()", path)
+    ro = "mkdir view; chmod 700 view; mount --bind store view; mount -o remount,bind,ro view"
+    script = (
+        STORE
+        + f"""
+print(store.count(mine))
+rw = SQLiteStore(Path({str(path)!r}), None)
+rw.append([Record(Ref(Collection.MEMORY, "ann", "n", 1), "note n", datetime.now(UTC))])
+print(told(lambda: store.count(mine)))
+rw.close()
+print(told(lambda: SQLiteStore(path, None).count(mine)))
+"""
+    )
+    view = path.parent.with_name("view") / path.name
+    done = run_python(script, view, prefix=mounted(path.parent, ro))
+    first, second, third = done.stdout.splitlines()
+    assert (first, third) == ("1", "2")
+    assert "was written by another process" in second
+
+
+def test_when_no_more_files_can_be_opened_that_is_what_is_said(path: Path, run_python: RunPython) -> None:
+    script = (
+        STORE
+        + """
+import resource
+add("m"); store.close()
+taken = []
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+try:
+    while True:
+        taken.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+os.close(taken.pop())
+print(told(lambda: store.count(mine)))
+"""
+    )
+    assert "too many files open" in run_python(script, path).stdout

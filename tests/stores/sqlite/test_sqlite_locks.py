@@ -1,0 +1,116 @@
+"""Who uses a SQLite store at once: readers never wait, writers take turns, and who waits in vain learns for whom."""
+
+import threading
+from pathlib import Path
+
+import apsw
+import pytest
+from contract import (
+    MEMORY,
+    everything,
+    pool,
+    record,
+    search,
+)
+from sqlite_scripts import STORE, StartPython
+
+from forkserver import Forked
+from memories.errors import StoreBusy
+from memories.stores.records import (
+    Ref,
+)
+from memories.stores.sqlite import connection as sqlite_file
+from memories.stores.sqlite.store import SQLiteStore
+
+
+def test_counting_a_read_does_not_wait_for_a_program_that_is_none_of_ours(
+    path: Path, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 3600)
+    store.append([record("one")])
+    foreign = apsw.Connection(str(path))
+    foreign.execute("BEGIN IMMEDIATE")
+    thread = threading.Thread(target=store.touch, args=([record("one").ref],), daemon=True)
+    thread.start()
+    thread.join(300)
+    assert not thread.is_alive()  # a writer would wait for an hour
+    foreign.execute("ROLLBACK")
+    foreign.close()
+    assert [found.accesses for found in everything(store, pool())] == [0]
+
+
+HOLD = STORE + "\nwith store.transaction():\n    add('held'); print(os.getpid(), flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def holder(path: Path, start_python: StartPython) -> Forked:
+    """A process that is in the middle of a transaction until its standard input is closed."""
+    running = start_python(HOLD, path)
+    assert running.stdout.readline() == f"{running.pid}\n"
+    return running
+
+
+def test_a_busy_store_names_who_keeps_it_busy(
+    store: SQLiteStore, holder: Forked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.4)
+    said = rf"kept busy by process {holder.pid} for \d+ s; nothing was written; try again"
+    with pytest.raises(StoreBusy, match=said):
+        store.append([record("m")])
+
+
+def test_readers_do_not_wait_for_a_writer(store: SQLiteStore, holder: Forked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 3600)
+    assert store.count(pool()) == 0
+    assert search(store, "held") == {}
+    thread = threading.Thread(target=store.touch, args=([Ref(MEMORY, "ann", "held", 1)],), daemon=True)
+    thread.start()
+    thread.join(300)
+    assert not thread.is_alive()  # a writer would wait for an hour
+
+
+def test_a_writer_that_is_killed_leaves_neither_lock_nor_record(store: SQLiteStore, holder: Forked) -> None:
+    holder.kill()
+    store.append([record("m")])
+    assert [entry.ref.group for entry in everything(store, pool())] == ["m"]
+
+
+def test_who_gives_up_behind_others_that_commit_is_told_how_many(
+    path: Path, store: SQLiteStore, start_python: StartPython, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process is blamed that held the lock for a moment only."""
+    store.append([record("m")])
+    script = (
+        STORE
+        + "print('on', flush=True)\n"
+        + "while True:\n    with store.transaction():\n        add(str(time.time_ns())); time.sleep(0.05)"
+    )
+    running = [start_python(script, path) for _ in range(24)]
+    assert [process.stdout.readline() for process in running] == ["on\n"] * 24
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 1.0)
+    with pytest.raises(StoreBusy) as caught:
+        for number in range(200):
+            store.append([record(f"n{number}")])
+    sentence = str(caught.value)
+    assert "commits by others in the 1 s of waiting; nothing was written; try again" in sentence
+    assert "process" not in sentence.partition("busy")[2]
+
+
+def test_writers_that_never_stop_let_each_other_in(path: Path, start_python: StartPython) -> None:
+    """Each process and thread writes as fast as it can, and none has to wait long for its turn."""
+    script = (
+        STORE
+        + """
+connection.BUSY_SECONDS = 60.0
+def write(name):
+    for number in range(12):
+        add(f"{name}-{number}")
+threads = [threading.Thread(target=write, args=(f"{os.getpid()}-{thread}",)) for thread in range(3)]
+[thread.start() for thread in threads]; [thread.join() for thread in threads]
+"""
+    )
+    running = [start_python(script, path) for _ in range(8)]
+    assert [process.finish().stderr for process in running] == [""] * 8
+    store = SQLiteStore(path, None)
+    assert len(everything(store, pool())) == 8 * 3 * 12
+    store.close()

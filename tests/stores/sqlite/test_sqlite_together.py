@@ -1,0 +1,144 @@
+"""Records that are added together leave the same bytes in a SQLite store as one by one."""
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import apsw
+import numpy as np
+import pytest
+from contract import (
+    SPACE,
+    at,
+    record,
+    turn,
+    unit_vectors,
+)
+
+from memories import Memories
+from memories.errors import Conflict
+from memories.stores.records import (
+    Collection,
+    Record,
+    Ref,
+)
+from memories.stores.sqlite import schema as sqlite_schema
+from memories.stores.sqlite import vectors as sqlite_vectors
+from memories.stores.sqlite.quantize import Quantizer
+from memories.stores.sqlite.store import SQLiteStore
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("dimension", [384, 256, 6, 7])
+def test_vectors_that_are_added_together_have_the_codes_that_each_has_alone(dimension: int, compact: bool) -> None:
+    quantizer = Quantizer(dimension, compact=compact)
+    given = np.random.default_rng(5).normal(size=(97, 1, dimension)).astype(np.float32)
+    given /= np.linalg.norm(given, axis=2, keepdims=True)
+    alone = [quantizer.encode(vectors) for vectors in given]
+    assert quantizer.encode_each(list(given)) == alone
+    windows = np.concatenate(list(given[:3]))
+    assert quantizer.encode_each([*given, windows]) == [*alone, quantizer.encode(windows)]
+
+
+def test_memories_that_come_one_by_one_get_their_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 32)
+    monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 8)
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake", namespace="ann") as memories:
+        for n in range(96):
+            memories.create(f"note {n}", force=True)
+    assert len(tables_of(tmp_path / "m.db")["block"]) in (2, 3)
+
+
+def tables_of(path: Path) -> dict[str, list[Any]]:
+    """Return every row of every table of a store, and of its words where each stands."""
+    db = apsw.Connection(str(path))
+    indexes = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE sql LIKE '%USING fts5%'")]
+    names = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    for name in indexes:
+        db.execute(f"INSERT INTO {name} ({name}) VALUES ('optimize')")  # into one part: how many writes made it is gone
+        db.execute(f"CREATE VIRTUAL TABLE temp.{name}_where USING fts5vocab (main, {name}, instance)")
+    # Which write a word came with, and in which part of the index it is, depends on how many writes there were.
+    own = {f"{name}_{part}" for name in indexes for part in ("data", "idx", "docsize")} | {*indexes}
+    found = {name: sorted(map(repr, db.execute(f"SELECT * FROM {name}"))) for name in names if name not in own}
+    for name in indexes:
+        found[f"{name}_where"] = sorted(map(repr, db.execute(f"SELECT * FROM temp.{name}_where")))
+        pages = db.execute(f"SELECT id & 0x1fffffffff, block FROM {name}_data WHERE id <> 10 ORDER BY id")
+        found[f"{name}_data"] = [repr(page) for page in pages]
+        found[f"{name}_docsize"] = [repr(row) for row in db.execute(f"SELECT id, sz FROM {name}_docsize ORDER BY id")]
+    db.close()
+    return found
+
+
+def mixed(count: int) -> list[Record]:
+    """Return records of every kind: both collections, the log, three namespaces, windows, labels, ended, read, none."""
+    drawn = random.Random(5)
+    vectors = iter(unit_vectors(4 * count))
+    words = "vim emacs Zürich 東京 naïve port 8080 the a of x-y_z e\u0301".split()
+    found: list[Record] = []
+    for n in range(count):
+        windows = drawn.choice([1, 1, 1, 2, 3])
+        given = np.stack([next(vectors) for _ in range(windows)])
+        namespace = drawn.choice(["ann", "bob", "cat"])
+        values: dict[str, Any] = {"text": " ".join(drawn.choices(words, k=drawn.randrange(1, 40)))}
+        values["vectors"] = drawn.choice([given, given, given, None])
+        if n % 11 == 10:
+            ref = Ref(Collection.LOG, namespace, "chain", n)
+            found.append(Record(ref, values["text"], at(n)))
+            continue
+        if n % 5 == 4:
+            found.append(turn(n, namespace=namespace, **values))
+            continue
+        values["labels"] = dict(drawn.sample([("team", "web"), ("team2", "é"), ("type", "fact"), ("a", "b")], k=n % 4))
+        values["fields"] = {"operation": "create", "n": n}
+        values["accesses"] = drawn.choice([0, 0, 3])
+        if n % 7 == 0:
+            values |= {"ended_at": at(n + 1), "ended_by": "update"}
+        elif n % 7 == 1:
+            values["key"] = f"key/{n}"
+        group = drawn.choice([f"m{n}", f"01a1fdf1-92cd-72f2-8abc-{n:012x}"])
+        found.append(record(group, namespace=namespace, created_at=at(n), **values))
+    return found
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_records_that_are_added_together_leave_the_same_bytes_as_one_by_one(
+    tmp_path: Path, compact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 64)
+    monkeypatch.setattr(sqlite_schema, "_COUNTED", sqlite_schema._COUNTED.replace("hex(randomblob(16))", "'0'"))
+    monkeypatch.setattr("os.urandom", bytes)  # in the id of each commit
+    records = mixed(600)
+    found = []
+    for name, sizes in (("alone", [1] * 600), ("together", [2, 1, 5, 92, 3, 37, 256, 200, 4]), ("all", [600])):
+        store = SQLiteStore(tmp_path / f"{name}.db", SPACE, compact=compact)
+        left = iter(records)
+        with store.transaction():
+            for size in sizes:
+                store.append(list(itertools.islice(left, size)))
+        assert next(left, None) is None
+        assert list(store.check(deep=True)) == []
+        store.close()
+        found.append(tables_of(tmp_path / f"{name}.db"))
+    alone, *others = found
+    assert len(alone["block"]) > 2
+    assert len(alone["words_where"]) > 1_000
+    assert {name for name, rows in alone.items() if not rows} == {"staged_vector", "staged_turn_vector"}
+    for other in others:
+        assert other.keys() == alone.keys()
+        for name, rows in alone.items():
+            assert other[name] == rows, name
+
+
+def test_of_records_that_are_added_together_none_is_left_where_one_is_refused(store: SQLiteStore, path: Path) -> None:
+    records = mixed(60)
+    store.append(records[:20])
+    before = tables_of(path)
+    for refused in (records[3], record("new", key="key/1", namespace=records[1].ref.namespace)):
+        with pytest.raises(Conflict, match=f"of {refused.ref.group} "), store.transaction():
+            store.append([*records[20:40], refused, *records[40:]])
+    assert tables_of(path) == before
+    store.append(records[20:])
+    assert list(store.check(deep=True)) == []

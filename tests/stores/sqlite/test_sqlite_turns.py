@@ -1,0 +1,184 @@
+"""The turns of a SQLite store: a long conversation is searched as well as a short one, beside memories."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from contract import (
+    HISTORY,
+    SPACE,
+    at,
+    by_words,
+    embed,
+    holders,
+    matching,
+    record,
+    refs_of,
+    search,
+    turn,
+    turns,
+)
+from sqlite_scripts import RunPython
+
+from memories.stores.records import (
+    Patch,
+    Record,
+    Ref,
+    TurnQuery,
+)
+from memories.stores.sqlite import vectors as sqlite_vectors
+from memories.stores.sqlite import words as sqlite_words
+from memories.stores.sqlite.store import SQLiteStore
+
+WORDS = "apple banana cherry date elder fig grape hazel iris juniper kiwi lemon mango nut olive pear quince".split()
+
+
+def _talk(count: int) -> list[Record]:
+    drawn = np.random.default_rng(13)
+    return [
+        turn(number, text=" ".join(drawn.choice(WORDS, size=6)), session=number // 20 * 20) for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("query", ["apple banana", "cherry date elder", "quince", "olive pear nut mango"])
+def test_a_long_conversation_gives_the_same_best_turns_as_a_short_one(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    """By the blocks and by the index of words alone, as where all turns are looked at."""
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
+    store.append([record(f"m{number}", text="apple banana") for number in range(100)])
+    for start in range(0, 600, 100):
+        store.append(_talk(600)[start : start + 100])
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 10_000)
+    every = matching(store, query, k=20)
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 64)
+    best = matching(store, query, k=20)
+    assert len(every.group) == 600 > len(best.group) >= 20
+    at = {position: row for row, position in enumerate(every.position.tolist())}
+    rows = [at[position] for position in best.position.tolist()]
+    assert best.words == pytest.approx(every.words[rows])
+    assert best.similarity == pytest.approx(every.similarity[rows])
+    assert {term: holders(best, term) for term in best.terms} == {term: holders(every, term) for term in every.terms}
+    tenth = np.sort(every.similarity)[-10]
+    assert set(every.position[every.similarity > tenth].tolist()) <= set(best.position.tolist())
+    assert set(every.position[every.words > 0].tolist()) <= set(best.position.tolist())
+
+
+def test_matches_of_a_filter_are_the_same_by_the_blocks(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
+    store.append(_talk(300))
+    store.append([turn(entry.ref.position, group="other", text=entry.text) for entry in _talk(300)])
+    wheres = [turns(group="other"), turns(since=at(100), until=at(280)), turns(state="any"), turns(as_of=at(150))]
+    exact = [matching(store, "cherry date", where, k=10) for where in wheres]
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 32)
+    for where, every in zip(wheres, exact, strict=True):
+        found = matching(store, "cherry date", where, k=10)
+        assert set(refs_of(found)) <= set(refs_of(every))
+        best = {ref for ref, similar in zip(refs_of(every), every.similarity, strict=True) if similar > 0.7}
+        assert best
+        assert best <= set(refs_of(found))
+
+
+def test_turns_and_memories_fill_blocks_of_their_own(
+    store: SQLiteStore, path: Path, run_python: RunPython, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 50)
+    monkeypatch.setattr(sqlite_vectors, "_LOOK_EVERY", 1)
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 50)
+    for number in range(120):
+        store.append([record(f"m{number}", text=f"note {number}"), turn(number, text=f"note {number}")])
+    script = """
+import sys, apsw
+db = apsw.Connection(sys.argv[1])
+for table in ("block", "turn_block"):
+    print(*db.execute(f"SELECT hi FROM {table}").fetchall())
+"""
+    assert run_python(script, path).stdout == "(99,) (199,)\n(100,) (200,)\n"
+    store.remove([Ref(HISTORY, "ann", "talk", number) for number in range(10, 60)])
+    assert run_python(script, path).stdout == "(99,) (199,)\n(20,) (200,)\n"
+    for number in (0, 9, 60, 119):
+        found = matching(store, f"note {number}", k=1)
+        assert found.position[int(np.nanargmax(found.similarity))] == number
+    assert "m30" in search(store, "note 30", k=1)
+
+
+def test_turns_take_no_word_out_of_a_search_of_memories(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 50)
+    monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 20)
+    store.append([record(f"m{number}", text="weekly report") for number in range(30)])
+    store.append([record("rare", text="weekly zanzibar")])
+    before = by_words(store, ["weekly", "zanzibar"], k=50)
+    store.append([turn(number, text="something else") for number in range(50)])
+    assert by_words(store, ["weekly", "zanzibar"], k=50) == before
+
+
+def _steps(store: SQLiteStore, entry: Record) -> int:
+    """Append a record; return how many steps SQLite's machine took."""
+    taken = 0
+
+    def step() -> bool:
+        nonlocal taken
+        taken += 1
+        return False
+
+    connection = store._file._connection()
+    connection.set_progress_handler(step, 1)
+    store.append([entry])
+    connection.set_progress_handler(None)
+    return taken
+
+
+@pytest.mark.parametrize("memories", [0, 1_100])
+def test_what_an_append_costs_does_not_grow(store: SQLiteStore, memories: int) -> None:
+    """Now and then SQLite tidies up its index of words; the median leaves that out."""
+    store.append([record(f"m{number}") for number in range(memories)])
+    cost = [_steps(store, turn(number, labels={"role": "user"})) for number in range(600)]
+    assert float(np.median(cost[-50:])) < 1.2 * float(np.median(cost[10:60]))
+
+
+def _all_matches(store: SQLiteStore) -> Any:
+    """Return everything that a search of the turns is told, in a form that compares."""
+    found = store.matches(turns(), TurnQuery(embed("apple pie")[0], ["apple", "pie"], 10))
+    rows = zip(
+        found.group.tolist(), found.position.tolist(), found.session.tolist(), found.label.tolist(),
+        found.words.round(6).tolist(), found.similarity.round(6).tolist(), found.holds.T.tolist(), strict=True,
+    )  # fmt: skip
+    return sorted((found.groups[row[0]], row[1:3], found.labels[row[3]].get("who"), *row[4:]) for row in rows)
+
+
+def test_what_is_kept_between_searches_is_what_a_new_store_sees(path: Path) -> None:
+    """Changes by this connection, by another one, by another thread, and ones that are undone."""
+    here, there = SQLiteStore(path, SPACE), SQLiteStore(path, SPACE)
+
+    def same() -> Any:
+        fresh = SQLiteStore(path, SPACE)
+        expected = _all_matches(fresh)
+        fresh.close()
+        assert _all_matches(here) == _all_matches(there) == expected
+        assert _all_matches(here) == expected  # once more, now that it is kept
+        return expected
+
+    here.append([turn(number, text="apple", labels={"who": "ann"}) for number in range(5)])
+    before = same()
+    there.append([turn(5, text="apple pie", labels={"who": "bob"})])
+    assert len(same()) == len(before) + 1
+    here.append([turn(6, text="pie")])
+    same()
+    with pytest.raises(ZeroDivisionError), here.transaction():
+        here.append([turn(7, text="apple pie, undone")])
+        assert len(_all_matches(here)) == 8
+        _ = 1 / 0
+    assert len(same()) == 7
+    thread = threading.Thread(target=lambda: here.append([turn(7, text="apple from a thread")]))
+    thread.start()
+    thread.join()
+    assert len(same()) == 8
+    here.patch([Patch(turn(2).ref, at(100), "delete", {})])
+    assert len(same()) == 7
+    there.remove([turn(3).ref])
+    assert len(same()) == 6
+    here.close()
+    there.close()

@@ -1,0 +1,229 @@
+"""The words of a SQLite store: each namespace is scored by its own words, by the formula, however much others write."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from contract import (
+    HISTORY,
+    MEMORY,
+    SPACE,
+    OpenStore,
+    at,
+    by_words,
+    everything,
+    pool,
+    record,
+    refs_of,
+    turn,
+    turns,
+)
+from sqlite_scripts import RunPython
+
+from memories.stores.records import (
+    Filter,
+    Patch,
+    Record,
+    Ref,
+    TurnQuery,
+)
+from memories.stores.sqlite import words as sqlite_words
+from memories.stores.sqlite.postings import Postings
+from memories.stores.sqlite.query import selection
+from memories.stores.sqlite.store import SQLiteStore
+from memories.stores.words import score as bm25
+from memories.stores.words import tokens_of
+
+
+def test_in_a_large_store_rare_words_still_find(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words that very many rows have are left out there, unless there is no other."""
+    monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 50)
+    monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 20)
+    store.append([record(f"m{n:02}", text="weekly report", vectors=None) for n in range(60)])
+    store.append([record("rare", text="weekly report zanzibar", vectors=None)])
+    assert set(by_words(store, ["weekly", "report", "zanzibar"])) == {"rare"}
+    assert len(by_words(store, ["weekly", "report"], k=10)) == 10
+
+
+def test_in_a_large_store_common_words_find_what_has_all_of_them(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However old it is; and not every record that has one is ranked."""
+    monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 50)
+    monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 30)
+    store.append([record("all", text="plan of the weekly report", vectors=None)])
+    store.append([record(f"two{n}", text="a weekly report and more of it", vectors=None) for n in range(5)])
+    for word in ("plan", "weekly", "report"):
+        store.append([record(f"{word}{n:03}", text=f"{word} and much more of it", vectors=None) for n in range(200)])
+    terms = ["plan", "weekly", "report", "missing"]
+    found = by_words(store, terms, k=8)
+    assert next(iter(found)) == "all"
+    assert {f"two{n}" for n in range(5)} <= set(by_words(store, terms[1:3], k=8))
+    with store._file.read() as db:
+        ranked = sqlite_words.ranked(db, Postings(), selection(db, pool()), terms)
+    assert len(ranked.scores) <= 30
+    assert set(ranked.holders) == set(terms)
+
+
+def test_in_a_large_store_common_words_still_find_what_has_a_rare_label(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few have the label, so few have both, however common the word is."""
+    monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 100)
+    monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 30)
+    store.append(
+        [
+            record(
+                f"m{n:03}",
+                text="weekly report" if n % 5 == 0 else "zanzibar" if n == 1 else "something else",
+                labels={"topic": "1"} if n < 40 else {},
+                vectors=None,
+            )
+            for n in range(300)
+        ]
+    )
+    found = {c.record.ref.group for c in store.candidates(pool(labels={"topic": "1"}), vector=None, terms=TOPICS, k=50)}
+    assert found == {"m001", *(f"m{n:03}" for n in range(0, 40, 5))}
+
+
+TOPICS = ["zanzibar", "weekly", "report"]
+
+DRAWN = [
+    "apple",
+    "apples",
+    "Äpfel",
+    "run",
+    "running",
+    "日本語",
+    "C++",
+    "don't",
+    "a.b@c.de",
+    "🚀",
+    "xylophone",
+    "x" * 90,
+]
+
+
+def _draw(count: int, seed: int, *namespaces: str) -> list[Record]:
+    """Return memories and turns of words in several scripts; some ended, some empty."""
+    drawn = np.random.default_rng(seed)
+    entries: list[Record] = []
+    for number in range(count):
+        given: dict[str, Any] = {"ended_at": at(900), "ended_by": "delete"} if number % 5 == 1 else {}
+        given["text"] = " ".join(drawn.choice(DRAWN, size=int(drawn.integers(0, 30))))
+        given["labels"] = {"speaker": "Zoë Lee"} if number % 3 else {}
+        given["namespace"] = namespaces[number % len(namespaces)]
+        given["collection"] = HISTORY if number % 4 < 2 else MEMORY
+        entries.append(record(f"g{number}", number, vectors=None, **given))
+    return entries
+
+
+TERMS = ["apple", "run run", "äpf*", "日本", "cplusplus", "a b c de", "zoe", "zoë lee", "xylo*", "🚀", "*", "missing"]
+
+
+def _expected(store: SQLiteStore, where: Filter) -> dict[Ref, float]:
+    """Return BM25 of `TERMS` by the formula; live and ended records are two corpora."""
+    entries = everything(store, where)
+    found: dict[Ref, float] = {}
+    for ended in (False, True):
+        corpus = [entry for entry in entries if (entry.ended_at is not None) == ended]
+        scores = bm25([tokens_of(entry) for entry in corpus], TERMS).scores.tolist()
+        if not ended or where.state != "live":
+            found |= {entry.ref: value for entry, value in zip(corpus, scores, strict=True) if value}
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_words_are_scored_by_the_formula_through_all_changes(open_store: OpenStore, path: Path, seed: int) -> None:
+    """Also after ends, restorations and removals, and whatever others hold."""
+    store: Any = open_store(SPACE)
+    store.append([*_draw(120, seed, "ann", "shared"), *_draw(150, seed + 9, "bob")])
+    drawn = random.Random(seed)
+    filters = [
+        Filter(collection, names, state=state)
+        for collection in (MEMORY, HISTORY)
+        for names in (("ann",), ("shared", "ann"), ("nobody", "ann"))
+        for state in ("live", "any")
+    ]
+    for _ in range(4):
+        for where in filters:
+            expected = _expected(store, where)
+            assert len(expected) > 5
+            found = store.candidates(where, vector=None, terms=TERMS, k=500)
+            assert {one.record.ref: one.words for one in found} == pytest.approx(expected, abs=1e-9)
+            matches = store.matches(where, TurnQuery(None, TERMS, 500))
+            rows = zip(refs_of(matches, where.collection), matches.words.tolist(), strict=True)
+            assert {ref: words for ref, words in rows if words} == pytest.approx(expected, abs=1e-9)
+        entries = [entry for where in filters[::3] for entry in everything(store, where)]
+        some = drawn.sample(entries, 20)
+        store.patch([Patch(one.ref, None if one.ended_at else at(999), None, {}) for one in some])
+        store.remove([one.ref for one in drawn.sample(entries, 8)])
+
+
+COUNTED = """
+import sys, apsw
+db = apsw.Connection(sys.argv[1])
+counted = {(pool, bool(ended), *numbers) for pool, ended, *numbers in db.execute("SELECT * FROM corpus")}
+held = set()
+for table in ("words", "turn_words", "words_ended"):
+    db.execute(f"CREATE VIRTUAL TABLE temp.{table}_seen USING fts5vocab(main, {table}, instance)")
+    lengths = dict(db.execute(f"SELECT doc, count(*) FROM {table}_seen GROUP BY doc"))
+    sql = f"SELECT r.seq, r.pool, r.ended_at FROM {table}_docsize d JOIN record r ON r.seq = d.id"
+    rows = db.execute(sql).fetchall()
+    assert all((ended is not None) == (table == "words_ended") for *_, ended in rows)
+    for pool in {pool for _, pool, _ in rows}:
+        own = [lengths.get(seq, 0) for seq, of, _ in rows if of == pool]
+        held.add((pool, table == "words_ended", len(own), sum(own)))
+assert len(counted) == 8 and counted == held, (counted, held)
+"""
+
+
+def test_what_is_counted_of_a_namespace_is_what_it_has(store: SQLiteStore, path: Path, run_python: RunPython) -> None:
+    store.append(_draw(90, 1, "ann", "shared"))
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        store.append(_draw(40, 2, "bob", "eve"))
+        raise ZeroDivisionError
+    entries = [*everything(store, pool("ann", "shared")), *everything(store, turns("ann", "shared"))]
+    store.patch([Patch(one.ref, None if one.ended_at else at(999), None, {}) for one in entries[::2]])
+    store.remove([one.ref for one in entries[::5]])
+    run_python(COUNTED, path)
+
+
+def _told_to_bob(store: SQLiteStore) -> str:
+    told: list[Any] = []
+    for where in (pool("bob"), turns("bob"), pool("bob", state="any"), turns("bob", group="talk")):
+        for terms in (["deploy", "zebra"], ["deploy"], ["friday", "zeb*"], ["from the"]):
+            told.append(store.candidates(where, vector=None, terms=terms, k=10))
+            matches = store.matches(where, TurnQuery(None, terms, 10))
+            told += [
+                refs_of(matches, where.collection),
+                matches.words.tolist(),
+                matches.holds.tolist(),
+                matches.searched,
+            ]
+    return repr(told)
+
+
+@pytest.mark.parametrize(
+    "lines", [pytest.param(11_000, marks=pytest.mark.thorough, id="at-its-real-size"), pytest.param(150, id="small")]
+)
+def test_a_crawler_hides_nothing_of_another_namespace(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, lines: int
+) -> None:
+    """Its lines stand between those of bob and share a word with them."""
+    if lines < 10_000:
+        monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 100)
+        monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 20)
+
+    def fill(first: int, namespace: str, texts: list[str]) -> None:
+        for make in (lambda number, **values: record(f"m{number}", **values), turn):
+            numbered = enumerate(texts, first)
+            store.append([make(number, namespace=namespace, text=text, vectors=None) for number, text in numbered])
+
+    fill(0, "bob", ["deploy on friday from the branch", "the zebra crosses", "lunch at noon"])
+    before = _told_to_bob(store)
+    fill(0, "crawler", [f"deploy number {number} of the zebra" for number in range(lines)])
+    assert _told_to_bob(store) == before
+    assert set(by_words(store, ["deploy", "zebra"], pool("bob"))) == {"m0", "m1"}
