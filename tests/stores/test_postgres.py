@@ -1,6 +1,7 @@
 """The PostgreSQL store passes the contract; and what is its own, against a real server."""
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -783,14 +784,22 @@ def test_while_the_whole_store_is_looked_over_nobody_adds_to_it(open_store: Open
 
 
 def test_the_embedder_is_changed_while_others_write(open_store: OpenStore) -> None:
-    """Each of them ends with success, or with the error that tells it of the change."""
+    """Each of them ends with success, or with the error that tells it of the change.
+
+    They write half as many records as the embedder has embedded, so that it catches up however slow the machine is.
+    """
     from memories.embedders.fake import FakeEmbedder
     from memories.transfer.reembed import reembed
+
+    writers = 4
+    allowed, embedded = threading.Semaphore(writers), itertools.count(1)
 
     class Other(FakeEmbedder):
         space = OTHER
 
         def embed(self, text: str) -> Any:
+            if next(embedded) % 2 == 0:
+                allowed.release()
             return embed_other(text)
 
     store = open_store(SPACE)
@@ -799,7 +808,8 @@ def test_the_embedder_is_changed_while_others_write(open_store: OpenStore) -> No
 
     def write(number: int) -> None:
         own = open_store(SPACE)
-        for turn_of in range(5_000):
+        for turn_of in itertools.count():
+            allowed.acquire()
             if ending.is_set():
                 return
             try:
@@ -811,7 +821,7 @@ def test_the_embedder_is_changed_while_others_write(open_store: OpenStore) -> No
                 return
             added.append(f"w{number}-{turn_of}")
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(writers)]
     for thread in threads:
         thread.start()
     try:
@@ -819,11 +829,14 @@ def test_the_embedder_is_changed_while_others_write(open_store: OpenStore) -> No
         done = reembed(later, Other(), progress=lambda *_: None)
     finally:
         ending.set()
+        allowed.release(writers)
         for thread in threads:
             thread.join(300)
     assert failures == []
     where = pool("n0", "n1", "n2", "n3")
     assert later.count(where) == 40 + len(added) >= done.embedded
+    assert later.count(where) == 40 + len(added) >= done.embedded
+    assert next(embedded) > done.embedded  # each text made room for writers
     assert later.info(where).model == OTHER.model
     assert later.info(where).without_vector_count == 0
 
