@@ -54,20 +54,29 @@ TIERS = {
 }
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="session", autouse=True)
+def new_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let the tests run as on a new machine: no setting of its user and no agent is known, and nobody has a home."""
+    nowhere = tmp_path_factory.mktemp("nowhere") / "file"
+    nowhere.touch()  # no folder can be made below a file
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in (*(setting.variable for setting in SETTINGS), *ELSEWHERE):
+            patch.delenv(variable, raising=False)
+        while variable := agent_variable():
+            patch.delenv(variable)
+        patch.setenv("HOME", str(nowhere))
+        patch.setenv("MEMORY_HOME", str(nowhere / "memories"))
+        patch.setenv("EDITOR", "false")  # a test that wants an editor brings one
+        patch.setenv("PROJECT_DETECTION", "false")  # the tests run in a repository, and what they expect is not its
+        yield
+
+
+@pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the default store, which is not there yet; no setting of its user and no agent is known."""
-    for setting in SETTINGS:
-        monkeypatch.delenv(setting.variable, raising=False)
-    while variable := agent_variable():
-        monkeypatch.delenv(variable)
-    for variable in ELSEWHERE:
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("EDITOR", "false")  # a test that wants an editor brings one
+    """Give the test a home; return the folder of its default store, which is not there yet."""
     folder = tmp_path / "home" / "memories"
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", str(folder.parent))
     monkeypatch.setenv("MEMORY_HOME", str(folder))
-    monkeypatch.setenv("PROJECT_DETECTION", "false")  # the tests run in a repository, and what they expect is not its
     return folder
 
 

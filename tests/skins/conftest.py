@@ -1,6 +1,7 @@
 """What the tests of several skins share."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,3 +14,8 @@ def forked() -> Iterator[Forked]:
     found = Forked()
     yield found
     found.close()
+
+
+@pytest.fixture(autouse=True)
+def own_home(home: Path) -> None:
+    """Give each test a home: commands, hooks and servers use the default store."""
