@@ -311,7 +311,7 @@ def test_a_second_import_changes_nothing(full: SQLiteStore, opened: Open) -> Non
      {"created_at": "2026-01-02T00:00:00Z"}, {"ended_at": "2026-01-03T00:00:00Z", "ended_by": "delete"}],
     ids=str,
 )  # fmt: skip
-@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("dry_run", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_what_says_something_else_is_a_conflict_and_stays(
     opened: Open, changed: Mapping[str, Any], dry_run: bool
 ) -> None:
