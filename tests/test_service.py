@@ -27,6 +27,8 @@ from memories.embedders.minilm import MiniLM
 from memories.stores import open_store
 from memories.stores.sqlite import connection
 
+pytestmark = pytest.mark.usefixtures("home")
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray

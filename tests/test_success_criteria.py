@@ -23,7 +23,7 @@ from memories.embedders.fake import FakeEmbedder
 
 Command = Callable[..., Any]
 
-pytestmark = pytest.mark.thorough  # the tests of each room prove the parts; this is the list of the specification
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("home")]
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ from memories.origin import user
 from memories.stores.records import MAX_INDEX
 from memories.validate import content
 
+pytestmark = pytest.mark.usefixtures("home")
+
 TS = "2026-05-31T10:00:00+02:00"
 HOSTILE = Path(__file__).parents[1] / "data" / "hostile_contents.jsonl"
 

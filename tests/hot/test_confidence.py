@@ -12,6 +12,8 @@ from memories import Memories
 from memories.hot.at_hand import needs_store
 from memories.hot.scratchpad import load
 
+pytestmark = pytest.mark.usefixtures("home")
+
 if TYPE_CHECKING:
     from memories.search.results import Hit
 

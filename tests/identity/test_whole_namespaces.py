@@ -20,6 +20,8 @@ from memories.transfer.pages import Place
 from memories.write.queue import RetryQueue, files_of
 from together import together
 
+pytestmark = pytest.mark.usefixtures("home")
+
 SENTINEL = "XYLOPHONE"
 
 

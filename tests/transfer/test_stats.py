@@ -7,6 +7,8 @@ import pytest
 
 from memories import Draft, InvalidInput, Memories, events
 
+pytestmark = pytest.mark.usefixtures("home")
+
 NOW = datetime(2026, 5, 20, 12, tzinfo=UTC)
 
 

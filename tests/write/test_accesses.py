@@ -18,6 +18,8 @@ from memories.stores.records import Collection, Filter, Ref
 from memories.write import accesses
 from memories.write.accesses import Accesses
 
+pytestmark = pytest.mark.usefixtures("home")
+
 
 @pytest.fixture
 def memories() -> Iterator[Memories]:

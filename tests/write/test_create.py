@@ -10,6 +10,8 @@ from memories import Memories, load_config
 from memories.write.create import MAX_JUDGED, _judge
 from memories.write.duplicates import Verdict
 
+pytestmark = pytest.mark.usefixtures("home")
+
 START = datetime(2026, 5, 1, 9, tzinfo=UTC)
 FACT, REWORDED = "The user does not eat meat.", "The user doesn't eat meat."
 

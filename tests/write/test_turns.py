@@ -17,6 +17,8 @@ from memories.stores.records import Collection, Filter
 from memories.turns import TurnDraft
 from memories.write.turns import MAX_TURN_CHARACTERS, SESSION_TURNS
 
+pytestmark = pytest.mark.usefixtures("home")
+
 START = datetime(2026, 5, 1, 9, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - that is what is wrong with it

@@ -217,6 +217,7 @@ class Review:
         assert ids(memories) == [current.memory.id]
         assert ids(memories, pending=True) == []
 
+    @pytest.mark.usefixtures("home")
     def test_a_batch_that_is_cut_short_leaves_each_waiting_or_accepted(
         self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
