@@ -5,9 +5,11 @@ Started as a program, this file is that server: `forkserver.py SOCKET MODULE...`
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -94,32 +96,50 @@ class ForkServer:
 
 def serve(requests: socket.socket) -> str:
     """Fork for each request until there are no more; return the script in the process that is to run it."""
+    ended, signalled = os.pipe()
+    os.set_blocking(signalled, False)
+    signal.set_wakeup_fd(signalled)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    gc.freeze()  # so that collections in the children copy no pages
+    reports: dict[int, int] = {}
     while True:
+        ready, _, _ = select.select([requests, ended], [], [])
+        if ended in ready:
+            os.read(ended, LARGEST)
+            _report(reports)
+        if requests not in ready:
+            continue
         message, descriptors, _, _ = socket.recv_fds(requests, LARGEST, 4)
         if not message:
-            sys.exit(0)
-        if os.fork() == 0:
             requests.close()
-            return _become(json.loads(message), descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-
-
-def _become(request: dict[str, Any], descriptors: list[int]) -> str:
-    """Return the script in a child of this process; this one reports the child's id and end, and ends."""
-    *standard, status = descriptors
-    child = os.fork()
-    if child:
+            sys.exit(0)
+        *standard, status = descriptors
+        child = os.fork()
+        if child == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            requests.close()
+            for descriptor in (status, ended, signalled, *reports.values()):
+                os.close(descriptor)
+            return _become(json.loads(message), standard)
         for descriptor in standard:
             os.close(descriptor)
         os.write(status, f"{child}\n".encode())
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        os.write(status, f"{code}\n".encode())
-        os._exit(0)
-    os.close(status)
+        reports[child] = status
+
+
+def _report(reports: dict[int, int]) -> None:
+    """Write to the pipe of each process that has ended how it ended, and close it."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            status = reports.pop(ended[0])
+            with contextlib.suppress(BrokenPipeError):  # nobody waits for it
+                os.write(status, f"{os.waitstatus_to_exitcode(ended[1])}\n".encode())
+            os.close(status)
+
+
+def _become(request: dict[str, Any], standard: list[int]) -> str:
+    """Take over the pipes, the folder, the environment and the arguments of a request; return its script."""
     for number, descriptor in enumerate(standard):
         os.dup2(descriptor, number)
         os.close(descriptor)

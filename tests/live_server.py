@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from starlette.applications import Starlette
 
 from memories.settings import Config
 from memories.skins import tokens
@@ -22,10 +23,10 @@ WAIT = 60.0
 
 
 class Live:
-    """A running server."""
+    """A running server, and the application in it."""
 
-    def __init__(self, port: int, token: str) -> None:
-        self.port, self.token = port, token
+    def __init__(self, port: int, token: str, app: Starlette) -> None:
+        self.port, self.token, self.app = port, token, app
         self.host = f"127.0.0.1:{port}"
         self.url = f"http://{self.host}"
 
@@ -109,7 +110,7 @@ def running(config: Config, options: Options | None = None, **settings: Any) -> 
     if not server.started:
         raise AssertionError("the server did not start")
     try:
-        yield Live(port, tokens.own(config.home))
+        yield Live(port, tokens.own(config.home), app)
     finally:
         server.should_exit = True
         thread.join(WAIT)

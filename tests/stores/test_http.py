@@ -20,6 +20,7 @@ from memories.errors import (  # noqa: E402
     StoreError,
     StoreUnreachable,
 )
+from memories.settings import Config  # noqa: E402
 from memories.skins import tokens  # noqa: E402
 from memories.skins.api import records  # noqa: E402
 from memories.stores import open_store as open_url  # noqa: E402
@@ -28,12 +29,35 @@ from memories.stores.records import Collection, Space  # noqa: E402
 from memories.stores.sqlite.connection import SQLiteFile  # noqa: E402
 
 
+def config_of(folder: Path) -> Config:
+    """Return the configuration of a server whose home and store are in a folder."""
+    home = folder / "server"
+    environment = {"MEMORY_HOME": str(home), "EMBEDDER": "fake", "MEMORY_STORE": f"sqlite:///{home}/m.db"}
+    return load_config(environment=environment, folder=folder)
+
+
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Live]:
-    home = tmp_path / "server"
-    environment = {"MEMORY_HOME": str(home), "EMBEDDER": "fake", "MEMORY_STORE": f"sqlite:///{home}/m.db"}
-    with running(load_config(environment=environment, folder=tmp_path)) as server:
+    """A server of the test."""
+    with running(config_of(tmp_path)) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server for tests that only need a store of their own on it; see `fresh`."""
+    with running(config_of(tmp_path_factory.mktemp("shared"))) as server:
+        yield server
+
+
+@pytest.fixture
+def fresh(shared: Live, tmp_path: Path) -> Iterator[Live]:
+    """The shared server, with a home and a store that do not exist yet."""
+    state = shared.app.state
+    state.server.config = config_of(tmp_path)
+    state.records = records.Records(state.server)
+    yield shared
+    state.records.close()
 
 
 def client(live: Live, token: str | None = None, space: Space | None = SPACE) -> HttpStore:
@@ -43,11 +67,11 @@ def client(live: Live, token: str | None = None, space: Space | None = SPACE) ->
 
 class TestHttpStore(StoreContract):
     @pytest.fixture
-    def open_store(self, live: Live) -> Iterator[OpenStore]:
+    def open_store(self, fresh: Live) -> Iterator[OpenStore]:
         opened: list[HttpStore] = []
 
         def open_one(space: Space | None) -> HttpStore:
-            opened.append(client(live, space=space))
+            opened.append(client(fresh, space=space))
             return opened[-1]
 
         yield open_one

@@ -87,16 +87,18 @@ class Durability(Opened):
         assert store.scan(pool(), limit=1)[0].vectors is None
         assert search(store, "note m")["m"].record.vectors is None
 
-    @pytest.mark.parametrize("year", [1, 1969, 1970, 2038, 9999])
-    def test_times_of_any_year_are_kept(self, store: Store, year: int) -> None:
-        moment = datetime(year, 6, 1, 12, 30, 15, 250_000, tzinfo=UTC)
-        store.append([record("m", created_at=moment, ended_at=moment, ended_by="delete")])
-        (found,) = everything(store, pool())
-        assert (found.created_at, found.ended_at) == (moment, moment)
-        assert found.created_at.utcoffset() == timedelta(0)
+    def test_times_of_any_year_are_kept(self, store: Store) -> None:
+        years = (1, 1969, 1970, 2038, 9999)
+        moments = {f"y{year}": datetime(year, 6, 1, 12, 30, 15, 250_000, tzinfo=UTC) for year in years}
+        store.append(
+            [record(name, created_at=moment, ended_at=moment, ended_by="delete") for name, moment in moments.items()]
+        )
+        found = {entry.ref.group: (entry.created_at, entry.ended_at) for entry in everything(store, pool())}
+        assert found == {name: (moment, moment) for name, moment in moments.items()}
+        assert {moment.utcoffset() for pair in found.values() for moment in pair if moment} == {timedelta(0)}
 
     def test_a_long_text_is_kept_whole(self, store: Store) -> None:
-        text = "long text " * 100_000
+        text = "long text " * 30_000
         store.append([record("m", text=text, vectors=None)])
         assert store.scan(pool(), limit=1)[0].text == text
 
@@ -260,7 +262,7 @@ class Durability(Opened):
 
         def use(worker: int) -> None:
             try:
-                for turn in range(12):
+                for turn in range(6):
                     group = f"w{worker}-{turn:02}"
                     store.append([record(group, text=f"shared words of {group}", labels={"w": str(worker)})])
                     own = store.scan(pool(labels={"w": str(worker)}), limit=99)
@@ -275,7 +277,7 @@ class Durability(Opened):
         _run_threads([lambda worker=worker: use(worker) for worker in range(8)])
         assert failures == []
         found = store.scan(pool(), limit=999)
-        assert len({entry.ref for entry in found}) == len(found) == 96
+        assert len({entry.ref for entry in found}) == len(found) == 48
         assert all(entry.fields == {"turn": int(entry.ref.group[-2:])} for entry in found)
 
     def test_no_error_is_a_drivers_own(self, store: Store) -> None:

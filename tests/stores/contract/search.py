@@ -1,5 +1,6 @@
 """What a filter, a word and a vector find."""
 
+import itertools
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +18,7 @@ from contract.samples import (
     embed,
     everything,
     failing,
+    failures_of,
     holders,
     matching,
     pool,
@@ -34,6 +36,87 @@ from memories.stores.words import score, tokens_of
 from memories.text import query_terms
 
 _WORDS = "apple banana cherry date elder fig grape hazel iris juniper".split()
+_FILTERS: list[tuple[dict[str, Any], str]] = [
+    ({}, "m1.2 m3.1 m4.2"),
+    ({"state": "ended"}, "m1.1 m2.1 m4.1"),
+    ({"state": "any"}, "m1.1 m1.2 m2.1 m3.1 m4.1 m4.2"),
+    ({"state": "ended", "ended_by": "delete"}, "m2.1"),
+    ({"state": "any", "ended_by": "update"}, "m1.1 m4.1"),
+    ({"state": "any", "ended_by": "supersede"}, ""),
+    ({"labels": {"a": "1"}}, "m1.2"),
+    ({"labels": {"a": "1"}, "state": "any"}, "m1.1 m1.2"),
+    ({"labels": {"a": "1", "b": "2"}, "state": "any"}, "m1.2"),
+    ({"labels": {"a": "3"}}, ""),
+    ({"labels": {"1": "a"}}, ""),
+    ({"labels": {"a": "%"}}, ""),
+    ({"since": at(25)}, "m3.1 m4.2"),
+    ({"since": at(25.001)}, ""),
+    ({"until": at(20)}, "m1.2"),
+    ({"until": at(19.999)}, ""),
+    ({"since": at(15), "until": at(20), "state": "any"}, "m1.2 m2.1"),
+    ({"as_of": at(9.999)}, ""),
+    ({"as_of": at(10)}, "m1.1"),
+    ({"as_of": at(19.999)}, "m1.1 m2.1"),
+    ({"as_of": at(20)}, "m1.2 m2.1"),
+    ({"as_of": at(25)}, "m1.2 m2.1 m3.1 m4.2"),
+    ({"as_of": at(30)}, "m1.2 m3.1 m4.2"),
+    ({"as_of": at(19), "state": "ended"}, "m1.1 m2.1"),
+    ({"as_of": at(19), "labels": {"a": "2"}}, "m2.1"),
+    ({"key": "k3"}, "m3.1"),
+    ({"key": "k3", "state": "any"}, "m3.1"),
+    ({"key": "K3"}, ""),
+    ({"group": "m1"}, "m1.2"),
+    ({"group": "m1", "state": "any"}, "m1.1 m1.2"),
+    ({"group": "m"}, ""),
+    ({"group": "m", "prefix": True}, "m1.2 m3.1 m4.2"),
+    ({"group": "m3", "prefix": True}, "m3.1"),
+    ({"group": "m3x", "prefix": True}, ""),
+    ({"group": "%", "prefix": True}, ""),
+]
+_SCRIPTS = [
+    ("Der Käse ist im Kühlschrank", "kase"),
+    ("the deploys happened", "deploy"),
+    ("東京で会議があります", "会議"),
+    ("we use C++ here", "C++"),
+    ("mail ann.b@example.com about it", "ann.b@example.com"),
+    ("see /usr/local/bin/tool", "/usr/local/bin"),
+    ("ship it 🚀", "🚀"),
+]
+_SIGNS = [
+    '"',
+    "'",
+    "*",
+    "(",
+    ")",
+    "NEAR(",
+    "NEAR(a b, 2)",
+    "AND",
+    "OR",
+    "NOT",
+    "a AND",
+    "-x",
+    "a:b",
+    "text:b",
+    "^a",
+    "{",
+    *(
+        "",
+        " ",
+        "don't",
+        "C++",
+        "a@b.com",
+        "/usr/bin",
+        "50%",
+        "[x]",
+        "`",
+        "\\",
+        ";",
+        "--",
+        '""',
+        '" OR "',
+    ),
+    *("rowid", "rank", "text", "x" * 4000, "$1", ":a", "?1", "%s", "a\0b", "\u200b", "()" * 300, "' OR 1=1 --"),
+]
 _QUERIES = ("apple fig", "hazel iris juniper", '"cherry date" elder', "banana")
 
 
@@ -104,69 +187,31 @@ class Search(Opened):
         )
         return store
 
-    @pytest.mark.parametrize(
-        ("conditions", "expected"),
-        [
-            ({}, "m1.2 m3.1 m4.2"),
-            ({"state": "ended"}, "m1.1 m2.1 m4.1"),
-            ({"state": "any"}, "m1.1 m1.2 m2.1 m3.1 m4.1 m4.2"),
-            ({"state": "ended", "ended_by": "delete"}, "m2.1"),
-            ({"state": "any", "ended_by": "update"}, "m1.1 m4.1"),
-            ({"state": "any", "ended_by": "supersede"}, ""),
-            ({"labels": {"a": "1"}}, "m1.2"),
-            ({"labels": {"a": "1"}, "state": "any"}, "m1.1 m1.2"),
-            ({"labels": {"a": "1", "b": "2"}, "state": "any"}, "m1.2"),
-            ({"labels": {"a": "3"}}, ""),
-            ({"labels": {"1": "a"}}, ""),
-            ({"labels": {"a": "%"}}, ""),
-            ({"since": at(25)}, "m3.1 m4.2"),
-            ({"since": at(25.001)}, ""),
-            ({"until": at(20)}, "m1.2"),
-            ({"until": at(19.999)}, ""),
-            ({"since": at(15), "until": at(20), "state": "any"}, "m1.2 m2.1"),
-            ({"as_of": at(9.999)}, ""),
-            ({"as_of": at(10)}, "m1.1"),
-            ({"as_of": at(19.999)}, "m1.1 m2.1"),
-            ({"as_of": at(20)}, "m1.2 m2.1"),
-            ({"as_of": at(25)}, "m1.2 m2.1 m3.1 m4.2"),
-            ({"as_of": at(30)}, "m1.2 m3.1 m4.2"),
-            ({"as_of": at(19), "state": "ended"}, "m1.1 m2.1"),
-            ({"as_of": at(19), "labels": {"a": "2"}}, "m2.1"),
-            ({"key": "k3"}, "m3.1"),
-            ({"key": "k3", "state": "any"}, "m3.1"),
-            ({"key": "K3"}, ""),
-            ({"group": "m1"}, "m1.2"),
-            ({"group": "m1", "state": "any"}, "m1.1 m1.2"),
-            ({"group": "m"}, ""),
-            ({"group": "m", "prefix": True}, "m1.2 m3.1 m4.2"),
-            ({"group": "m3", "prefix": True}, "m3.1"),
-            ({"group": "m3x", "prefix": True}, ""),
-            ({"group": "%", "prefix": True}, ""),
-        ],
-        ids=str,
-    )
-    def test_a_filter_means_the_same_in_every_read(
-        self, varied: Store, conditions: Mapping[str, Any], expected: str
-    ) -> None:
-        where = pool(**conditions)
-        found = varied.scan(where, limit=99)
-        assert " ".join(f"{entry.ref.group}.{entry.ref.position}" for entry in found) == expected
-        assert varied.count(where) == len(found)
-        assert varied.count(where, at_most=2) == min(2, len(found))
-        assert varied.groups(where, limit=99) == [("ann", g) for g in dict.fromkeys(entry.ref.group for entry in found)]
-        counted: dict[str, int] = {}
-        for entry in found:
-            for key in entry.labels:
-                counted[key] = counted.get(key, 0) + 1
-        assert varied.labels(where, None) == counted
-        for vector, terms in ((embed("apple")[0], []), (None, ["apple"]), (embed("apple")[0], ["apple"])):
-            candidates = varied.candidates(where, vector=vector, terms=terms, k=50)
-            embedded = [entry.ref for entry in found if entry.ref != ("memory", "ann", "m4", 2) or terms]
-            assert sorted(candidate.record.ref for candidate in candidates) == sorted(embedded)
-            assert set(embedded) <= set(refs_of(varied.matches(where, TurnQuery(vector, terms, 50)), MEMORY))
-        matches = varied.matches(where, TurnQuery(embed("apple")[0], ["apple"], 50))
-        assert sorted(refs_of(matches, MEMORY)) == sorted(entry.ref for entry in found)
-        assert varied.info(where).without_vector_count == ("m4.2" in expected)
+    def test_a_filter_means_the_same_in_every_read(self, varied: Store) -> None:
+        def check(conditions: Mapping[str, Any], expected: str) -> None:
+            where = pool(**conditions)
+            found = varied.scan(where, limit=99)
+            assert " ".join(f"{entry.ref.group}.{entry.ref.position}" for entry in found) == expected
+            assert varied.count(where) == len(found)
+            assert varied.count(where, at_most=2) == min(2, len(found))
+            assert varied.groups(where, limit=99) == [
+                ("ann", g) for g in dict.fromkeys(entry.ref.group for entry in found)
+            ]
+            counted: dict[str, int] = {}
+            for entry in found:
+                for key in entry.labels:
+                    counted[key] = counted.get(key, 0) + 1
+            assert varied.labels(where, None) == counted
+            for vector, terms in ((embed("apple")[0], []), (None, ["apple"]), (embed("apple")[0], ["apple"])):
+                candidates = varied.candidates(where, vector=vector, terms=terms, k=50)
+                embedded = [entry.ref for entry in found if entry.ref != ("memory", "ann", "m4", 2) or terms]
+                assert sorted(candidate.record.ref for candidate in candidates) == sorted(embedded)
+                assert set(embedded) <= set(refs_of(varied.matches(where, TurnQuery(vector, terms, 50)), MEMORY))
+            matches = varied.matches(where, TurnQuery(embed("apple")[0], ["apple"], 50))
+            assert sorted(refs_of(matches, MEMORY)) == sorted(entry.ref for entry in found)
+            assert varied.info(where).without_vector_count == ("m4.2" in expected)
+
+        assert failures_of(check, _FILTERS) == []
 
     def test_a_group_is_found_by_how_its_name_begins(self, store: Store) -> None:
         ids = [
@@ -303,69 +348,25 @@ class Search(Opened):
         store.append([record("in-order", text="the red apple pie"), record("else", text="apple that is red")])
         assert set(by_words(store, ["red apple"])) == {"in-order"}
 
-    @pytest.mark.parametrize(
-        ("text", "query"),
-        [
-            ("Der Käse ist im Kühlschrank", "kase"),
-            ("the deploys happened", "deploy"),
-            ("東京で会議があります", "会議"),
-            ("we use C++ here", "C++"),
-            ("mail ann.b@example.com about it", "ann.b@example.com"),
-            ("see /usr/local/bin/tool", "/usr/local/bin"),
-            ("ship it 🚀", "🚀"),
-        ],
-    )
-    def test_words_of_any_script_are_found(self, store: Store, text: str, query: str) -> None:
-        store.append([record("m", text=text, vectors=None), record("other", text="nothing alike", vectors=None)])
-        assert set(by_words(store, query_terms(query))) == {"m"}
+    def test_words_of_any_script_are_found(self, store: Store) -> None:
+        store.append([record(f"m{number}", text=text, vectors=None) for number, (text, _) in enumerate(_SCRIPTS)])
+        store.append([record("other", text="nothing alike", vectors=None)])
+        found = {query: set(by_words(store, query_terms(query))) for _, query in _SCRIPTS}
+        assert found == {query: {f"m{number}"} for number, (_, query) in enumerate(_SCRIPTS)}
 
-    @pytest.mark.parametrize(
-        "term",
-        [
-            '"',
-            "'",
-            "*",
-            "(",
-            ")",
-            "NEAR(",
-            "NEAR(a b, 2)",
-            "AND",
-            "OR",
-            "NOT",
-            "a AND",
-            "-x",
-            "a:b",
-            "text:b",
-            "^a",
-            "{",
-            *(
-                "",
-                " ",
-                "don't",
-                "C++",
-                "a@b.com",
-                "/usr/bin",
-                "50%",
-                "[x]",
-                "`",
-                "\\",
-                ";",
-                "--",
-                '""',
-                '" OR "',
-            ),
-            *("rowid", "rank", "text", "x" * 4000, "$1", ":a", "?1", "%s", "a\0b", "\u200b", "()" * 300, "' OR 1=1 --"),
-        ],
-    )
-    def test_no_sign_in_a_term_is_an_operator(self, store: Store, term: str) -> None:
+    def test_no_sign_in_a_term_is_an_operator(self, store: Store) -> None:
         store.append([record("m", text="plain words"), record("b", namespace="bob", text="plain words")])
-        assert by_words(store, [term]) == {}
-        assert set(by_words(store, [term, "plain"])) == {"m"}
 
-    @pytest.mark.parametrize("word", ["near", "and", "or", "not", "text", "rank"])
-    def test_a_word_that_is_an_operator_elsewhere_is_a_word(self, store: Store, word: str) -> None:
-        store.append([record("m", text=f"it says {word} there", vectors=None), record("n", text="other", vectors=None)])
-        assert set(by_words(store, [word])) == {"m"}
+        def check(term: str) -> None:
+            assert by_words(store, [term]) == {}
+            assert set(by_words(store, [term, "plain"])) == {"m"}
+
+        assert failures_of(check, [(term,) for term in _SIGNS]) == []
+
+    def test_a_word_that_is_an_operator_elsewhere_is_a_word(self, store: Store) -> None:
+        words = ["near", "and", "or", "not", "text", "rank"]
+        store.append([record(word, text=f"it says {word} there", vectors=None) for word in words])
+        assert {word: set(by_words(store, [word])) for word in words} == {word: {word} for word in words}
 
     def test_a_term_that_ends_in_a_star_matches_any_ending(self, store: Store) -> None:
         store.append([record("m", text="xylophone"), record("n", text="xenon"), record("o", text="a xylograph")])
@@ -386,7 +387,11 @@ class Search(Opened):
             store.append([*_mixtures(namespace, MEMORY, 40, seed), *_mixtures(namespace, HISTORY, 40, seed + 10)])
         return store
 
-    @pytest.mark.parametrize("vector", [False, True], ids=["words", "words-and-vectors"])
+    @pytest.mark.parametrize(
+        "vector",
+        [pytest.param(False, marks=pytest.mark.thorough), True],
+        ids=["words", "words-and-vectors"],
+    )
     def test_what_others_write_changes_no_score_and_hides_nothing(self, own: Store, vector: bool) -> None:
         before = _told(own, vector=vector)
         for batch in range(3):  # more and more of the same words, and nearer vectors
@@ -491,26 +496,26 @@ class Search(Opened):
             assert T0 + timedelta(milliseconds=int(matches.created_at[row]) - T0.timestamp() * 1000) == entry.created_at
             assert matches.labels[matches.label[row]] == entry.labels
 
-    @pytest.mark.parametrize("collection", SEARCHED)
-    @pytest.mark.parametrize("conditions", [{}, {"labels": {"role": "tool"}}, {"group": "talk1"}, {"since": at(30)}])
-    def test_matches_score_as_candidates_do(
-        self, talks: Store, collection: Collection, conditions: Mapping[str, Any]
-    ) -> None:
-        where = pool(collection=collection, **conditions)
-        query = 'apple fig "cherry date" hazel'
-        matches = matching(talks, query, where)
-        scores = zip(matches.words.tolist(), matches.similarity.tolist(), strict=True)
-        rows = dict(zip(refs_of(matches, collection), scores, strict=True))
-        found = talks.candidates(where, vector=embed(query)[0], terms=query_terms(query), k=60)
-        assert len(found) > 10
-        assert rows.keys() >= {candidate.record.ref for candidate in found}
-        for candidate in found:
-            words, similarity = rows[candidate.record.ref]
-            assert words == pytest.approx(candidate.words, abs=0.01)
-            if candidate.similarity is None:
-                assert np.isnan(similarity)
-            else:
-                assert similarity == pytest.approx(candidate.similarity, abs=0.01)
+    def test_matches_score_as_candidates_do(self, talks: Store) -> None:
+        def check(collection: Collection, conditions: Mapping[str, Any]) -> None:
+            where = pool(collection=collection, **conditions)
+            query = 'apple fig "cherry date" hazel'
+            matches = matching(talks, query, where)
+            scores = zip(matches.words.tolist(), matches.similarity.tolist(), strict=True)
+            rows = dict(zip(refs_of(matches, collection), scores, strict=True))
+            found = talks.candidates(where, vector=embed(query)[0], terms=query_terms(query), k=60)
+            assert len(found) > 10
+            assert rows.keys() >= {candidate.record.ref for candidate in found}
+            for candidate in found:
+                words, similarity = rows[candidate.record.ref]
+                assert words == pytest.approx(candidate.words, abs=0.01)
+                if candidate.similarity is None:
+                    assert np.isnan(similarity)
+                else:
+                    assert similarity == pytest.approx(candidate.similarity, abs=0.01)
+
+        narrowed: list[dict[str, Any]] = [{}, {"labels": {"role": "tool"}}, {"group": "talk1"}, {"since": at(30)}]
+        assert failures_of(check, itertools.product(SEARCHED, narrowed)) == []
 
     def test_holds_says_which_records_have_which_term(self, store: Store) -> None:
         texts = ["the red apple pie", "apple that is red", "apples deployed", "xylophone", "日本語 C++", "nothing"]

@@ -229,38 +229,21 @@ DERIVED = [
     "DELETE FROM turn_words_docsize",
     "INSERT INTO words (words) VALUES ('delete-all')",
     "UPDATE words_data SET block = CAST(replace(block, 'again', 'agaim') AS BLOB) WHERE instr(block, 'again')",
-    "UPDATE words_data SET block = NULL WHERE id > 1000",
-    "UPDATE words_data SET id = id + 256 WHERE id > 1000",
     "UPDATE words_data SET id = 8202 WHERE id = 10",
     "UPDATE turn_words_data SET block = x'00' WHERE id = 10",
     "UPDATE words_data SET block = NULL WHERE id = 1",
-    "UPDATE turn_words_data SET block = x'0203' WHERE id = 1",
     "DELETE FROM words_ended_data",
-    "DROP TABLE words_docsize",
     "UPDATE words_config SET k = 'versioo' WHERE k = 'version'",
     "UPDATE turn_words_config SET v = 20",
-    "UPDATE words_ended_config SET v = NULL",
     "DROP TABLE words_config",
     "PRAGMA writable_schema=ON; UPDATE sqlite_schema SET sql = replace(sql, 'ascii', 'asciy') WHERE name = 'words'",
     "UPDATE OR IGNORE words_idx SET segid = segid + 1",
-    "UPDATE words_docsize SET sz = NULL",
     "UPDATE words_docsize SET sz = x'ffffffffffffffffff' WHERE id = 15",
-    "UPDATE words_docsize SET sz = x'30' WHERE id = 15",
-    "UPDATE turn_words_docsize SET sz = 'text'",
     "UPDATE corpus SET tokens = tokens + 1",
-    "UPDATE corpus SET documents = -1",
-    "DELETE FROM corpus",
     "UPDATE meta SET value = NULL WHERE name = 'dimension'",
-    "UPDATE meta SET value = 'x' WHERE name = 'dimension'",
-    "UPDATE meta SET value = value + 8 WHERE name = 'dimension'",
-    "UPDATE meta SET name = 'dimensioo' WHERE name = 'dimension'",
     "INSERT INTO meta VALUES ('compact', 1)",
-    "INSERT INTO meta VALUES ('words_epoch', NULL)",
-    "INSERT OR REPLACE INTO meta VALUES ('blocks_epoch', 'x')",
-    "UPDATE meta SET value = NULL WHERE name = 'staged_model'",
     "UPDATE meta SET value = 'x' WHERE name = 'staged_dimension'",
     "UPDATE sqlite_sequence SET seq = 3 WHERE name = 'record'",
-    "UPDATE sqlite_sequence SET seq = 'x' WHERE name = 'record'",
     "DROP TRIGGER record_added; CREATE TRIGGER record_added AFTER INSERT ON record BEGIN SELECT 1; END",
     "CREATE TRIGGER other AFTER INSERT ON record BEGIN SELECT absent FROM record; END",
     "DELETE FROM record_label WHERE seq = 15",
@@ -277,6 +260,25 @@ DERIVED = [
     "DELETE FROM block WHERE hi = (SELECT min(hi) FROM block)",
     "UPDATE turn_block SET seqs = substr(seqs, 9)",
 ]  # fmt: skip
+DERIVED_TOO = [  # in other rows and columns of the same
+    "UPDATE words_data SET block = NULL WHERE id > 1000",
+    "UPDATE words_data SET id = id + 256 WHERE id > 1000",
+    "UPDATE turn_words_data SET block = x'0203' WHERE id = 1",
+    "DROP TABLE words_docsize",
+    "UPDATE words_ended_config SET v = NULL",
+    "UPDATE words_docsize SET sz = NULL",
+    "UPDATE words_docsize SET sz = x'30' WHERE id = 15",
+    "UPDATE turn_words_docsize SET sz = 'text'",
+    "UPDATE corpus SET documents = -1",
+    "DELETE FROM corpus",
+    "UPDATE meta SET value = 'x' WHERE name = 'dimension'",
+    "UPDATE meta SET value = value + 8 WHERE name = 'dimension'",
+    "UPDATE meta SET name = 'dimensioo' WHERE name = 'dimension'",
+    "INSERT INTO meta VALUES ('words_epoch', NULL)",
+    "INSERT OR REPLACE INTO meta VALUES ('blocks_epoch', 'x')",
+    "UPDATE meta SET value = NULL WHERE name = 'staged_model'",
+    "UPDATE sqlite_sequence SET seq = 'x' WHERE name = 'record'",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -286,7 +288,7 @@ def whole(sound: Path) -> Iterator[SQLiteStore]:
         yield store
 
 
-@pytest.mark.parametrize("sql", DERIVED)
+@pytest.mark.parametrize("sql", [*DERIVED, *(pytest.param(sql, marks=pytest.mark.thorough) for sql in DERIVED_TOO)])
 def test_what_is_derived_is_told_and_made_again(path: Path, whole: SQLiteStore, sql: str) -> None:
     run(path, sql)
     store = SQLiteStore(path, SPACE)
@@ -552,7 +554,7 @@ def test_a_flipped_byte_in_a_text_is_noticed(tmp_path: Path) -> None:
 
 
 def test_no_damage_makes_a_wrong_text_or_an_error_of_the_driver(tmp_path: Path) -> None:
-    """160 single-bit flips anywhere in the file: every read gives texts that were written, or one of our errors."""
+    """120 single-bit flips anywhere in the file: every read gives texts that were written, or one of our errors."""
     path = tmp_path / "flipped.db"
     store = SQLiteStore(path, SPACE)
     texts = {f"text number {number} of the store, with some more words" for number in range(40)}
@@ -563,7 +565,7 @@ def test_no_damage_makes_a_wrong_text_or_an_error_of_the_driver(tmp_path: Path) 
     drawn = random.Random(11)
     query = embed("text number 7")[0]
     refused = 0
-    for _ in range(160):
+    for _ in range(120):
         damaged = bytearray(content)
         damaged[drawn.randrange(len(damaged))] ^= 1 << drawn.randrange(8)
         path.write_bytes(damaged)
@@ -578,7 +580,7 @@ def test_no_damage_makes_a_wrong_text_or_an_error_of_the_driver(tmp_path: Path) 
             except MemoriesError:
                 refused += 1
         store.close()
-    assert refused > 8
+    assert refused > 6
 
 
 def answers(store: SQLiteStore) -> list[Callable[[], Any]]:

@@ -185,7 +185,9 @@ print(store.count(mine))
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount a small disk")
-@pytest.mark.parametrize("size", ["140k", "180k", "220k", "260k", "300k"])
+@pytest.mark.parametrize(
+    "size", ["140k", "260k", *(pytest.param(size, marks=pytest.mark.thorough) for size in ("180k", "220k", "300k"))]
+)
 def test_a_disk_that_is_full_at_the_first_write_leaves_no_half_made_store(
     size: str, tmp_path: Path, run_python: RunPython
 ) -> None:

@@ -207,13 +207,18 @@ def test_forgetting_erases_words_that_can_not_be_made_again(
     assert b"ittel" not in content
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
-def test_forgetting_reaches_the_copies_that_sqlite_leaves_when_it_moves_rows(tmp_path: Path, seed: int) -> None:
-    """A row that grows may push others onto the next page; what they were stays in the unused middle of the first."""
+@pytest.mark.parametrize(("seed", "count"), [(5, 150), pytest.param(2, 300, marks=pytest.mark.thorough)])
+def test_forgetting_reaches_the_copies_that_sqlite_leaves_when_it_moves_rows(
+    tmp_path: Path, seed: int, count: int
+) -> None:
+    """A row that grows may push others onto the next page; what they were stays in the unused middle of the first.
+
+    Where unused middles are not overwritten, these seeds leave words.
+    """
     drawn, path = random.Random(seed), tmp_path / "memories.db"
     store = SQLiteStore(path, SPACE)
     words: dict[Ref, list[str]] = {}
-    for number in range(300):
+    for number in range(count):
         entry = record(
             f"m{number}", text=" ".join(f"{drawn.getrandbits(60):x}" for _ in range(drawn.choice((2, 9, 30))))
         )
@@ -222,7 +227,7 @@ def test_forgetting_reaches_the_copies_that_sqlite_leaves_when_it_moves_rows(tmp
         if drawn.random() < 0.3:
             changed = drawn.choice(sorted(words))
             store.patch([Patch(changed, entry.created_at, "update", {"mark": "x" * drawn.randrange(90)})])
-    gone = drawn.sample(sorted(words), 200)
+    gone = drawn.sample(sorted(words), count * 2 // 3)
     for some in by_count(gone, 20):
         store.remove(some)
     store.close()
@@ -234,12 +239,13 @@ def test_forgetting_reaches_the_copies_that_sqlite_leaves_when_it_moves_rows(tmp
     store.close()
 
 
-def test_forgetting_reaches_copies_of_short_texts_and_of_ends_of_texts(tmp_path: Path) -> None:
-    """A PIN of four digits, alone and after a long text."""
-    drawn, path = random.Random(3), tmp_path / "memories.db"
+@pytest.mark.parametrize("seed", [1, 8])
+def test_forgetting_reaches_copies_of_short_texts_and_of_ends_of_texts(tmp_path: Path, seed: int) -> None:
+    """A PIN of four digits, alone and after a long text; the seeds are such that SQLite leaves copies."""
+    drawn, path = random.Random(seed), tmp_path / "memories.db"
     store = SQLiteStore(path, SPACE)
     texts: dict[Ref, str] = {}
-    for number in range(240):
+    for number in range(200):
         text = f"do {1000 + 7 * number}"
         if drawn.random() < 0.5:
             text = " ".join(f"{drawn.getrandbits(50):x}" for _ in range(40)) + f" is {text}"
@@ -249,9 +255,9 @@ def test_forgetting_reaches_copies_of_short_texts_and_of_ends_of_texts(tmp_path:
         if drawn.random() < 0.3:
             grown = Patch(drawn.choice(sorted(texts)), entry.created_at, "update", {"mark": "x" * drawn.randrange(400)})
             store.patch([grown])
-    gone = drawn.sample(sorted(texts), 90)
-    for some in by_count(gone, 3):
-        store.remove(some)
+    gone = drawn.sample(sorted(texts), 60)
+    for ref in gone:
+        store.remove([ref])
     store.close()
     content = path.read_bytes()
     assert [texts[ref] for ref in gone if texts[ref][-7:].encode() in content] == []

@@ -83,10 +83,10 @@ def test_who_gives_up_behind_others_that_commit_is_told_how_many(
     script = (
         STORE
         + "print('on', flush=True)\n"
-        + "while True:\n    with store.transaction():\n        add(str(time.time_ns())); time.sleep(0.05)"
+        + "while True:\n    with store.transaction():\n        add(str(time.time_ns())); time.sleep(0.2)"
     )
-    running = [start_python(script, path) for _ in range(24)]
-    assert [process.stdout.readline() for process in running] == ["on\n"] * 24
+    running = [start_python(script, path) for _ in range(8)]
+    assert [process.stdout.readline() for process in running] == ["on\n"] * 8
     monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 1.0)
     with pytest.raises(StoreBusy) as caught:
         for number in range(200):
@@ -103,14 +103,14 @@ def test_writers_that_never_stop_let_each_other_in(path: Path, start_python: Sta
         + """
 connection.BUSY_SECONDS = 60.0
 def write(name):
-    for number in range(12):
+    for number in range(8):
         add(f"{name}-{number}")
 threads = [threading.Thread(target=write, args=(f"{os.getpid()}-{thread}",)) for thread in range(3)]
 [thread.start() for thread in threads]; [thread.join() for thread in threads]
 """
     )
-    running = [start_python(script, path) for _ in range(8)]
-    assert [process.finish().stderr for process in running] == [""] * 8
+    running = [start_python(script, path) for _ in range(5)]
+    assert [process.finish().stderr for process in running] == [""] * 5
     store = SQLiteStore(path, None)
-    assert len(everything(store, pool())) == 8 * 3 * 12
+    assert len(everything(store, pool())) == 5 * 3 * 8
     store.close()

@@ -1,6 +1,8 @@
 """A SQLite store of an older schema is migrated whole or not at all; one of a newer schema is refused."""
 
+import contextlib
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from contract import (
 from sqlite_scripts import CHECK, STORE, RunPython, StartPython
 from sqlite_uses import all_uses, mode
 
+from forkserver import ForkServer
 from memories.errors import SchemaTooNew, StoreError
 from memories.stores.records import (
     Patch,
@@ -191,12 +194,14 @@ db.execute("ALTER TABLE vector DROP COLUMN crc")
 db.execute("DELETE FROM meta WHERE name = 'secure'")
 db.pragma("user_version", 1)
 assert tables(db) == tables(first), tables(db).items() ^ tables(first).items()
+db.close()
 """
 
 
-@pytest.fixture
-def first_schema(path: Path, run_python: RunPython) -> Any:
+@pytest.fixture(scope="module")
+def downgraded(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> tuple[Path, Any]:
     """A closed store file of schema 1, with what `seen` told of it before; what later schemas added is taken out."""
+    path = tmp_path_factory.mktemp("first") / "memories.db"
     store = SQLiteStore(path, SPACE)
     vectors = unit_vectors(1_100)
     store.append(
@@ -211,7 +216,18 @@ def first_schema(path: Path, run_python: RunPython) -> Any:
     store.touch([Ref(MEMORY, "ann", "m0002", 1)] * 3)
     before = [seen(store, pool(name, state=state)) for name in ("ann", "bob") for state in ("live", "ended", "any")]
     store.close()
-    run_python(DOWNGRADE, path, Path(sqlite_schema.__file__).parents[2])
+    source = Path(sqlite_schema.__file__).parents[2]
+    with contextlib.closing(forks.start(DOWNGRADE, path, source, folder=path.parent, environment={})) as process:
+        done = process.finish()
+    assert done.returncode == 0, done.stderr
+    return path, before
+
+
+@pytest.fixture
+def first_schema(downgraded: tuple[Path, Any], path: Path) -> Any:
+    """What `seen` told of the store whose file, of schema 1 now, is copied to `path`."""
+    made, before = downgraded
+    shutil.copy2(made, path)
     return before
 
 

@@ -101,7 +101,7 @@ def mixed(count: int) -> list[Record]:
     return found
 
 
-@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("compact", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_records_that_are_added_together_leave_the_same_bytes_as_one_by_one(
     tmp_path: Path, compact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from contract import (
     at,
     by_words,
     embed,
+    failures_of,
     holders,
     matching,
     record,
@@ -42,29 +43,36 @@ def _talk(count: int) -> list[Record]:
     ]
 
 
-@pytest.mark.parametrize("query", ["apple banana", "cherry date elder", "quince", "olive pear nut mango"])
 def test_a_long_conversation_gives_the_same_best_turns_as_a_short_one(
-    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, query: str
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the blocks and by the index of words alone, as where all turns are looked at."""
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
     store.append([record(f"m{number}", text="apple banana") for number in range(100)])
     for start in range(0, 600, 100):
         store.append(_talk(600)[start : start + 100])
-    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 10_000)
-    every = matching(store, query, k=20)
-    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
-    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 64)
-    best = matching(store, query, k=20)
-    assert len(every.group) == 600 > len(best.group) >= 20
-    at = {position: row for row, position in enumerate(every.position.tolist())}
-    rows = [at[position] for position in best.position.tolist()]
-    assert best.words == pytest.approx(every.words[rows])
-    assert best.similarity == pytest.approx(every.similarity[rows])
-    assert {term: holders(best, term) for term in best.terms} == {term: holders(every, term) for term in every.terms}
-    tenth = np.sort(every.similarity)[-10]
-    assert set(every.position[every.similarity > tenth].tolist()) <= set(best.position.tolist())
-    assert set(every.position[every.words > 0].tolist()) <= set(best.position.tolist())
+
+    def check(query: str) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(sqlite_vectors, "BLOCK_ROWS", 10_000)
+            every = matching(store, query, k=20)
+            patched.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
+            patched.setattr(sqlite_vectors, "EXACT_ROWS", 64)
+            best = matching(store, query, k=20)
+        assert len(every.group) == 600 > len(best.group) >= 20
+        at = {position: row for row, position in enumerate(every.position.tolist())}
+        rows = [at[position] for position in best.position.tolist()]
+        assert best.words == pytest.approx(every.words[rows])
+        assert best.similarity == pytest.approx(every.similarity[rows])
+        assert {term: holders(best, term) for term in best.terms} == {
+            term: holders(every, term) for term in every.terms
+        }
+        tenth = np.sort(every.similarity)[-10]
+        assert set(every.position[every.similarity > tenth].tolist()) <= set(best.position.tolist())
+        assert set(every.position[every.words > 0].tolist()) <= set(best.position.tolist())
+
+    queries = ["apple banana", "cherry date elder", "quince", "olive pear nut mango"]
+    assert failures_of(check, [(query,) for query in queries]) == []
 
 
 def test_matches_of_a_filter_are_the_same_by_the_blocks(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +139,7 @@ def _steps(store: SQLiteStore, entry: Record) -> int:
     return taken
 
 
-@pytest.mark.parametrize("memories", [0, 1_100])
+@pytest.mark.parametrize("memories", [pytest.param(0, marks=pytest.mark.thorough), 1_100])
 def test_what_an_append_costs_does_not_grow(store: SQLiteStore, memories: int) -> None:
     """Now and then SQLite tidies up its index of words; the median leaves that out."""
     store.append([record(f"m{number}") for number in range(memories)])

@@ -135,7 +135,7 @@ def _expected(store: SQLiteStore, where: Filter) -> dict[Ref, float]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
 def test_words_are_scored_by_the_formula_through_all_changes(open_store: OpenStore, path: Path, seed: int) -> None:
     """Also after ends, restorations and removals, and whatever others hold."""
     store: Any = open_store(SPACE)
