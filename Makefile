@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE # thousands of commands are started: they are n
 
 INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check
 COMPILE := $(BIN)/python -m uv pip compile -q --universal --generate-hashes --no-header --no-annotate \
-	--no-emit-index-url --no-emit-find-links --no-emit-package memories --no-emit-package memories-e5 --python-version 3.11 \
+	--no-emit-index-url --no-emit-find-links --no-emit-package memoriae --no-emit-package memoriae-e5 --python-version 3.11 \
 	pyproject.toml tools/build.txt
 
 # How long a test may take: it fails after so many seconds, and the run ends if it doesn't.
@@ -68,7 +68,7 @@ lock: $(VENV)/.dev  ## choose the newest versions of everything that is installe
 	$(INSTALL) uv
 	$(COMPILE) --upgrade --all-extras --output-file requirements.lock
 	$(COMPILE) --constraints requirements.lock --output-file requirements-core.lock
-	$(COMPILE) --constraints requirements.lock --extra server --extra postgres --output-file requirements-server.lock
+	$(COMPILE) --constraints requirements.lock --extra fast --extra postgres --output-file requirements-server.lock
 	$(MAKE) sbom
 
 plugins:  ## give the plugins the version of the package, and what they share
@@ -93,5 +93,5 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml requirements-core.lock
 
 $(VENV)/.dev: $(VENV)/.installed requirements.lock
 	$(INSTALL) --require-hashes -r requirements.lock
-	$(INSTALL) --no-deps --no-build-isolation -e packages/memories-e5
+	$(INSTALL) --no-deps --no-build-isolation -e packages/memoriae-e5
 	@touch $@

@@ -47,15 +47,34 @@ def test_everything_that_the_package_asks_for_is_pinned() -> None:
         *(each for extra in extras.values() for each in extra),
     ]
     names = {re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", each)[0]).lower() for each in wanted}
-    names -= {"memories", "memories-e5"}  # these are in the repository
+    names -= {"memoriae", "memoriae-e5"}  # these are in the repository
     assert names <= sbom.pinned(LOCK).keys()
+
+
+def test_what_pages_and_messages_say_to_install_is_ours_and_exists() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    files = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "packages").glob("*/README.md")]
+    files += [*(ROOT / "src").rglob("*.py"), *(ROOT / "plugins").rglob("*.md")]
+    named = {
+        (name, extra)
+        for file in files
+        for name, extra in re.findall(r"""['"`](memories|memoriae|\.)\[(\w+)\]""", file.read_text())
+    }
+    assert {("memoriae", "chat"), ("memoriae", "multilingual")} <= named
+    assert [(name, extra) for name, extra in named if name == "memories" or extra not in extras] == []
+
+
+def test_both_commands_are_the_same() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts.keys() == {"memory", "memoriae"}
+    assert len(set(scripts.values())) == 1
 
 
 def test_the_list_of_materials_is_complete() -> None:
     found = json.loads((ROOT / "sbom.cdx.json").read_text())
     listed = {part["name"]: part for part in found["components"]}
     lock = sbom.pinned(LOCK)
-    assert sbom.needed("memories", ("all",)).keys() - {"memories"} <= listed.keys()
+    assert sbom.needed("memoriae", ("all",)).keys() - {"memoriae"} <= listed.keys()
     for name, part in listed.items():
         digests = [each["content"] for each in part["hashes"]]
         assert part["licenses"], name

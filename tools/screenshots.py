@@ -1,6 +1,6 @@
 """Take the screenshots of the pages that the docs show: `python tools/screenshots.py [FOLDER]`.
 
-It needs Chromium and the extras `server` and `dev`. The memories are invented; they live in a folder that is removed.
+It needs Chromium and the extra `dev`. The memories are invented; they live in a folder that is removed.
 """
 
 import socket

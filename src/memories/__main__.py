@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from memories.service import Memories
     from memories.settings import Config
 
-MCP_SDK = "mcp>=2.2,<3"  # the extra `server`
-
 
 def main() -> None:
     """Run the command; exit with one of the codes that its help lists."""
@@ -193,16 +191,11 @@ def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:
     """Start the server that a command asked for; here, since no skin knows another."""
     import signal
 
-    from memories.errors import ConfigError
     from memories.skins.cli.output import note
 
     gc.disable()  # the SDK makes many objects that stay: without looking through them it is there 70 ms earlier
-    try:
-        from memories.skins.mcp.stdio import serve
-    except ImportError as exc:
-        if (exc.name or "").split(".")[0] not in ("mcp", "mcp_types"):
-            raise
-        raise ConfigError(f"the MCP SDK is missing; run: {sys.executable} -m pip install '{MCP_SDK}'") from exc
+    from memories.skins.mcp.stdio import serve
+
     gc.freeze()
     gc.enable()
     if sys.stdin.isatty():
@@ -220,7 +213,7 @@ def _chat(config: "Config", root: "Path", env_file: "Path | None", demo: bool, l
 
     missing = [name for name in ("langgraph", "langchain_moonshot") if find_spec(name) is None]
     if missing:
-        raise ConfigError(f"{', '.join(missing)} is missing; run: {sys.executable} -m pip install 'memories[chat]'")
+        raise ConfigError(f"{', '.join(missing)} is missing; run: {sys.executable} -m pip install 'memoriae[chat]'")
     given = None if demo and not live else settings.read(root, env_file)
     if demo:
         from memories.skins.chat.demo import run as run_demos

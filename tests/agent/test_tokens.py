@@ -18,7 +18,7 @@ from memories.embedders.wordpiece import WordPiece
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS = ROOT / "src" / "memories" / "embedders" / "weights"
-E5 = ROOT / "packages" / "memories-e5" / "src" / "memories_e5"
+E5 = ROOT / "packages" / "memoriae-e5" / "src" / "memories_e5"
 DRAWN = random.Random(14)
 WORDS = (ROOT / "docs" / "security.md").read_text().split()
 

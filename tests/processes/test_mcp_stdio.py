@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import pytest
 
 from memories import Memories
-from memories.__main__ import MCP_SDK
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -416,22 +414,6 @@ def test_a_setting_that_is_not_acceptable_ends_it_at_once(environment: dict[str,
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"namespace" in done.stderr
     assert done.stderr.count(b"\n") == 1
-
-
-@pytest.mark.parametrize("missing", ["mcp", "mcp_types", "pydantic"])
-def test_a_missing_extra_says_what_installs_it(run_python: RunPython, missing: str) -> None:
-    script = "import sys\nsys.modules[sys.argv[1]] = None\nfrom memories.__main__ import run\nsys.exit(run(['mcp']))"
-    done = run_python(script, missing, check=False)
-    if missing == "pydantic":  # the extra is there, and broken: that is no advice to install it
-        assert "Traceback" in done.stderr
-        return
-    assert done.returncode == 2
-    assert f"-m pip install '{MCP_SDK}'" in json.loads(done.stderr)["error"]
-
-
-def test_the_command_and_the_package_ask_for_the_same_sdk() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert MCP_SDK in project["optional-dependencies"]["server"]
 
 
 def test_the_help_of_the_command_loads_no_sdk(run_python: RunPython) -> None:

@@ -140,11 +140,9 @@ class Session:
 async def process(host: str, port: int) -> AsyncIterator["Client"]:
     """Start the process, and yield the client that speaks to it."""
     command, *arguments = shlex.split(os.environ.get(COMMAND, "")) or [NAME]
-    try:
-        from mcp import Client, StdioServerParameters
-        from mcp.client.stdio import stdio_client
-    except ImportError as exc:
-        raise NotInstalled("the MCP SDK is missing; install memories[server]") from exc
+    from mcp import Client, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
     # The SDK would log, with a trace, each sentence that chroma-mcp prints among its answers.
     logging.getLogger("mcp.client.stdio").addFilter(_is_no_print)
     program = shutil.which(command)

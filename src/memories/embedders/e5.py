@@ -1,4 +1,4 @@
-"""The multilingual embedder, local and free: multilingual-e5-small as int8 ONNX, from the package memories-e5."""
+"""The multilingual embedder, local and free: multilingual-e5-small as int8 ONNX, from the package memoriae-e5."""
 
 import re
 import threading
@@ -135,7 +135,7 @@ def _folder() -> Path:
     except ImportError as exc:
         raise ConfigError(
             "EMBEDDER=e5 needs its model, which is a package of its own; run: pip install "
-            "'memories[multilingual]', or in a checkout: pip install packages/memories-e5"
+            "'memoriae[multilingual]', or in a checkout: pip install packages/memoriae-e5"
         ) from exc
     return Path(memories_e5.__file__).parent
 
@@ -153,4 +153,4 @@ def _load_model() -> _Loaded:
     except EmbedderError:
         raise
     except Exception as exc:
-        raise EmbedderError(f"cannot load {_NAME} from {folder}: {exc}; install memories-e5 again") from exc
+        raise EmbedderError(f"cannot load {_NAME} from {folder}: {exc}; install memoriae-e5 again") from exc

@@ -201,7 +201,7 @@ def _load_error(exc: Exception) -> MemoriesError:
     if isinstance(exc, MemoriesError):
         return exc
     if isinstance(exc, ImportError):
-        return ConfigError(f"a package of the chat is missing ({exc}); run: pip install 'memories[chat]'")
+        return ConfigError(f"a package of the chat is missing ({exc}); run: pip install 'memoriae[chat]'")
     return ConfigError(f"the chat can't begin ({type(exc).__name__}: {exc})")
 
 

@@ -166,11 +166,11 @@ def _look_at_model(embedder: str, found: "Examined") -> None:
     if embedder == "minilm":
         from memories.embedders.minilm import altered_files
 
-        package = "memories"
+        package = "memoriae"
     elif embedder == "e5":
         from memories.embedders.e5 import altered_files
 
-        package = "memories-e5"
+        package = "memoriae-e5"
     else:
         return
     altered = altered_files()

@@ -79,7 +79,6 @@ class McpOverHttp:
         """Prepare; nothing is imported yet."""
         self._server = server
         self._apps: dict[bool, ASGIApp] = {}
-        self._failure = ""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Load the SDK, then serve until told to stop."""
@@ -91,17 +90,12 @@ class McpOverHttp:
                     await running.enter_async_context(manager.run())
                     self._apps[read_only] = app
                 await stop.wait()
-        except ImportError as exc:
-            self._failure = "the MCP SDK is missing; install memories[server]"
-            _logger.warning("%s (%s)", self._failure, exc.name)
         finally:
             self._apps.clear()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         try:
-            if self._failure:
-                raise Refused(503, self._failure)
             caller = await anyio.to_thread.run_sync(self._called, scope, limiter=self._server.limits["sign"])
             app = self._apps.get(caller.who.level(caller.namespace) < 2)
             if app is None:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 5.0  # between two looks at the store's file
 SIGNAL_SECONDS = 1.0  # after which a signal is handled at the latest
 RESTART = 75  # the exit code that asks a supervisor to start it again
-_EXTRA = ("starlette", "uvicorn", "httptools", "uvloop", "anyio", "jinja2", "jwt", "mcp")  # what HTTP imports
 ALREADY = "a server of this store is running already"
 
 
@@ -85,14 +84,10 @@ def _web(config: Config, asked: Asked) -> "type[Web]":
     """Return what serves HTTP.
 
     Raises:
-        ConfigError: A package is missing, or the address is open to others.
+        ConfigError: The address is open to others.
     """
-    try:
-        from memories.skins.server.http import Web
-    except ImportError as exc:
-        if (exc.name or "").split(".")[0] not in _EXTRA:
-            raise
-        raise ConfigError(f"{exc.name} is missing; run: {sys.executable} -m pip install 'memories[server]'") from exc
+    from memories.skins.server.http import Web
+
     Web.check(config, asked.host, loopback=is_loopback(asked.host))
     return Web
 
