@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from forkserver import together
 from memories import Memories, NotFound
-from together import together
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")

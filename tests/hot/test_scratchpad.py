@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from forkserver import together
 from memories import Draft, InvalidInput, Memories, RequestError, StoreBusy, load_config
 from memories.hot import layout, scratchpad
 from memories.hot.entries import Entry, Rules, chosen, current, heat, ordered
 from memories.hot.scratchpad import read
 from memories.models import DecayPolicy
 from memories.search.relevance import Relevance, factor, freshness
-from together import together
 
 Home = Path
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from forkserver import together
 from memories import ConfigError, InvalidInput, Memories, NotFound, RequestError, StoreBusy, events
 from memories.config import load_config
 from memories.disk import tried
@@ -18,7 +19,6 @@ from memories.stores.records import Collection, Filter
 from memories.transfer.export import export
 from memories.transfer.pages import Place
 from memories.write.queue import RetryQueue, files_of
-from together import together
 
 pytestmark = pytest.mark.usefixtures("home")
 

@@ -1,19 +1,17 @@
 """The `memory` command as tests run it: in this process, in one of its own, or on a terminal."""
 
-import contextlib
 import copy
 import functools
 import json
 import os
 import pty
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
@@ -23,6 +21,9 @@ from memories import __main__ as front_door
 from memories.embedders import minilm
 from memories.hot.file import check
 from memories.skins.warm import client, place
+
+if TYPE_CHECKING:
+    from forkserver import Piped
 
 
 @dataclass(frozen=True)
@@ -72,32 +73,23 @@ def _loaded_model() -> Iterator[None]:
 class Servers:
     """Servers for the stores of one test, each started when a command first asks for its store."""
 
-    def __init__(self, zygote: "subprocess.Popen[str] | None") -> None:
-        self._zygote = zygote
-        self._tried: set[str] = set()
-        self._children: list[int] = []
+    def __init__(self, forked: Forked | None) -> None:
+        self._forked = forked
+        self._started: dict[str, Piped] = {}
 
     def begin(self, arguments: Sequence[str]) -> None:
         """Start the server that a command will ask, unless there is one."""
-        if self._zygote is None or not client.is_warm(arguments):
+        if self._forked is None or not client.is_warm(arguments):
             return
         store = client.store_of(arguments)
         path = place.socket_of(store, os.environ)
-        if path in self._tried:
-            return
-        self._tried.add(path)
-        assert self._zygote.stdin is not None and self._zygote.stdout is not None
-        asked = {"environment": dict(os.environ), "folder": _here(), "store": store}
-        self._zygote.stdin.write(json.dumps(asked) + "\n")
-        self._zygote.stdin.flush()
-        if child := int(self._zygote.stdout.readline()):
-            self._children.append(child)
+        if path not in self._started:
+            self._started[path] = self._forked.serve(store, os.environ, _here())
 
     def end(self) -> None:
         """End them all."""
-        for child in self._children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+        for server in self._started.values():
+            server.close()
 
 
 def _here() -> str:
@@ -107,23 +99,11 @@ def _here() -> str:
         return "/"
 
 
-@pytest.fixture(scope="session")
-def zygote(request: pytest.FixtureRequest) -> "Iterator[subprocess.Popen[str] | None]":
-    """What starts servers, if the commands of this run are to ask them (`--warm`)."""
-    if not request.config.getoption("--warm"):
-        yield None
-        return
-    script = Path(__file__).parent.parent / "server_zygote.py"
-    started = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    with started:
-        yield started
-        started.stdin.close()  # type: ignore[union-attr]
-
-
 @pytest.fixture
-def servers(zygote: "subprocess.Popen[str] | None", request: pytest.FixtureRequest) -> Iterator[Servers]:
-    """The servers of one test; none if it is about a machine on which none runs."""
-    found = Servers(None if request.node.get_closest_marker("cold") else zygote)
+def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
+    """The servers of one test, if commands are to ask them (`--warm`); none if it is about a machine without one."""
+    is_cold = not request.config.getoption("--warm") or request.node.get_closest_marker("cold")
+    found = Servers(None if is_cold else request.getfixturevalue("forked"))
     yield found
     found.end()
 
@@ -173,12 +153,12 @@ def once(
     home: Path,
     homes: dict[str, Kept],
     tmp_path_factory: pytest.TempPathFactory,
-    zygote: "subprocess.Popen[str] | None",
+    request: pytest.FixtureRequest,
 ) -> Once:
     """Fill the home by a function once for the tests of a module, then copy it: a copy costs less than commands."""
 
     def fill(how: Callable[[], Any]) -> Any:
-        if home.exists() or zygote is not None:  # a server has the store open
+        if home.exists() or request.config.getoption("--warm"):  # a server has the store open
             return how()
         name = how.__qualname__
         if name not in homes:

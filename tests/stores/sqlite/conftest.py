@@ -9,7 +9,7 @@ import pytest
 from contract import SPACE, OpenStore, record
 from sqlite_scripts import RunPython, StartPython
 
-from forkserver import Forked, ForkServer
+from forkserver import STRICT, ForkServer, Piped
 from memories.stores.records import Space
 from memories.stores.sqlite.store import SQLiteStore
 
@@ -62,7 +62,7 @@ def old(path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def forks() -> Iterator[ForkServer]:
-    server = ForkServer(*IMPORTED)
+    server = ForkServer(f"{STRICT}; import {', '.join(IMPORTED)}")
     yield server
     server.close()
 
@@ -70,9 +70,9 @@ def forks() -> Iterator[ForkServer]:
 @pytest.fixture
 def start_python(forks: ForkServer, tmp_path: Path, clean_environment: Mapping[str, str]) -> Iterator[StartPython]:
     """Start a script in a process of its own, which is killed at the end of the test."""
-    started: list[Forked] = []
+    started: list[Piped] = []
 
-    def start(script: str, *arguments: object) -> Forked:
+    def start(script: str, *arguments: object) -> Piped:
         started.append(forks.start(script, *arguments, folder=tmp_path, environment=clean_environment))
         return started[-1]
 

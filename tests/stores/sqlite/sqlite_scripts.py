@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from forkserver import Forked
+from forkserver import Piped
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
-StartPython = Callable[..., Forked]
+StartPython = Callable[..., Piped]
 
 needs_setpriv = pytest.mark.skipif(shutil.which("setpriv") is None or os.geteuid() != 0, reason="needs setpriv as root")
 AS_PLAIN_USER = (

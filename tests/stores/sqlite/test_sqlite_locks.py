@@ -14,7 +14,7 @@ from contract import (
 )
 from sqlite_scripts import STORE, StartPython
 
-from forkserver import Forked
+from forkserver import Piped
 from memories.errors import StoreBusy
 from memories.stores.records import (
     Ref,
@@ -43,7 +43,7 @@ HOLD = STORE + "\nwith store.transaction():\n    add('held'); print(os.getpid(),
 
 
 @pytest.fixture
-def holder(path: Path, start_python: StartPython) -> Forked:
+def holder(path: Path, start_python: StartPython) -> Piped:
     """A process that is in the middle of a transaction until its standard input is closed."""
     running = start_python(HOLD, path)
     assert running.stdout.readline() == f"{running.pid}\n"
@@ -51,7 +51,7 @@ def holder(path: Path, start_python: StartPython) -> Forked:
 
 
 def test_a_busy_store_names_who_keeps_it_busy(
-    store: SQLiteStore, holder: Forked, monkeypatch: pytest.MonkeyPatch
+    store: SQLiteStore, holder: Piped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.4)
     said = rf"kept busy by process {holder.pid} for \d+ s; nothing was written; try again"
@@ -59,7 +59,7 @@ def test_a_busy_store_names_who_keeps_it_busy(
         store.append([record("m")])
 
 
-def test_readers_do_not_wait_for_a_writer(store: SQLiteStore, holder: Forked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_do_not_wait_for_a_writer(store: SQLiteStore, holder: Piped, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 3600)
     assert store.count(pool()) == 0
     assert search(store, "held") == {}
@@ -69,7 +69,7 @@ def test_readers_do_not_wait_for_a_writer(store: SQLiteStore, holder: Forked, mo
     assert not thread.is_alive()  # a writer would wait for an hour
 
 
-def test_a_writer_that_is_killed_leaves_neither_lock_nor_record(store: SQLiteStore, holder: Forked) -> None:
+def test_a_writer_that_is_killed_leaves_neither_lock_nor_record(store: SQLiteStore, holder: Piped) -> None:
     holder.kill()
     store.append([record("m")])
     assert [entry.ref.group for entry in everything(store, pool())] == ["m"]
