@@ -69,7 +69,8 @@ def test_old_files_are_dropped(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(events, "MAX_BYTES", 500)
     for number in range(200):
         events.note(home, "search", results=number)
-    assert len(list(home.iterdir())) in (events.KEPT, events.KEPT + 1)
+    old = {path.name for path in home.iterdir()} - {events.FILE}
+    assert old == {f"events.{number}.jsonl" for number in range(1, events.KEPT + 1)}
     assert [event["results"] for event in noted(home)][-1] == 199
     assert sum(path.stat().st_size for path in home.iterdir()) < (events.KEPT + 1) * 1_000
 

@@ -121,3 +121,18 @@ def test_an_id_that_may_be_made_again_is_the_same_and_of_its_time() -> None:
     assert [whole_id(each) for each in made] == made == sorted(made)
     assert all(each.startswith(id_prefix(at)) for each in made)
     assert same_id(at, "ann/k2", 0) not in made
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "01a1fdf1-92cd-4000-8000-000000000001",  # another version
+        "01a1fdf1-92cd-7000-7000-000000000001",  # another variant
+        "01a1fdf1-92cd-7000-c000-000000000001",
+        "01a1fdf1-92cd-7000-8000-00000000000",
+    ],
+)
+def test_an_id_that_was_made_elsewhere_is_a_whole_uuid_of_version_7(wrong: str) -> None:
+    assert whole_id("01A1FDF192CD7000B000000000000001") == "01a1fdf1-92cd-7000-b000-000000000001"
+    with pytest.raises(InvalidInput, match="is no UUIDv7"):
+        whole_id(wrong)

@@ -1,5 +1,7 @@
 """Who wrote what: told by the program that stores it, kept beside the tags, and nothing that a writer sets."""
 
+import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from memories import Memories, TurnDraft
 from memories.config import load_config
 from memories.errors import InvalidInput
-from memories.origin import Origin, origin, origin_of, stamped, tags_of
+from memories.origin import Origin, is_person, origin, origin_of, stamped, tags_of
 
 FORGED = {"=trust": "user", "=by": "root", "=via": "cli|x|y|z|1|ann"}
 
@@ -68,6 +70,22 @@ def test_a_version_tells_who_wrote_it_and_earlier_ones_keep_theirs(memories: Mem
     assert other is not None
     versions = memories.history(made.id).versions
     assert [version.origin and version.origin.client for version in versions] == [None, "cursor 9", None, "cursor 9"]
+
+
+@pytest.mark.parametrize(
+    ("terminals", "person"),
+    [((True, True), True), ((True, False), False), ((False, True), False), ((False, False), False)],
+)
+def test_a_person_has_a_terminal_to_type_at_and_one_to_read_errors_at(
+    monkeypatch: pytest.MonkeyPatch, terminals: tuple[bool, bool], person: bool
+) -> None:
+    for name, is_terminal in zip(("stdin", "stderr"), terminals, strict=True):
+        stream = io.StringIO()
+        stream.isatty = lambda answer=is_terminal: answer  # type: ignore[method-assign,misc]
+        monkeypatch.setattr(sys, name, stream)
+    assert is_person() is person
+    monkeypatch.setenv("CLAUDECODE", "1")
+    assert not is_person()
 
 
 def test_no_tag_can_be_an_origin(memories: Memories) -> None:

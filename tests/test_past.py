@@ -97,6 +97,13 @@ def test_a_forgotten_memory_is_gone_from_the_past(memories: Memories, clock: _Cl
     assert [each for each in memories.namespaces(as_of=T0) if each.memory_count] == []
 
 
+def test_a_search_tells_how_sure_a_memory_was_then(memories: Memories, clock: _Clock) -> None:
+    _made(memories, "Deploys happen on Tuesdays", decay="contextual")
+    clock.now = T0 + 10 * DAY
+    sure = [memories.search("deploys", as_of=moment)[0].memory for moment in (T0, T0 + 5 * DAY, None)]
+    assert [each and each.confidence for each in sure] == [1.0, 0.8333, 0.6667]
+
+
 def test_history_ends_then_and_what_came_later_had_not_happened(memories: Memories, clock: _Clock) -> None:
     one = _made(memories, "One")
     for day, text in ((2, "Two"), (4, "Three")):

@@ -174,6 +174,7 @@ def test_shares_of_the_last_turns_alone_put_them_before_all_else(tmp_path: Path,
 
 def test_no_turns_are_recalled_where_none_are_wanted(memories: Memories) -> None:
     assert builder(memories, recall_n=0).build_context("c", ASKED)["recalled"] == []
+    assert builder(memories, recall_n=0, token_budget=8_000).build_context("c", ASKED)["recalled"] == []
 
 
 def test_of_a_long_turn_the_passage_that_answers_is_shown(memories: Memories) -> None:

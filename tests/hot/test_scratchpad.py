@@ -379,6 +379,15 @@ def test_if_it_cannot_be_taken_out_forget_says_so(bob: Memories, monkeypatch: py
     assert bob.get(name).content == "xyzzy"
 
 
+def test_nobody_changes_the_file_while_another_one_does(bob: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, place = made(bob, "stays"), bob._scratchpad_place("bob")
+    before = file_of(bob).read_text()
+    monkeypatch.setattr(scratchpad, "_WAIT_SECONDS", 0)
+    with scratchpad.alone(place), pytest.raises(StoreBusy, match="another process kept"):
+        scratchpad.change(place, [], [(name, 1)], make=False)
+    assert file_of(bob).read_text() == before
+
+
 def test_eight_writers_at_once_lose_nothing(bob: Memories, home: Path) -> None:
     made(bob, "first")
     script = "import sys\nfrom memories import Memories\nwith Memories(namespace='bob', embedder='none') as m:\n"

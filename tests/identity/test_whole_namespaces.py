@@ -147,6 +147,18 @@ def test_two_namespaces_become_one_with_one_log(config: Config, store: Store) ->
         assert memories.verify_log()[0].problem is None
 
 
+def test_a_key_of_a_deleted_memory_is_no_conflict_in_a_merge(config: Config, store: Store) -> None:
+    for name in ("bob", "alice"):
+        with Memories(config=config, namespace=name, embedder="fake") as memories:
+            made = memories.create(f"The editor of {name} is new", key="editor").id
+            assert made is not None
+            if name == "bob":
+                memories.delete(made)
+    assert namespaces.move(store, config, "bob", "alice", merge=True).versions == 1
+    with Memories(config=config, namespace="alice", embedder="fake") as memories:
+        assert [each.content for each in memories.list().memories] == ["The editor of alice is new"]
+
+
 def test_a_rename_does_not_overwrite_and_a_merge_tells_conflicts_first(config: Config, store: Store) -> None:
     filled(config, "bob", "SAME")
     filled(config, "alice", "SAME")

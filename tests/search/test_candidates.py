@@ -1,7 +1,7 @@
 """What may answer is gathered with what speaks for it: surroundings, names and dates, over a real store."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -275,6 +275,22 @@ def test_closeness_is_by_day_in_utc(store: Store, embedder: Embedder | None, tal
     close = {text: each.date for text, each in evidence(gathered(store, embedder, "garden yesterday")).items()}
     assert (close["garden first"], close["garden last"]) == (1, 1)
     assert 0 < close["garden before"] < 1
+
+
+@pytest.mark.parametrize("embedder", ["words"], indirect=True)
+@pytest.mark.parametrize(
+    ("hours", "day", "said"), [(12, 18, {"evening"}), (0, 17, {"morning", "evening"}), (-12, 16, {"morning"})]
+)
+def test_a_day_is_one_of_the_time_zone_of_who_asks(
+    store: Store, talk: Memories, hours: int, day: int, said: set[str]
+) -> None:
+    """Said at 9 and at 20 o'clock in UTC on the 17th: half a world away one of them is on another day."""
+    for text, hour in (("morning", 9), ("evening", 20)):
+        talk.add_turns(text, [at(datetime(2026, 2, 17, hour, tzinfo=UTC), f"garden {text}")])
+    asked, now = f"the garden on 2026-02-{day}", NOW.astimezone(timezone(timedelta(hours=hours)))
+    query = Query(asked, query_terms(asked), now, now, 720.0, None)
+    found = evidence(with_surroundings(store, Filter(Collection.HISTORY, ("shared",)), query, 10))
+    assert {text.removeprefix("garden ") for text, each in found.items() if each.date == 1} == said
 
 
 def test_days_before_1970_are_days_too(store: Store, embedder: Embedder | None, talk: Memories) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from memories.skins.capture.echo import repeats
 from memories.skins.capture.extract import candidates
 
 WORTH = [
@@ -97,3 +98,17 @@ def test_types_are_those_that_the_policy_knows() -> None:
     assert kinds["remember: I prefer tabs over spaces"] == "preference"
     assert kinds["We decided to use PostgreSQL."] == "decision"
     assert set(kinds.values()) <= {"preference", "fact", "project", "decision"}
+
+
+@pytest.mark.parametrize(
+    ("said", "again"),
+    [
+        ("I remember that the staging database listens on port 54331.", True),
+        ("The staging database listens on a port", True),
+        ("The staging database listens on port 54332.", False),
+        ("The staging database never listens on port 54331.", False),
+        ("The production database listens on port 54331.", False),
+    ],
+)
+def test_what_differs_in_a_number_or_a_negation_repeats_nothing(said: str, again: bool) -> None:
+    assert repeats(said, ["Ann owns deploys.", "The staging database listens on port 54331."]) is again

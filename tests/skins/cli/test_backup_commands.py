@@ -12,6 +12,7 @@ import pytest
 
 from memories.stores.sqlite import schema
 from memories.transfer import doctor as examining
+from memories.transfer.backup import scratch_beside
 from skins.cli.conftest import Once
 
 Command = Callable[..., Any]
@@ -125,6 +126,16 @@ def test_keep_removes_the_oldest_backups_of_this_store_only(memory: Command, fol
     for wrong in ("0", "-1", "x", "10001"):
         assert memory("backup", "all", "--keep", wrong).error == "--keep must be a whole number from 1 to 10000"
     assert memory("backup", "mine.db", "--keep", "1").code == 2
+
+
+@pytest.mark.usefixtures("ids")
+def test_a_backup_removes_what_one_left_that_was_killed_and_not_what_another_one_writes(memory: Command) -> None:
+    done = Path(memory("backup", "all/").json["backup"])
+    left = done.with_name(f".{done.name}.0123abcd.new")
+    left.touch()
+    with scratch_beside(done) as in_use:
+        memory("backup", "all/")
+        assert (left.exists(), in_use.exists()) == (False, True)
 
 
 @pytest.mark.usefixtures("ids")

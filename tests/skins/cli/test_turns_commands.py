@@ -587,3 +587,19 @@ def test_turns_that_wait_come_last_and_are_never_shown_twice(memory: Command, ho
         gateway.drain()
     assert contents(memory("turns", "tail", "trip")) == ["stored", "waits"]
     assert "waiting_count" not in memory("turns", "list").json["results"][0]
+
+
+@pytest.mark.usefixtures("home")
+def test_a_conversation_that_only_waits_leads_the_first_page_of_all_and_no_other() -> None:
+    """What nobody has stored has neither a title nor a user yet, so it meets no filter."""
+    with Memories() as found, MemoryGateway("memories", backend=EngineBackend(found)) as gateway:
+        for name in ("one", "two"):
+            found.add_turns(name, ["stored"])
+        waiting = {"conversation_id": "new", "role": "user", "turn_index": 0, "ts": "2026-05-01T09:00:00+00:00"}
+        gateway.queue.add(waiting | {"message_id": "m", "text": "waits", "channel": None, "speaker": "Ann"})
+        assert {each.id for each in found.conversations()} == {"new", "one", "two"}
+        first = found.list_conversations(limit=1)
+        second = found.list_conversations(limit=1, cursor=first.next_cursor)
+        assert first.conversations[0].id == "new"
+        assert "new" not in {each.id for each in second.conversations}
+        assert found.conversations(title="new") == found.conversations(user="ann") == []

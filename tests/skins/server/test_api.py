@@ -469,6 +469,17 @@ def test_a_cookie_of_another_server_or_time_is_none(
     assert nobody.get("/api/me", headers={"cookie": f"memories_8765={value}"}).status_code == 401
 
 
+def test_a_cookie_ends_with_the_token_that_it_was_given_for(nobody: TestClient, config: Config, token: Token) -> None:
+    late = token("bob:r", name="late", expires_at=datetime.now(UTC) + timedelta(seconds=3600))
+    nobody.post("/login", json={"token": late["authorization"][7:]})
+    assert nobody.get("/api/me").json()["name"] == "late"
+    file = config.home / "tokens.json"
+    shape = json.loads(file.read_text())
+    shape["tokens"][0]["expires_at"] = "2020-01-01T00:00:00.000Z"
+    file.write_text(json.dumps(shape))
+    assert nobody.get("/api/me").status_code == 401
+
+
 def test_signing_out_ends_every_copy_of_the_session_and_no_other(nobody: TestClient, config: Config) -> None:
     token, copies = {"token": tokens.own(config.home)}, []
     for _ in range(2):

@@ -17,6 +17,7 @@ from memories.config import load_config
 from memories.settings import Config
 from memories.skins import tokens
 from memories.skins.api import guard
+from memories.skins.api.problems import Refused
 from memories.skins.server import protocol
 
 GET = "GET /api/memories HTTP/1.1"
@@ -272,6 +273,13 @@ def test_who_is_allowed_is_answered(server: Live) -> None:
     )
     head = server.head("POST /api/delete HTTP/1.1", JSON, "Transfer-Encoding: chunked", "Connection: close")
     assert server.send(head + pieces + b"0\r\n\r\n") == [200]
+
+
+@pytest.mark.parametrize("path", ["/..", "/api/memories/..", "/api/memories/../tags", "/api/./tags"])
+def test_a_path_that_steps_up_is_refused_before_any_route_is_looked_for(path: str) -> None:
+    with pytest.raises(Refused, match="percent-encode"):
+        guard._path({"path": path, "raw_path": path.encode()})
+    assert guard._path({"path": "/api/memories/a..b", "raw_path": b"/api/memories/a..b"}) == "/api/memories/a..b"
 
 
 @pytest.mark.parametrize("name", ["memories.db-journal", "m.db-journal", "m.db-wal", "tokens.json", "off", "inbox"])

@@ -77,7 +77,7 @@ class Conversations:
             {"project": "shop", "team": "blue"},
         )
         assert memories.update_conversation("talk 1", remove_tags=["team"]).tags == {"project": "shop"}
-        assert [each.id for each in memories.conversations(title="release")] == ["talk 1"]
+        assert [each.id for each in memories.conversations(title="RELEASE of")] == ["talk 1"]
         assert [each.id for each in memories.conversations(tags={"project": "shop"})] == ["talk 1"]
         assert memories.conversations(user="ann") == []
         assert [each.title for each in memories.conversations()] == [None, "Release of May", None]

@@ -104,6 +104,29 @@ def test_an_erasure_that_a_reader_holds_up_says_so_and_can_be_finished(
     assert run_python(GREP, path, b"sentinelword".hex()).stdout == ""
 
 
+def test_an_erasure_does_not_end_another_one_that_began_meanwhile(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one was cut short: its bytes may still be in the file, and the store goes on saying so."""
+    store, other = open_store(SPACE), open_store(SPACE)
+    store.append([record("m"), record("n")])
+
+    def held_up() -> None:
+        raise StoreBusy("somebody reads")
+
+    def meanwhile() -> None:
+        with pytest.raises(StoreBusy):
+            other.remove([Ref(MEMORY, "ann", "n", 1)])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(other._file, "erase_free_pages", held_up)  # type: ignore[attr-defined]
+        patch.setattr(store._file, "erase_free_pages", meanwhile)  # type: ignore[attr-defined]
+        store.remove([Ref(MEMORY, "ann", "m", 1)])
+    assert store.info(pool()).erasing
+    other.remove([])
+    assert not store.info(pool()).erasing
+
+
 def test_removing_is_no_part_of_a_transaction(store: SQLiteStore) -> None:
     store.append([record("m")])
     with pytest.raises(StoreError, match="can't be part of a transaction"), store.transaction():

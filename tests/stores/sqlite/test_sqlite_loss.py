@@ -558,6 +558,30 @@ def test_what_was_noted_never_runs_ahead_of_the_file(path: Path, opened: OpenPat
     assert int(marker(path)[1]) == before + 2
 
 
+def test_a_state_leads_to_the_one_after_it_and_to_no_later_one() -> None:
+    before = sidefile.Marker("0" * 32, 3)
+    after = sidefile.following(before)
+    assert before.leads_to(after)
+    assert not before.leads_to(sidefile.following(after))
+    of_older_program = [before._replace(commits=commits) for commits in range(2, 6)]
+    assert list(map(before.leads_to, of_older_program)) == [False, False, True, False]
+
+
+def test_a_commit_is_flushed_to_the_disk_but_not_one_that_only_counts_reads(path: Path, opened: OpenPath) -> None:
+    """In SQLite's words: 2 flushes the log at each commit, 1 leaves it to the next one that does."""
+    store = opened(path)
+    with store.transaction(), store._file.read() as db:
+        assert db.pragma("synchronous") == 2
+    with store._file.write(durable=False) as db:
+        assert db.pragma("synchronous") == 1
+    store.append([record("a")])
+    with store._file.read() as db:
+        assert db.pragma("synchronous") == 2
+    assert store.touch([record("a").ref])
+    with store._file.read() as db:
+        assert db.pragma("synchronous") == 1
+
+
 def test_a_disk_that_takes_no_note_still_takes_the_write(
     path: Path, opened: OpenPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
