@@ -108,6 +108,12 @@ def test_only_what_is_current_is_in_it(bob: Memories) -> None:
     assert [entry.content for entry in bob.scratchpad(rebuild=True).entries] == ["The port is 81"]
 
 
+def test_what_another_memory_corrects_is_not_in_it(bob: Memories) -> None:
+    older = bob.create("The API listens on port 8080.")
+    assert bob.create("The API listens on port 9090.").corrects == older.id
+    assert [entry.content for entry in bob.scratchpad(rebuild=True).entries] == ["The API listens on port 9090."]
+
+
 def test_what_is_no_longer_current_only_takes_room_that_is_left() -> None:
     now = datetime(2026, 6, 1, tzinfo=UTC)
     old = Entry("a", "old news", decay="contextual", aging_from="2026-01-01T00:00:00.000Z")

@@ -211,3 +211,12 @@ def secret_like(folder: Path) -> Iterator[tuple[str, str]]:
 def test_the_tests_hold_no_token_that_a_hosting_service_would_stop() -> None:
     known = {rule.kind for rule in rules.TOKENS}
     assert [found for found in secret_like(Path(__file__).parent) if found[1] in known] == []
+
+
+def test_the_name_before_a_value_of_json_tells_a_secret_in_lists_too() -> None:
+    secret = "swordfish7Kx9Qa2"
+    for told in (f'"{secret}"', f'["{secret}"]', f'[["{secret}"], 1]', f'[{{"api_key": "{secret}"}}]'):
+        found = Redactor().data(f'{{"api_key": {told}}}')
+        assert (secret in found.text, found.kinds) == (False, ("api_key",)), told
+    plain = f'{{"note": ["{secret}"]}}'
+    assert Redactor().data(plain) == (plain, ())

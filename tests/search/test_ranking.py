@@ -77,6 +77,10 @@ def test_either_alone_orders_too() -> None:
     assert order(found(0.5, 0.0), found(0.9, 0.0), found(0.7, 0.0)) == [1, 2, 0]
 
 
+def test_of_equal_memories_the_newer_goes_first() -> None:
+    assert order(found(age_days=9), found(age_days=2), found(age_days=5)) == [1, 2, 0]
+
+
 def test_equals_keep_their_order() -> None:
     assert order(found(), found(), found()) == [0, 1, 2]
 

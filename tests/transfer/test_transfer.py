@@ -331,6 +331,17 @@ def test_what_says_something_else_is_a_conflict_and_stays(
     assert after == before
 
 
+def test_a_foreign_file_that_tells_an_own_memory_otherwise_is_a_conflict(opened: Open) -> None:
+    """What waited once is known, whatever was decided of it; what never waited was not brought by such a file."""
+    store, foreign = opened(), importing.Intake(foreign="import-1")
+    take_in(store, [HEADER, line_of(fields={"confidence": 0.9})])
+    take_in(store, [HEADER, line_of(group=IDS[1], fields={"confidence": 0.9})], intake=foreign)
+    told = [line_of(group=group, fields={"confidence": 0.1}) for group in IDS[:2]]
+    done = take_in(store, [HEADER, *told], intake=foreign)
+    assert (done.imported, done.known, done.conflict_count) == (0, 1, 1)
+    assert [entry.ref.group for entry in done.conflicts] == [IDS[0]]
+
+
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_key_that_is_taken_is_a_conflict_of_that_memory_alone(opened: Open, dry_run: bool) -> None:
     store = opened()

@@ -63,6 +63,13 @@ def test_what_is_corrected_stands_behind_its_correction_and_says_so(memories: Me
     assert older not in found(memories, include_corrected=False)
 
 
+def test_of_several_that_nothing_corrects_the_last_one_is_corrected(memories: Memories) -> None:
+    first, second = (memories.create(text, force=True).id for text in (OLD, NEW))
+    newest = memories.create(NEWEST)
+    assert newest.corrects == second
+    assert links(memories, str(first)) == (None, None)
+
+
 def test_a_chain_stands_newest_first(memories: Memories) -> None:
     ids = [create(memories, text) for text in (OLD, NEW, NEWEST)]
     assert [links(memories, each) for each in ids] == [(None, ids[1]), (ids[0], ids[2]), (ids[1], None)]
