@@ -694,3 +694,16 @@ def test_a_bulk_lists_newest_first_also_within_a_millisecond(tmp_path: Path) -> 
         memories.create_many([Draft(content, created_at=now) for content in contents[330:]], force=True)
         listed = memories.list(limit=1000).memories
     assert [found.content for found in listed] == contents[::-1]
+
+
+def test_a_namespace_may_hold_as_much_as_its_quota_says_and_no_more(tmp_path: Path) -> None:
+    config = load_config(
+        {"namespace_quota": "memories=2,bob.memories=1", "embedder": "none"}, environment={"MEMORY_HOME": str(tmp_path)}
+    )
+    for name, most in (("ann", 2), ("bob", 1)):
+        with Memories(config=config, namespace=name, embedder="none") as memories:
+            for number in range(most):
+                memories.create(f"fact {number}", force=True)
+            with pytest.raises(RequestError, match=f"its quota is {most}"):
+                memories.create("one too many", force=True)
+            assert len(memories.list().memories) == most

@@ -3,12 +3,15 @@
 import os
 import pwd
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from memories import __version__
+from memories.models import Actor
+from memories.stores import chain
 from memories.stores.chain import chain_of, link_of
 from memories.stores.sqlite.store import SQLiteStore
 
@@ -142,3 +145,26 @@ def test_a_conversation_that_was_forgotten_has_no_name_in_the_store(memory: Comm
     assert [change[0] for change in changes(memory, "--conversation", "quokka diary")] == ["turns", "forget"]
     assert all(change[1].startswith("#") for change in changes(memory))
     assert [file for file in home.rglob("*") if file.is_file() and b"quokka" in file.read_bytes()] == []
+
+
+def test_every_part_of_an_entry_is_in_its_hash() -> None:
+    link = chain.Link(
+        1, "ann", datetime(2026, 5, 1, tzinfo=UTC), Actor("cli", "u", "h", "1"), (("create", "a"),), "s", ""
+    )
+    others = [
+        link._replace(number=2),
+        link._replace(namespace="bob"),
+        link._replace(at=link.at + timedelta(milliseconds=1)),
+        link._replace(actor=link.actor._replace(user="v")),
+        link._replace(changes=(("update", "a"),)),
+        link._replace(salt="t"),
+    ]
+    hashes = {chain.hash_of(each, "") for each in (link, *others)} | {chain.hash_of(link, "before")}
+    assert len(hashes) == 2 + len(others)
+
+
+def test_what_is_too_much_for_one_entry_goes_on_in_the_next_one() -> None:
+    items = [f"m{number}" for number in range(chain.MAX_ITEMS + 1)]
+    entries = chain.entries_of({"create": items[:3], "update": items[3:]})
+    assert [sum(len(change) - 1 for change in changes) for changes in entries] == [chain.MAX_ITEMS, 1]
+    assert [item for changes in entries for _, *some in changes for item in some] == items
