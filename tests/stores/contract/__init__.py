@@ -25,6 +25,7 @@ from contract.repetitions import Repetitions
 from contract.review import Review
 from contract.search import Search
 from contract.undo import Undo
+from contract.words import Words
 
 # isort: split
 # Importing the module `search` bound that name here; now it becomes the function.
@@ -90,6 +91,7 @@ class StoreContract(
     Isolation,
     Order,
     Search,
+    Words,
     Moving,
     Health,
     Log,

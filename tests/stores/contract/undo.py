@@ -97,7 +97,7 @@ class History:
 
 
 class Undo(Opened):
-    @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (2, 3))])
+    @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2, 3))])
     def test_a_rollback_of_any_history_puts_back_what_was_and_is_itself_undone(self, store: Store, seed: int) -> None:
         history = History(store, seed)
         then: list[tuple[datetime, dict[str, Any]]] = []

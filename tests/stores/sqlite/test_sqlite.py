@@ -18,6 +18,7 @@ from contract.repetitions import Repetitions
 from contract.review import Review
 from contract.search import Search
 from contract.undo import Undo
+from contract.words import Words
 
 from memories.stores.sqlite import quantize as sqlite_quantize
 from memories.stores.sqlite import vectors as sqlite_vectors
@@ -65,6 +66,7 @@ class TestSQLiteByBlocksToo(
     Durability,
     Isolation,
     Order,
+    Words,
     Health,
     Log,
     Origins,

@@ -222,7 +222,7 @@ def test_a_full_disk_is_told_while_reading(path: Path, run_python: RunPython) ->
 
 
 @pytest.mark.usefixtures("mounting")
-@pytest.mark.parametrize("how", ["mount", "folder"])
+@pytest.mark.parametrize("how", ["mount", pytest.param("folder", marks=pytest.mark.thorough)])
 def test_a_store_that_can_not_be_written_can_be_read(path: Path, run_python: RunPython, how: str) -> None:
     run_python(STORE + "add('m'); store.close()", path)
     script = "mount --bind store store; mount -o remount,bind,ro store" if how == "mount" else "chmod 500 store; :"

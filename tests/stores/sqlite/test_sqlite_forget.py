@@ -262,7 +262,7 @@ def test_forgetting_reaches_the_copies_that_sqlite_leaves_when_it_moves_rows(
     store.close()
 
 
-@pytest.mark.parametrize("seed", [1, 8])
+@pytest.mark.parametrize("seed", [1, pytest.param(8, marks=pytest.mark.thorough)])
 def test_forgetting_reaches_copies_of_short_texts_and_of_ends_of_texts(tmp_path: Path, seed: int) -> None:
     """A PIN of four digits, alone and after a long text; the seeds are such that SQLite leaves copies."""
     drawn, path = random.Random(seed), tmp_path / "memories.db"

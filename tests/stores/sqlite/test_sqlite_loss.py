@@ -247,7 +247,7 @@ def test_the_file_of_before_beside_a_log_that_was_begun_again_is_refused(
     refused(path)
 
 
-@pytest.mark.parametrize("with_side_file", [True, False])
+@pytest.mark.parametrize("with_side_file", [True, pytest.param(False, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_file_that_was_touched_copied_or_moved_keeps_what_is_in_its_log(
     path: Path, opened: OpenPath, change: str, with_side_file: bool, killed: Killed
@@ -324,7 +324,7 @@ def test_a_log_that_was_damaged_before_its_end_is_not_replayed_into_a_file_that_
     refused(path)
 
 
-@pytest.mark.parametrize("with_side_file", [True, False])
+@pytest.mark.parametrize("with_side_file", [True, pytest.param(False, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("renamed", [True, False])
 @pytest.mark.parametrize("count", [1, 12])
 def test_another_store_beside_a_log_is_refused(

@@ -51,7 +51,7 @@ def test_whoever_writes_an_open_store_finds_what_is_there_now(
     dice = random.Random(5)
     ours, theirs = open_store(), open_store()
     live: dict[str, Ref] = {}
-    for step in range(28):
+    for step in range(22):
         writer = dice.choice((ours, theirs))
         change = dice.random()
         if change < 0.6 or len(live) < 10:
