@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,11 @@ from memories.stores.postgres.store import PostgresStore  # noqa: E402
 from memories.stores.records import Space  # noqa: E402
 
 _numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def own_home(home: Path) -> None:
+    """Give each test a home: stores on servers keep their locks in its cache folder."""
 
 
 @pytest.fixture(scope="session")

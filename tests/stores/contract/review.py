@@ -217,7 +217,6 @@ class Review:
         assert ids(memories) == [current.memory.id]
         assert ids(memories, pending=True) == []
 
-    @pytest.mark.usefixtures("home")
     def test_a_batch_that_is_cut_short_leaves_each_waiting_or_accepted(
         self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -235,10 +234,9 @@ class Review:
                 raise KeyboardInterrupt
             return compare(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(review.Writer, "compare", stop)
-        with pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(review.Writer, "compare", stop)
             memories.review.accept(made_ids)
-        monkeypatch.undo()
         current, waiting = set(ids(memories)), set(ids(memories, pending=True))
         assert current | waiting == set(made_ids)
         assert not current & waiting
