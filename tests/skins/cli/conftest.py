@@ -62,12 +62,13 @@ def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return work
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _loaded_model() -> Iterator[None]:
+_load_model_once = functools.cache(minilm._load_model)
+
+
+@pytest.fixture(autouse=True)
+def _loaded_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load the model of the default embedder once: commands in this process would load it each time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(minilm, "_load_model", functools.cache(minilm._load_model))
-        yield
+    monkeypatch.setattr(minilm, "_load_model", _load_model_once)
 
 
 class Servers:

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import apsw
@@ -19,6 +20,7 @@ import pytest
 
 from memories import Memories, load_config
 from memories.errors import StoreError
+from memories.skins.api import routes
 
 WAIT = 120
 NOTHING = "nothing was written"
@@ -363,3 +365,17 @@ def test_nothing_acknowledged_is_lost_when_a_server_stops_at_any_moment(
     found = kept()
     assert {*done.stored, *done.doubtful} <= set(found)
     assert all(found.count(content) == 1 for content in done.doubtful)
+
+
+def test_a_write_that_ends_after_the_server_has_stopped_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    written: Future[Any] = Future()
+    server = SimpleNamespace(preparers=SimpleNamespace(submit=lambda run: run()))
+
+    async def ask_and_stop() -> None:
+        asking = asyncio.ensure_future(routes._later(server, lambda: routes.Later(written, routes.Answer)))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        asking.cancel()
+
+    asyncio.run(ask_and_stop())
+    written.set_result(None)
+    assert caplog.records == []

@@ -1,6 +1,7 @@
 """The table of routes: each is one verb of `Memories`; Starlette's routes, OpenAPI and the tests are made from it."""
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -167,6 +168,10 @@ async def _later(server: Server, submit: Callable[[], Later]) -> Answer:
         if not done.done():  # else nobody waits any more
             done.set_result(later)
 
+    def wake_soon(later: Later) -> None:
+        with contextlib.suppress(RuntimeError):  # the server has stopped and closed its loop: nobody waits any more
+            loop.call_soon_threadsafe(wake, later)
+
     def run() -> None:
         try:
             later = submit()
@@ -174,7 +179,7 @@ async def _later(server: Server, submit: Callable[[], Later]) -> Answer:
             failed: Future[Any] = Future()
             failed.set_exception(exc)
             later = Later(failed, Answer)
-        later.future.add_done_callback(lambda _: loop.call_soon_threadsafe(wake, later))
+        later.future.add_done_callback(lambda _: wake_soon(later))
 
     server.preparers.submit(run)
     later = await done
