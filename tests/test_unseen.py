@@ -24,6 +24,7 @@ def sentence(hidden: str) -> str:
 @pytest.mark.parametrize("sign", HIDDEN, ids=lambda sign: f"U+{ord(sign):04X}")
 def test_it_is_written_out_everywhere(sign: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     text = sentence(sign)
+    output.begin()
     output.set_format("json")
     output.emit({"content": text}, lambda: "")
     printed = capsysbinary.readouterr().out.decode()
