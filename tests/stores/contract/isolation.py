@@ -16,7 +16,6 @@ from contract.samples import (
     by_words,
     embed,
     everything,
-    failures_of,
     matching,
     pool,
     record,
@@ -30,6 +29,7 @@ from contract.samples import (
 from memories import Draft, Memories, RequestError
 from memories.stores import Store
 from memories.stores.records import SEARCHED, Collection, Filter, Patch, Record, Ref, TurnQuery
+from tables import failed_cases
 
 _NARROWED: list[dict[str, Any]] = [
     {},
@@ -121,7 +121,7 @@ class Isolation(Opened):
             assert twins.values(collection, ["ann"], "secret") == [f"ann-{number}" for number in range(5)]
             assert twins.values(collection, ["ann"], "who") == ["ann"]
 
-        assert failures_of(check, itertools.product(SEARCHED, _NARROWED)) == []
+        assert failed_cases(check, itertools.product(SEARCHED, _NARROWED)) == []
 
     def test_only_a_namespace_that_is_named_exactly_is_read(self, twins: Store) -> None:
         def check(*namespaces: str) -> None:
@@ -138,7 +138,7 @@ class Isolation(Opened):
             assert twins.info(where).without_vector_count == 0
 
         named = [(), ("%",), ("*",), ("ANN",), ("an",), ("ann ",), ("ann','bob",), ("",)]
-        assert failures_of(check, named) == []
+        assert failed_cases(check, named) == []
 
     def test_two_namespaces_are_read_as_one(self, twins: Store) -> None:
         assert twins.count(pool("ann", "bob")) == 10

@@ -13,7 +13,6 @@ from contract.samples import (
     at,
     by_words,
     everything,
-    failures_of,
     pages,
     pool,
     record,
@@ -24,6 +23,7 @@ from memories.errors import Conflict
 from memories.ids import new_id
 from memories.stores import Store
 from memories.stores.records import Patch, Ref
+from tables import failed_cases
 
 
 class Order(Opened):
@@ -61,7 +61,7 @@ class Order(Opened):
             whole = filled.scan(pool(), limit=1000, newest_first=newest_first)
             assert pages(filled, pool(), size=size, newest_first=newest_first) == whole
 
-        assert failures_of(check, itertools.product((1, 3, 7, 1000), (False, True))) == []
+        assert failed_cases(check, itertools.product((1, 3, 7, 1000), (False, True))) == []
 
     @pytest.mark.parametrize("newest_first", [False, True])
     def test_pages_of_two_namespaces_join_to_the_whole(self, store: Store, newest_first: bool) -> None:

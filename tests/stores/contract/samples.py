@@ -1,6 +1,6 @@
 """Records, filters and reads that the contract's tests are written in."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -170,17 +170,6 @@ def failing() -> Iterator[None]:
     """Swallow the failure that a test provokes."""
     with pytest.raises(ZeroDivisionError):
         yield
-
-
-def failures_of(check: Callable[..., None], cases: Iterable[tuple[Any, ...]]) -> list[str]:
-    """Call a check of one store with each case; return the cases that failed, each with what was wrong."""
-    failures = []
-    for case in cases:
-        try:
-            check(*case)
-        except Exception as exc:  # noqa: BLE001 - shown by the test
-            failures.append(f"{case}: {exc!r}")
-    return failures
 
 
 class Opened:

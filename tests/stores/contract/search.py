@@ -18,7 +18,6 @@ from contract.samples import (
     embed,
     everything,
     failing,
-    failures_of,
     holders,
     matching,
     pool,
@@ -33,6 +32,7 @@ from memories.ids import new_id
 from memories.stores import Store
 from memories.stores.records import SEARCHED, SPEAKER, Collection, Ref, TurnQuery
 from memories.text import query_terms
+from tables import failed_cases
 
 _FILTERS: list[tuple[dict[str, Any], str]] = [
     ({}, "m1.2 m3.1 m4.2"),
@@ -114,7 +114,7 @@ class Search(Opened):
             assert sorted(refs_of(matches, MEMORY)) == sorted(entry.ref for entry in found)
             assert varied.info(where).without_vector_count == ("m4.2" in expected)
 
-        assert failures_of(check, _FILTERS) == []
+        assert failed_cases(check, _FILTERS) == []
 
     def test_a_group_is_found_by_how_its_name_begins(self, store: Store) -> None:
         ids = [
@@ -281,7 +281,7 @@ class Search(Opened):
                     assert similarity == pytest.approx(candidate.similarity, abs=0.01)
 
         narrowed: list[dict[str, Any]] = [{}, {"labels": {"role": "tool"}}, {"group": "talk1"}, {"since": at(30)}]
-        assert failures_of(check, itertools.product(SEARCHED, narrowed)) == []
+        assert failed_cases(check, itertools.product(SEARCHED, narrowed)) == []
 
     def test_holds_says_which_records_have_which_term(self, store: Store) -> None:
         texts = ["the red apple pie", "apple that is red", "apples deployed", "xylophone", "日本語 C++", "nothing"]

@@ -13,7 +13,6 @@ from contract.samples import (
     by_words,
     embed,
     everything,
-    failures_of,
     pool,
     record,
     refs_of,
@@ -25,6 +24,7 @@ from memories.stores import Store
 from memories.stores.records import SEARCHED, Collection, Filter, Patch, Record, Ref, TurnQuery
 from memories.stores.words import score, tokens_of
 from memories.text import query_terms
+from tables import failed_cases
 
 _WORDS = "apple banana cherry date elder fig grape hazel iris juniper".split()
 _SCRIPTS = [
@@ -179,7 +179,7 @@ class Words(Opened):
             assert by_words(store, [term]) == {}
             assert set(by_words(store, [term, "plain"])) == {"m"}
 
-        assert failures_of(check, [(term,) for term in _SIGNS]) == []
+        assert failed_cases(check, [(term,) for term in _SIGNS]) == []
 
     def test_a_word_that_is_an_operator_elsewhere_is_a_word(self, store: Store) -> None:
         words = ["near", "and", "or", "not", "text", "rank"]

@@ -12,7 +12,6 @@ from contract import (
     at,
     by_words,
     embed,
-    failures_of,
     holders,
     matching,
     record,
@@ -32,6 +31,7 @@ from memories.stores.records import (
 from memories.stores.sqlite import vectors as sqlite_vectors
 from memories.stores.sqlite import words as sqlite_words
 from memories.stores.sqlite.store import SQLiteStore
+from tables import failed_cases
 
 WORDS = "apple banana cherry date elder fig grape hazel iris juniper kiwi lemon mango nut olive pear quince".split()
 
@@ -72,7 +72,7 @@ def test_a_long_conversation_gives_the_same_best_turns_as_a_short_one(
         assert set(every.position[every.words > 0].tolist()) <= set(best.position.tolist())
 
     queries = ["apple banana", "cherry date elder", "quince", "olive pear nut mango"]
-    assert failures_of(check, [(query,) for query in queries]) == []
+    assert failed_cases(check, [(query,) for query in queries]) == []
 
 
 def test_matches_of_a_filter_are_the_same_by_the_blocks(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
