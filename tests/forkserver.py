@@ -142,18 +142,21 @@ class ForkServer:
 def together(
     script: str, runs: Sequence[Sequence[object]], *, environment: Mapping[str, str], folder: Path
 ) -> list[str]:
-    """Run a script once for each list of arguments, all at once, each in a process; return what each printed."""
+    """Run a script once for each list of arguments, all at once, each in a process; return what each printed.
+
+    Each ends with 0 and writes no error.
+    """
     server = ForkServer(
         f"{STRICT}; import memories.embedders.fake, memories.search.search, memories.service, memories.write.create"
     )
     ready, begin = os.pipe()
     with contextlib.ExitStack() as opened:
         opened.callback(server.close)
-        outputs = [opened.enter_context(tempfile.TemporaryFile("w+")) for _ in runs]
+        *outputs, errors = (opened.enter_context(tempfile.TemporaryFile("w+")) for _ in range(len(runs) + 1))
         processes = [
             server.fork(
                 f"import os; os.read(0, 1)\n{script}", *run,
-                streams=(ready, output.fileno(), 2), folder=folder, environment=environment,
+                streams=(ready, output.fileno(), errors.fileno()), folder=folder, environment=environment,
             )
             for run, output in zip(runs, outputs, strict=True)
         ]  # fmt: skip
@@ -161,9 +164,10 @@ def together(
             opened.callback(process.close)
         os.close(ready)
         os.close(begin)  # what they wait for: all have been started
-        assert [process.wait() for process in processes] == [0] * len(runs)
-        for output in outputs:
-            output.seek(0)
+        ended = [process.wait() for process in processes]
+        for file in (*outputs, errors):
+            file.seek(0)
+        assert (ended, errors.read()) == ([0] * len(runs), "")
         return [output.read() for output in outputs]
 
 

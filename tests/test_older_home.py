@@ -3,6 +3,7 @@
 `data/homes/*.tar.xz` hold one home each, written by `data/write_home.py` with the program of that version.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from forkserver import ForkServer
 from memories import __main__ as front_door
 
 HOMES = sorted((Path(__file__).parent / "data" / "homes").glob("*.tar.xz"))
@@ -184,43 +186,30 @@ def test_backup_export_and_token_are_still_good(user: Path, ask: Ask, tmp_path: 
     assert [token["name"] for token in ask("tokens", "list")["tokens"]] == ["reader"]
 
 
+# Runs the first commands of the new version; kills itself at the step whose number is the argument.
 UPGRADE = """
 import os, signal, sys
-from memories.__main__ import ask, load_commands
-load_commands()  # once, for all upgrades: each is a fork of this process
-def upgrade(steps):
-    left = steps
-    def step():
-        nonlocal left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-    def audit(event, arguments):
-        writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-        if writes or event in {"os.rename", "os.remove", "os.mkdir"}:
-            step()
-    import apsw
-    def traced(connection):
-        def statement(cursor, sql, bindings):
-            step()
-            return True
-        connection.exec_trace = statement
-    apsw.connection_hooks.append(traced)
-    sys.addaudithook(audit)
-    for arguments in (["create", "The upgrade went well"], ["prompt", "-n", "ann"], ["capture", "flush"]):
-        assert ask([*arguments, "--format", "json"]) == 0
-for line in sys.stdin:
-    child = os.fork()
-    if child == 0:
-        os.chdir(sys.argv[1])
-        os.dup2(2, 1)
-        try:
-            upgrade(int(line))
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            os._exit(1)
-        os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+from memories.__main__ import ask
+left = int(sys.argv[1])
+def step():
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+def audit(event, arguments):
+    writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+    if writes or event in {"os.rename", "os.remove", "os.mkdir"}:
+        step()
+import apsw
+def traced(connection):
+    def statement(cursor, sql, bindings):
+        step()
+        return True
+    connection.exec_trace = statement
+apsw.connection_hooks.append(traced)
+sys.addaudithook(audit)
+for arguments in (["create", "The upgrade went well"], ["prompt", "-n", "ann"], ["capture", "flush"]):
+    assert ask([*arguments, "--format", "json"]) == 0
 """
 
 
@@ -231,25 +220,19 @@ def test_an_upgrade_that_is_killed_is_finished_by_the_next_command(
     """The first commands of the new version are killed at one operation after another, in files and in SQL."""
     whole = tmp_path / "whole"
     shutil.copytree(user, whole, symlinks=True)
-    command = [sys.executable, "-c", UPGRADE, str(user / "shop")]
     environment = {**os.environ, "EMBEDDER": "none"}
-    pipe = subprocess.PIPE
-    with (
-        (tmp_path / "reported").open("w+") as reported,
-        subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=reported, text=True) as upgrades,
-    ):
-        assert upgrades.stdin is not None and upgrades.stdout is not None
+    with contextlib.closing(ForkServer("from memories.__main__ import load_commands; load_commands()")) as forks:
         ended, step = -signal.SIGKILL, 7
         rounds = 0
         while ended == -signal.SIGKILL:
             shutil.rmtree(user)
             shutil.copytree(whole, user, symlinks=True)
-            upgrades.stdin.write(f"{step}\n")
-            upgrades.stdin.flush()
-            ended = int(upgrades.stdout.readline())
-            monkeypatch.chdir(user / "shop")
+            folder = user / "shop"
+            with contextlib.closing(forks.start(UPGRADE, step, folder=folder, environment=environment)) as upgrade:
+                done = upgrade.finish()
+            ended = done.returncode
+            monkeypatch.chdir(folder)
             assert changes(user, ask, but=ADDED_TO) == [], step
             rounds, step = rounds + 1, step + stride
-        upgrades.stdin.close()
-        assert ended == 0, (tmp_path / "reported").read_text()
+        assert ended == 0, done.stderr
     assert rounds > 3

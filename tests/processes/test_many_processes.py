@@ -9,36 +9,17 @@ from typing import Any
 
 import pytest
 
+from forkserver import together
+
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
-# Forks the workers from a process that has imported everything and opened nothing; each prints one line of JSON.
-TOGETHER = """
-import json, os, signal, sys, time, traceback
-import memories.write.create, memories.search.search, memories.versions, memories.text, memories.embedders.fake
-import memories.stores.sqlite.store, memories.stores.sqlite.vectors
+# Begins the script of every worker.
+WORKER = """
+import json, sys
 from memories import Memories
-url, count, script = sys.argv[1], int(sys.argv[2]), compile(sys.argv[3], "worker", "exec")
-readable, start = os.pipe()
-children = []
-for number in range(count):
-    child = os.fork()
-    if child == 0:
-        signal.alarm(900)
-        os.close(start)
-        os.read(readable, 1)  # ends for all of them when the parent closes its side
-        failed = 0
-        try:
-            with Memories(url, embedder="fake") as memories:
-                exec(script, {"memories": memories, "number": number, "show": lambda found: print(json.dumps(found))})
-        except BaseException:
-            traceback.print_exc()
-            failed = 1
-        sys.stdout.flush()
-        os._exit(failed)
-    children.append(child)
-os.close(start)
-ended = [os.waitpid(child, 0)[1] for child in children]
-sys.exit(any(ended))
+memories, number = Memories(sys.argv[1], embedder="fake"), int(sys.argv[2])
+def show(found):
+    print(json.dumps(found))
 """
 LOOK = """
 import json, sys, apsw
@@ -60,13 +41,14 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def together(path: Path, run_python: RunPython) -> Callable[..., list[Any]]:
+def at_once(path: Path, tmp_path: Path, clean_environment: Mapping[str, str]) -> Callable[..., list[Any]]:
     """Run a worker's script in so many processes, which begin at one moment; return what each printed."""
 
     def run(script: str, count: int) -> list[Any]:
-        printed = run_python(TOGETHER, f"sqlite:///{path}", count, script)
-        assert printed.stderr == ""
-        return [json.loads(line) for line in printed.stdout.splitlines()]
+        runs = [(f"sqlite:///{path}", number) for number in range(count)]
+        script = f"{WORKER}{script}\nmemories.close()"
+        printed = together(script, runs, environment=clean_environment, folder=tmp_path)
+        return [json.loads(line) for text in printed for line in text.splitlines()]
 
     return run
 
@@ -77,8 +59,8 @@ def look(run_python: RunPython, path: Path) -> tuple[str, int, int, int]:
 
 
 @pytest.mark.thorough
-def test_sixteen_processes_lose_nothing(path: Path, together: Callable[..., list[Any]], run_python: RunPython) -> None:
-    acknowledged = together(
+def test_sixteen_processes_lose_nothing(path: Path, at_once: Callable[..., list[Any]], run_python: RunPython) -> None:
+    acknowledged = at_once(
         """
 made = []
 for turn in range(100):
@@ -147,11 +129,11 @@ def test_eight_commands_at_once_all_succeed(
 
 @pytest.mark.thorough
 def test_processes_that_make_the_store_at_one_moment_all_succeed(
-    path: Path, together: Callable[..., list[Any]], run_python: RunPython
+    path: Path, at_once: Callable[..., list[Any]], run_python: RunPython
 ) -> None:
     script = 'memories.create(f"first of {number}", force=True); show(memories.status().memory_count)'
     for _ in range(3):
-        counts = together(script, 24)
+        counts = at_once(script, 24)
         assert max(counts) == 24
         assert look(run_python, path) == ("ok", 24, 24, 24)
         assert sorted(found.name for found in path.parent.iterdir()) == ["memories.db", "memories.db.lock"]
@@ -161,9 +143,9 @@ def test_processes_that_make_the_store_at_one_moment_all_succeed(
 
 
 def test_one_key_written_by_many_has_one_memory_without_gaps(
-    path: Path, together: Callable[..., list[Any]], run_python: RunPython
+    path: Path, at_once: Callable[..., list[Any]], run_python: RunPython
 ) -> None:
-    written = together(
+    written = at_once(
         """
 made = [memories.create(f"process {number} says {turn}", key="user/editor").memory for turn in range(8)]
 show([(memory.id, memory.version) for memory in made])
@@ -187,16 +169,16 @@ with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
 
 @pytest.mark.thorough
 def test_the_same_text_at_once_is_stored_once(
-    path: Path, together: Callable[..., list[Any]], run_python: RunPython
+    path: Path, at_once: Callable[..., list[Any]], run_python: RunPython
 ) -> None:
-    answers = together('made = memories.create("Deploys happen on Tuesdays"); show([made.stored, made.memory.id])', 8)
+    answers = at_once('made = memories.create("Deploys happen on Tuesdays"); show([made.stored, made.memory.id])', 8)
     assert sorted(stored for stored, _ in answers) == [False] * 7 + [True]
     assert len({memory_id for _, memory_id in answers}) == 1
     assert look(run_python, path) == ("ok", 1, 1, 1)
 
 
 def test_updates_of_one_memory_at_once_all_become_versions(
-    path: Path, together: Callable[..., list[Any]], run_python: RunPython
+    path: Path, at_once: Callable[..., list[Any]], run_python: RunPython
 ) -> None:
     made = """
 import sys
@@ -205,7 +187,7 @@ with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
     print(memories.create("the first version").memory.id)
 """
     memory_id = run_python(made, path).stdout.strip()
-    written = together(
+    written = at_once(
         f"show([memories.update({memory_id!r}, f'says {{number}} {{turn}}').version for turn in range(6)])",
         4,
     )
@@ -214,13 +196,13 @@ with Memories(f"sqlite:///{sys.argv[1]}", embedder="fake") as memories:
 
 
 def test_what_repetitions_add_at_once_is_all_kept(
-    path: Path, together: Callable[..., list[Any]], run_python: RunPython
+    path: Path, at_once: Callable[..., list[Any]], run_python: RunPython
 ) -> None:
     script = """
 made = memories.create("Deploys happen on Tuesdays", tags={f"by-{number}": "yes"})
 show([made.stored, made.memory.id])
 """
-    answers = together(script, 5)
+    answers = at_once(script, 5)
     assert sorted(stored for stored, _ in answers) == [False] * 4 + [True]
     read = """
 import json, sys
