@@ -1,7 +1,6 @@
 """Cold commands: the CPU time of a whole `memory …` process, as a ratio to `python -c pass`, and where it goes."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import resource
@@ -158,9 +157,6 @@ def _print_parts(options: Options, environment: Mapping[str, str]) -> None:
 
 def _print_handshake(options: Options, environment: Mapping[str, str]) -> None:
     """Print how long `memory mcp` needs until it has shaken hands, beside the import of the SDK."""
-    if importlib.util.find_spec("mcp") is None:
-        report.note("Left out: the handshake of `memory mcp`, for the extra `server` is not installed.")
-        return
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
     request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
     commands = {
