@@ -43,10 +43,11 @@ ORDER = {
     "memories.stores.files": "connection schema joined < former log move < index < local < store",
     "memories.embedders": "protocol wordpiece unigram runtime < fake minilm e5 service",
     "memories.embedders.service": "models cache windows rest < providers < client < embedder",
+    "memories.answers": "fields",
     "memories.languages": "days",
     "memories.redaction": "values < rules < contexts < spoken < scan own < redactor",
     "memories.where": "language < selector",
-    "memories.agent": """fence policy tokens deadline < payloads < admission backend rendering recalling < engine
+    "memories.agent": """fence policy tokens < payloads < admission backend rendering recalling < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
     "memories.skins.capture": """place sentences asking < session stamps inbox prompts told < switch extract
         echo transcripts < summary block fresh noting < recall < trying < writing events health < hook flush""",
@@ -58,14 +59,15 @@ ORDER = {
         routes records < verbs openapi changes < many talks whole""",
     "memories.skins.server": "watch protocol mcp_http pages < app manage < http < serve",
     "memories": """errors languages < text unseen batches dates disk < origin redaction < logs models < validate decay
-        trust < times settings < config < events ids http_client < stores < embedders versions turns < lookup <
-        conversations where < write search < hot transfer < service_turns service_overview < service < agent <
-        identity < skins < __main__ langgraph""",
+        trust < times settings < config < events ids http_client < stores < embedders versions turns < lookup
+        deadline < conversations where < write search < hot transfer < service_turns service_overview < service <
+        answers agent < identity < skins < __main__ langgraph""",
     "memories.stores": """records claims < damage words copies sql chain sound < protocol columns used < deferred <
         logged < sqlite postgres documents http < chroma qdrant files""",
     "memories.write": """vocabulary queue orders parts quota < reading suspicion < duplicates < corrections < links <
         change turns forget waiting accesses < repetitions < create < many review repeats < rollback""",
-    "memories.search": "speakers surroundings calibration relevance < ranking < candidates noise < results < search",
+    "memories.search": """filters speakers surroundings calibration relevance < ranking < candidates noise < results <
+        search""",
     "memories.transfer": "lines pages proof stats < audit export importing migrate reembed secrets < backup < doctor",
     "memories.hot": """entries byhand file < layout metadata < scratchpad < choice at_hand < matching mirror sync <
         verbs""",
@@ -76,7 +78,7 @@ ORDER = {
     "memories.skins.connect": "jsonc toml program receipts files < hosts < entries < connect < status",
     "memories.skins.pages": "asked plots < browse one manage render",
     "memories.skins.amplifier": "settings compaction block < mounted < tool context switching < capture",
-    "memories.skins.cli": """output < text < said < session < complete < options < backup many bulk degraded < edit <
+    "memories.skins.cli": """output < text < said < session < complete < options < backup many bulk < edit <
         log memories search stats turns context stores status serve identities scratchpad capture connect tokens <
         review < app""",
 }

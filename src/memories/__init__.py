@@ -59,8 +59,8 @@ if TYPE_CHECKING:
         Version,
     )
     from memories.origin import Origin
+    from memories.search.filters import SearchFilters
     from memories.search.results import Considered, Explanation, Hit
-    from memories.search.search import SearchFilters
     from memories.service import Memories
     from memories.settings import Config
     from memories.stores import Store
@@ -111,7 +111,7 @@ _HOMES = {
         ),
         "origin": "Origin",
         "search.results": "Considered Explanation Hit",
-        "search.search": "SearchFilters",
+        "search.filters": "SearchFilters",
         "service": "Memories",
         "stores": "Store",
         "write.create": "Created Similar",

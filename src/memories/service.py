@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from memories.embedders import Embedder
     from memories.models import NamespaceCounts
     from memories.origin import Origin
+    from memories.search.filters import SearchFilters
     from memories.search.results import Explanation, Found, Hit
-    from memories.search.search import SearchFilters
     from memories.where.selector import Selector
     from memories.write.accesses import Accesses
     from memories.write.create import Created, Prepared, Writer
@@ -638,22 +638,25 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
             records = known_at(self._store, records, among.as_of)
         return Page(tuple(self._memory(record, among.as_of or now) for record in records), more)
 
-    def search(self, query: str, **filters: "Unpack[SearchFilters]") -> "tuple[Hit, ...]":
+    def search(self, query: str, *, offline: bool = False, **filters: "Unpack[SearchFilters]") -> "tuple[Hit, ...]":
         """Return the memories, or with `scope` the turns, that answer a query, best first; empty if nothing does.
 
         Args:
             query: The question, in any script, at most 4,096 characters.
+            offline: Let the scratchpad answer if the store can't be asked, or takes longer than the setting
+                `memory_timeout_seconds`; `explain` tells which of them did.
             **filters: See `SearchFilters`.
 
         Raises:
             InvalidInput: A value is not acceptable.
             EmbedderMismatch: The store's vectors come from another model.
+            StoreError: The store can't be asked, and no scratchpad is asked or can answer instead.
         """
-        return self._search(query, filters).hits()
+        return self._answer(query, filters, offline=offline).hits
 
-    def explain(self, query: str, **filters: "Unpack[SearchFilters]") -> "Explanation":
+    def explain(self, query: str, *, offline: bool = False, **filters: "Unpack[SearchFilters]") -> "Explanation":
         """Search, and also return every candidate with its numbers and why it was dropped; see `search`."""
-        return self._search(query, filters).explanation()
+        return self._answer(query, filters, offline=offline)
 
     def duplicates(self, *, where: str | None = None, limit: int | None = None) -> "Iterator[Repetition]":
         """Yield memories of your own namespace that say the same as older ones: what `create` would have refused.

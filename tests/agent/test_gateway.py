@@ -22,11 +22,11 @@ from memories import AgentMemory, ContextBuilder, MCPError, Memories, MemoryGate
 from memories.agent import fence
 from memories.agent.admission import Admission
 from memories.agent.backend import UnsupportedEndpoint
-from memories.agent.deadline import Deadline
 from memories.agent.engine import EngineBackend
 from memories.agent.fence import MAX_SHOWN
 from memories.agent.payloads import ROLES, HistoryTurn
 from memories.agent.rendering import read
+from memories.deadline import Deadline
 from memories.errors import InvalidInput
 from memories.origin import user
 from memories.stores.records import MAX_INDEX

@@ -23,8 +23,8 @@ import numpy as np
 import pytest
 
 from memories import Memories, trust
-from memories.agent.deadline import Deadline
 from memories.config import load_config, registers
+from memories.deadline import Deadline
 from memories.embedders import (
     EmbedderUnavailable,
     RemoteEmbedder,

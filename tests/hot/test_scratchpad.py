@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from forkserver import together
-from memories import Draft, InvalidInput, Memories, RequestError, StoreBusy, load_config
+from memories import Draft, InvalidInput, Memories, RequestError, StoreBusy, StoreError, load_config
 from memories.hot import layout, scratchpad
 from memories.hot.entries import Entry, Rules, chosen, current, heat, ordered
 from memories.hot.scratchpad import read
@@ -702,3 +702,19 @@ def test_json_is_what_the_file_holds(bob: Memories) -> None:
     made(bob, "The user prefers tabs")
     line = next(row for row in file_of(bob).read_text().splitlines() if row.startswith("  content: "))
     assert json.loads(line.partition(": ")[2]) == "The user prefers tabs"
+
+
+def test_a_search_asks_the_file_only_where_its_caller_lets_it(bob: Memories, tmp_path: Path) -> None:
+    made(bob, "The user prefers tabs")
+    bob.scratchpad()
+    bob.close()
+    for file in bob.config.home.glob("memories.db*"):
+        file.rename(tmp_path / file.name)
+    with Memories(namespace="bob") as fresh:
+        assert fresh.search("tabs") == ()
+        found = fresh.explain("tabs", offline=True)
+        assert [hit.content for hit in found.hits] == ["The user prefers tabs"]
+        assert found.tier == "hot"
+        assert "memories.db is missing" in found.error
+        with pytest.raises(StoreError, match=r"memories\.db is missing"):
+            fresh.explain("tabs", offline=True, as_of="2024-05-01")  # which only the store can answer

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from memories.agent.backend import Backend, MCPError, UnsupportedEndpoint
-from memories.agent.deadline import Deadline, MemoryTimeout
 from memories.agent.engine import EngineBackend
 from memories.agent.payloads import Document, HistoryTurn, MemoryItem, aware, document, metadata_of
 from memories.config import load_config
+from memories.deadline import Deadline, MemoryTimeout
 from memories.errors import ConfigError, InvalidInput
 from memories.ids import digest
 from memories.logs import event

@@ -60,7 +60,7 @@ def matches(
     rows.sort(reverse=True)
     hits = tuple(_hit(record, score, rules, now) for _, _, score, _, record in rows[:limit])
     whole = sum(is_whole for is_whole, *_ in rows[:limit])
-    return Matches(Explanation(hits, (), terms, of_unknown_age(entries)), hits[:whole])
+    return Matches(Explanation(hits, (), terms, of_unknown_age(entries), "hot"), hits[:whole])
 
 
 class _Asked(NamedTuple):

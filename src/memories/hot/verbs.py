@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from memories import validate
 from memories.config import is_own_name
-from memories.errors import InvalidInput, StoreError
+from memories.errors import InvalidInput, StoreError, StoreUnreachable
 from memories.lookup import Lookup, narrowed, with_global
 from memories.models import SHARED, Memory
 from memories.settings import Config
@@ -25,13 +25,15 @@ if TYPE_CHECKING:
     from memories.hot.mirror import Change, Mirror
     from memories.hot.scratchpad import Place
     from memories.origin import Origin
-    from memories.search.search import SearchFilters
+    from memories.search.filters import SearchFilters
+    from memories.search.results import Explanation, Found
     from memories.stores.logged import Told
     from memories.stores.records import Record
     from memories.where.selector import Selector
     from memories.write.create import Writer
 
-_NOT_HERE = ("as_of", "pending", "min_similarity", "conversation", "role", "speaker")
+
+Answer = TypeVar("Answer")
 
 
 class ScratchpadVerbs:
@@ -54,6 +56,7 @@ class ScratchpadVerbs:
     _selector: "Callable[[str | None], Selector]"
     _owns_store: bool
     flush_accesses: Callable[[], None]
+    _search: "Callable[[str, SearchFilters], Found]"
     _is_home: bool  # whether the store is the one that scratchpads mirror
 
     def pin(self, memory_id: str) -> Memory:
@@ -100,18 +103,7 @@ class ScratchpadVerbs:
         Raises:
             InvalidInput: A value is not acceptable, only a store can answer this, or a file can't be read.
         """
-        from memories.hot.matching import matches
-
-        asked = [name for name in _NOT_HERE if filters.get(name)]
-        asked += ["scope"] if filters.get("scope", "memories") != "memories" else []
-        if asked:
-            raise InvalidInput(f"the scratchpad can't answer this ({', '.join(asked)}); leave it out or ask the store")
-        found = self._offline() if offline else self._scratchpad()
-        entries = () if found is None else found.entries
-        fits, rules = self._fits(filters), self._rules()
-        least = filters.get("min_confidence")
-        rules = rules if least is None else rules._replace(min_confidence=validate.unit(least, "min-confidence"))
-        return matches(entries, query, fits, self._limit(filters.get("limit")), rules, self._clock())
+        return self._search_hot(query, filters, offline=offline)
 
     def edits(self) -> tuple[str, ...]:
         """Take over what a person changed in the scratchpad's file; return what was not, each a sentence.
@@ -162,6 +154,30 @@ class ScratchpadVerbs:
 
         return any(os.path.lexists(path(self.config.home, each)) for each in self._lookup.readable)
 
+    def ask_store(
+        self, ask: "Callable[[], Answer]", instead: "Callable[[], Answer | None]"
+    ) -> "tuple[Answer, str | None]":
+        """Return the store's answer, and None; if it can't be asked, what the scratchpad says, and why.
+
+        The store may take as long as `memory_timeout_seconds` allows, if there is a scratchpad.
+
+        Args:
+            ask: Asks the store.
+            instead: Answers from the scratchpad; None if it can't.
+
+        Raises:
+            StoreError: The store can't be asked, and the scratchpad can't answer.
+        """
+        if not self.has_scratchpad:
+            return ask(), None
+        try:
+            return self._ask_in_time(ask), None
+        except StoreError as exc:
+            found = instead()
+            if found is None:
+                raise
+            return found, str(exc)
+
     def abandon(self) -> None:
         """Leave the store open when this is closed: a call that was given up still uses it."""
         self._owns_store = self._is_home = False
@@ -172,6 +188,65 @@ class ScratchpadVerbs:
         return self
 
     # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _answer(self, query: str, filters: "SearchFilters", *, offline: bool) -> "Explanation":
+        """Search, with the scratchpad in place of a store that can't be asked if `offline`; see `search`."""
+        if not offline or not self.has_scratchpad:
+            return self._search_tier(query, filters)
+        ask = functools.partial(self._search_tier, query, filters)
+        instead = functools.partial(self._search_offline, query, filters)
+        found, error = self.ask_store(ask, instead)
+        return found if error is None else found._replace(tier="hot", error=error)
+
+    def _ask_in_time(self, ask: "Callable[[], Answer]") -> "Answer":
+        """Return what the store answers within `memory_timeout_seconds`."""
+        from memories.deadline import DEADLINE, Deadline, MemoryTimeout
+
+        if missing := self.missing():
+            raise StoreError(missing)
+        shared, seconds = DEADLINE.get(), self.config.memory_timeout_seconds
+        deadline = Deadline(seconds) if shared is None else shared(seconds)
+        try:
+            return deadline.run(ask)
+        except MemoryTimeout as exc:
+            self.abandon()
+            raise StoreUnreachable(str(exc)) from exc
+        finally:
+            if shared is None:
+                deadline.close()
+
+    def _search_tier(self, query: str, filters: "SearchFilters") -> "Explanation":
+        from memories.search.filters import TIERS
+
+        tier = filters.get("tier") or "deep"
+        if tier not in TIERS:
+            raise InvalidInput(f'tier must be deep, hot or auto, not "{validate.shown(str(tier))}"')
+        if tier != "deep":
+            hot = self._search_hot(query, filters)
+            if tier == "hot" or hot.enough:
+                return hot.found
+        return self._search(query, filters).explanation()._replace(tier=tier)
+
+    def _search_offline(self, query: str, filters: "SearchFilters") -> "Explanation | None":
+        """Search the scratchpad as it is; None if only the store can answer."""
+        try:
+            return self._search_hot(query, filters, offline=True).found
+        except InvalidInput:
+            return None
+
+    def _search_hot(self, query: str, filters: "SearchFilters", *, offline: bool = False) -> "Matches":
+        """Search the scratchpads; see `search_scratchpad`."""
+        from memories.hot.matching import matches
+        from memories.search.filters import only_in_store
+
+        if asked := only_in_store(filters):
+            raise InvalidInput(f"the scratchpad can't answer this ({', '.join(asked)}); leave it out or ask the store")
+        found = self._offline() if offline else self._scratchpad()
+        entries = () if found is None else found.entries
+        fits, rules = self._fits(filters), self._rules()
+        least = filters.get("min_confidence")
+        rules = rules if least is None else rules._replace(min_confidence=validate.unit(least, "min-confidence"))
+        return matches(entries, query, fits, self._limit(filters.get("limit")), rules, self._clock())
 
     def _scratchpad(self, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
         """Return the hot tier, memories that are not current included."""

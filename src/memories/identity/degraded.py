@@ -1,57 +1,13 @@
-"""What is answered when the store can't be asked: what the scratchpad's file says, and that it is no more."""
+"""A gateway that recalls from the scratchpad when its store can't be asked."""
 
-from collections.abc import Callable
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from memories.agent.deadline import Deadline, MemoryTimeout
-from memories.errors import InvalidInput, StoreError, StoreUnreachable
+from memories.errors import InvalidInput, StoreUnreachable
 
 if TYPE_CHECKING:
     from memories.agent.gateway import MemoryGateway
     from memories.agent.payloads import Document
     from memories.service import Memories
-
-Answer = TypeVar("Answer")
-# In a server: gives the deadline of that many seconds which all commands share, for its threads have the store open.
-DEADLINE: "ContextVar[Callable[[float | None], Deadline] | None]" = ContextVar("deadline", default=None)
-
-
-def asked(
-    memories: "Memories", ask: Callable[[], Answer], instead: "Callable[[], Answer | None]"
-) -> tuple[Answer, str | None]:
-    """Return the store's answer, and None; if it can't be asked, what the scratchpad says, and why.
-
-    Args:
-        memories: The memory; the call may take as long as its settings allow, if there is a scratchpad.
-        ask: Asks the store.
-        instead: Answers from the scratchpad; None if it can't.
-
-    Raises:
-        StoreError: The store can't be asked, and the scratchpad can't answer.
-    """
-    if not memories.has_scratchpad:
-        return ask(), None
-    error: Exception | None = None
-    if missing := memories.missing():
-        error = StoreError(missing)
-    else:
-        shared, seconds = DEADLINE.get(), memories.config.memory_timeout_seconds
-        deadline = Deadline(seconds) if shared is None else shared(seconds)
-        try:
-            return deadline.run(ask), None
-        except MemoryTimeout as exc:
-            memories.abandon()
-            error = exc
-        except StoreError as exc:
-            error = exc
-        finally:
-            if shared is None:
-                deadline.close()
-    found = instead()
-    if found is None:
-        raise error if isinstance(error, StoreError) else StoreUnreachable(str(error)) from error
-    return found, str(error)
 
 
 class WithScratchpad:

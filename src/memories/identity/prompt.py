@@ -151,9 +151,7 @@ def _found(memories: "Memories") -> "tuple[Scratchpad, str | None]":
     at_hand = memories.scratchpad_at_hand()
     if at_hand is not None:
         return at_hand, None
-    from memories.identity.degraded import asked  # which costs more than all the rest
-
-    return asked(memories, memories.scratchpad, memories.offline)
+    return memories.ask_store(memories.scratchpad, memories.offline)
 
 
 def _admitted(entries: Iterable[Entry], wanted: Wanted, left_out: Counter[str]) -> Iterable[Entry]:

@@ -107,12 +107,16 @@ class Explanation(NamedTuple):
     Attributes:
         terms: What was looked for by word.
         note: Why words alone were searched though there is an embedder; mostly empty.
+        tier: `hot` if the hits come from the scratchpad; else the tier that was asked for, `deep` or `auto`.
+        error: Why the store could not be asked, if the scratchpad stands in for it; mostly empty.
     """
 
     hits: tuple[Hit, ...]
     considered: Sequence[Considered]
     terms: tuple[str, ...]
     note: str = ""
+    tier: str = "deep"
+    error: str = ""
 
 
 class _Considering(Sequence[Considered]):

@@ -6,15 +6,15 @@ search → parse → candidates (what may answer, and what speaks for each) → 
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple
 
 from memories import validate
 from memories.errors import EmbedderError, InvalidInput
 from memories.lookup import Lookup, narrowed, waiting, with_global
-from memories.models import Moment
 from memories.search import noise
 from memories.search.calibration import uncalibrated
 from memories.search.candidates import Gathered, Query, standalone, with_surroundings
+from memories.search.filters import FILTERS, SearchFilters
 from memories.search.ranking import Features, Rules, rank
 from memories.search.relevance import Relevance
 from memories.search.results import Found
@@ -28,60 +28,12 @@ from memories.turns import in_conversation
 if TYPE_CHECKING:
     from memories.embedders import Embedder
 
-Scope = Literal["memories", "history", "all"]
 COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
     "memories": (Collection.MEMORY,),
     "history": (Collection.HISTORY,),
     "all": (Collection.MEMORY, Collection.HISTORY),
 }
 MIN_CANDIDATES = 40
-
-
-class SearchFilters(TypedDict, total=False):
-    """What narrows a search; what is left out does not.
-
-    Attributes:
-        scope: `memories` (the default), `history` for the turns of conversations, or `all` in one order.
-        conversation: Only turns of this conversation; if your namespace and `shared` both have it, yours.
-        role: Only turns of this role: `user`, `assistant`, `system` or `tool`.
-        speaker: Only turns of this speaker.
-        now: Reference time for words like "yesterday"; the present by default. It filters nothing.
-        tags: Tags that each hit must have.
-        written_by: Only what this client, or user of the operating system, wrote: its name as `Origin.by` tells it.
-        trust: Only what has this trust: `user`, `agent`, `captured` or `imported`.
-        limit: How many hits at most, up to 1,000; by default the setting `default_limit`.
-        min_confidence: Least confidence of a hit, 0 to 1; by default the setting of that name.
-        min_similarity: Least similarity of a hit, 0 to 1 on the calibrated scale; needs an embedder.
-        since: Only what was last written at this time or later: an aware datetime, or text such as "7d".
-        until: Only what was last written at this time or earlier.
-        as_of: Search what was current at this time, with the confidence that it had then.
-        pending: Search what waits to be accepted instead.
-        include_corrected: Whether a hit that another hit corrects is shown, behind that one; true by default.
-        where: An expression of the filter language that each hit must meet.
-        project: Only what belongs to this project, and memories that are valid in every one (the tag `global`).
-        rank: `relevance`, which heeds age and use of memories within bounds, `similarity`, which does not, or
-            `formula`, the plain product of similarity, freshness and boost; by default the setting of that name.
-    """
-
-    scope: Scope
-    conversation: str | None
-    role: str | None
-    speaker: str | None
-    now: Moment | None
-    tags: Mapping[str, str] | None
-    written_by: str | None
-    trust: str | None
-    limit: int | None
-    min_confidence: float | None
-    min_similarity: float | None
-    since: Moment | None
-    until: Moment | None
-    as_of: Moment | None
-    pending: bool
-    include_corrected: bool
-    where: str | None
-    project: str | Sequence[str] | None
-    rank: str | None
 
 
 class Search(NamedTuple):
@@ -144,8 +96,8 @@ def parse(
 ) -> Search:
     """Return a search whose values have been checked; see `search`."""
     for name in given:
-        if name not in SearchFilters.__annotations__:
-            raise InvalidInput(f'there is no filter "{name}"; use {", ".join(SearchFilters.__annotations__)}')
+        if name not in FILTERS:
+            raise InvalidInput(f'there is no filter "{name}"; use {", ".join(FILTERS)}')
     text = validate.query(text)
     where = _narrowed(lookup, given, now)
     fits: dict[Collection, Callable[[Record], bool]] = {}

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories import unseen
+from memories.answers.fields import NAMES
 from memories.errors import InvalidInput
 from memories.models import Memory
 from memories.origin import CAPTURED, IMPORTED
@@ -35,13 +36,6 @@ MAX_SHOWN = 2_000  # characters of one of several; one that is asked for by itse
 _PLAIN = re.compile(r"[^\s:\[\]\"]+")  # a name that can't be taken for more than that
 _USUAL = 18  # characters of an id that is not looked up
 _NESTED = ("tags", "origin")
-# What the JSON of a memory, a turn, a hit or a version may have.
-FIELDS = frozenset(
-    """access_count accepted_at accepted_by agent base_confidence calibrated confidence content conversation_id
-    corrected_by corrects created_at date decay_policy deleted ended_at ended_by global id key kind last_reinforced_at
-    message_id namespace operation origin pending personality pinned project redacted role score similarity source
-    speaker superseded_by supersedes suspicious tags turn_index type updated_at version version_count""".split()
-)
 
 
 class Named(NamedTuple):
@@ -175,8 +169,8 @@ def fields_of(given: str) -> list[str]:
     names = [name.strip() for name in given.split(",")]
     for name in names:
         whole, dot, _ = name.partition(".")
-        if whole not in FIELDS or (dot and whole not in _NESTED):
-            raise InvalidInput(f'there is no field "{shown(name)}"; use {", ".join(sorted(FIELDS))}, tags.KEY')
+        if whole not in NAMES or (dot and whole not in _NESTED):
+            raise InvalidInput(f'there is no field "{shown(name)}"; use {", ".join(sorted(NAMES))}, tags.KEY')
     return names
 
 

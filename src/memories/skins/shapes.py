@@ -1,9 +1,9 @@
 """The JSON shapes of answers, as the command's specification gives them."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from memories.answers.fields import HIT, KNOWN_TAGS, MEMORY, TURN, VERSION, origin_of, plain, shape
 from memories.times import to_iso
 
 if TYPE_CHECKING:
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from memories.hot.at_hand import Scratchpad
     from memories.hot.entries import Entry
     from memories.models import Forgotten, History, Memory, Page, Status
-    from memories.origin import Origin
     from memories.search.results import Explanation, Hit
     from memories.settings import Config
     from memories.stores.records import Finding, Ref
@@ -51,38 +50,8 @@ _LARGE_LOG_BYTES = 16 * 2**20  # SQLite moves it into the file at 4 MB, unless s
 
 
 def memory(found: "Memory") -> dict[str, Any]:
-    """Return a memory: the five known tags by themselves, all tags under `tags`, the rest if it is set."""
-    optional = {
-        "key": found.key,
-        "base_confidence": None if found.base_confidence == 1.0 else found.base_confidence,
-        **fields(found, "last_reinforced_at", "supersedes", "superseded_by", "corrects", "corrected_by", "source"),
-        "deleted": found.deleted or None,
-        "access_count": found.access_count or None,
-        "origin": origin(found.origin, found.namespace),
-        "pending": found.pending or None,
-        "pinned": found.pinned or None,
-        **fields(found, "accepted_at", "accepted_by"),
-        "redacted": list(found.redacted) or None,
-        "suspicious": list(found.suspicious) or None,
-    }
-    return {
-        **fields(found, "id", "content"),
-        **_known_tags(found.tags),
-        "tags": dict(sorted(found.tags.items())),
-        "namespace": found.namespace,
-        "decay_policy": str(found.decay_policy),
-        **fields(found, "confidence", "created_at", "updated_at", "version"),
-        "version_count": found.version,
-        **present(optional),
-    }
-
-
-def origin(found: "Origin | None", namespace: str) -> dict[str, Any] | None:
-    """Return who wrote something in a namespace: what goes without saying is left out, such as that namespace."""
-    if found is None:
-        return None
-    same = {"user": found.by, "namespace": namespace}
-    return {name: value for name, value in found._asdict().items() if value not in (None, "", same.get(name))}
+    """Return a memory; see `answers.fields.MEMORY`."""
+    return shape(found, MEMORY)
 
 
 def created(result: "Created") -> dict[str, Any]:
@@ -93,7 +62,7 @@ def created(result: "Created") -> dict[str, Any]:
         "stored": result.stored,
         "duplicates": [_similar(each) for each in result.duplicates],
         "merged": list(result.merged),
-        "not_merged": {name: _plain(value) for name, value in result.not_merged.items()},
+        "not_merged": {name: plain(value) for name, value in result.not_merged.items()},
         "reinforced": result.reinforced,
         "similar_to": [_similar(each) for each in result.similar_to],
         "corrects": None if found is None else found.corrects,
@@ -141,7 +110,7 @@ def _similar(found: "Similar") -> dict[str, Any]:
     optional = {
         "agent": found.agent or None,
         "difference": found.difference or None,
-        "origin": origin(found.origin, found.namespace),
+        "origin": origin_of(found.origin, found.namespace),
         "suspicious": list(found.suspicious) or None,
         "corrected_by": found.corrected_by,
     }
@@ -198,19 +167,8 @@ def summary(result: "Affected") -> str:
 
 
 def turn(said: "Turn") -> dict[str, Any]:
-    """Return a turn of a conversation."""
-    return {
-        **fields(said, "id", "content", "conversation_id"),
-        "turn_index": said.index,
-        **fields(said, "role", "speaker"),
-        "tags": dict(sorted(said.tags.items())),
-        "namespace": said.namespace,
-        "created_at": to_iso(said.created_at, keep_zone=True),
-        **present({"message_id": said.message_id, "origin": origin(said.origin, said.namespace)}),
-        **present({"redacted": list(said.redacted) or None, "suspicious": list(said.suspicious) or None}),
-        **present({"part": said.part, "parts": None if said.parts == 1 else said.parts}),
-        **present({"status": said.status, "reason": said.reason, "waiting": said.waiting or None}),
-    }
+    """Return a turn of a conversation; see `answers.fields.TURN`."""
+    return shape(said, TURN)
 
 
 def turns(said: "Sequence[Turn]") -> dict[str, Any]:
@@ -237,21 +195,24 @@ def conversations(found: "ConversationPage") -> dict[str, Any]:
 
 
 def hit(each: "Hit") -> dict[str, Any]:
-    """Return a hit: a memory with all that is known of it, or a turn in the same shape."""
+    """Return a hit: a memory with all that is known of it, or a turn in the same shape; see `answers.fields.HIT`."""
     from memories.models import Memory
 
     if isinstance(each.found, Memory):
-        shape = memory(each.found) | {"kind": "memory"}
+        made = memory(each.found) | {"kind": "memory"}
     else:
-        shape = turn(each.found) | _known_tags(each.found.tags) | {"confidence": 1.0, "kind": "turn"}
-    shape |= fields(each, "speaker", "conversation_id", "similarity", "calibrated", "score")
-    return shape | {"date": to_iso(each.date, keep_zone=True)}
+        made = turn(each.found) | shape(each.found, KNOWN_TAGS) | {"confidence": 1.0, "kind": "turn"}
+    return made | shape(each, HIT)
 
 
 def found(result: "Explanation", *, explain: bool) -> dict[str, Any]:
     """Return the hits of a search; with `explain`, also everything that was considered."""
     results = [hit(each) for each in result.hits]
     shape: dict[str, Any] = {"results": results, "count": len(results)} | present({"note": note_on(result) or None})
+    if result.tier != "deep":
+        shape["tier"] = result.tier
+    if result.error:
+        shape |= {"degraded": True, "error": result.error}
     if explain:
         considered = [
             {"id": item.id, "content": item.content, "score": item.score, **item.features, "dropped": item.dropped}
@@ -275,11 +236,8 @@ def page(result: "Page") -> dict[str, Any]:
 
 def history(result: "History") -> dict[str, Any]:
     """Return every version of a memory."""
-    names = ("version", "content", "tags", "operation", "created_at", "ended_at", "ended_by")
     versions = [
-        fields(version, *names)
-        | present(fields(version, "accepted_at", "accepted_by"))
-        | present({"origin": origin(version.origin, result.namespace), "suspicious": list(version.suspicious) or None})
+        shape(version, VERSION) | present({"origin": origin_of(version.origin, result.namespace)})
         for version in result.versions
     ]
     chain = present(
@@ -468,25 +426,7 @@ _DONE = {
 
 def fields(found: object, *names: str) -> dict[str, Any]:
     """Return attributes under their own names, in the form that JSON has for them."""
-    return {name: _plain(getattr(found, name)) for name in names}
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(
-        value, str | float | int
-    ):  # nearly all; to ask for a mapping costs more than the rest
-        return value
-    if isinstance(value, datetime):
-        return to_iso(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _known_tags(tags: Mapping[str, str]) -> dict[str, Any]:
-    """Return the five known tags, empty or false where they are not set."""
-    texts = {name: tags.get(name, "") for name in ("agent", "personality", "project", "type")}
-    return {**texts, "global": tags.get("global", "").lower() == "true"}
+    return {name: plain(getattr(found, name)) for name in names}
 
 
 def present(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from amplifier_core import ToolResult, create_test_coordinator
 
+from mcp_answers import tokens
 from memories import Memories
 from memories.skins.amplifier import mount_tool
 from memories.skins.amplifier.mounted import Mounted
 from memories.skins.amplifier.settings import Settings
 from memories.skins.amplifier.tool import MAX_RESULTS, OPERATIONS, MemoryTool
-from skins.mcp.told import tokens
 
 Call = Callable[..., ToolResult]
 

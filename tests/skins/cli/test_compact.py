@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from memories import Memories
-from memories.skins import compact
+from memories.answers.fields import NAMES
 from skins.cli.conftest import Command
 
 HEAD = re.compile(r"(\d\d-\d\d|\d{4}-\d\d-\d\d) (\S+)( \[[^\]]*\])?:")
@@ -198,4 +198,4 @@ def test_every_field_of_an_answer_can_be_asked_for(memory: Command, stored: Call
         seen |= set(found)
     for version in memory("history", name).json["versions"]:
         seen |= set(version)
-    assert seen <= compact.FIELDS
+    assert seen <= NAMES

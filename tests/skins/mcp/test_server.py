@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from told import read, tokens
 
+from mcp_answers import hits, read, tokens
 from memories import Draft, Memories, TurnDraft, load_config
 from memories.agent.context import estimate_tokens
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import EmbedderError, StoreError
 from memories.ids import new_id
 from memories.origin import host, user
+from memories.search.filters import FILTERS
 from memories.skins.mcp import answers
 from memories.skins.mcp.answers import short, whole
 from memories.unseen import is_unseen
@@ -98,11 +99,6 @@ def said(result: "CallToolResult") -> str:
     [content] = result.content
     assert content.type == "text"
     return content.text
-
-
-def hits(told: dict[str, Any]) -> list[dict[str, Any]]:
-    [found] = [told[name] for name in ("memories", "turns", "results") if name in told] or [[]]
-    return list(found)
 
 
 @pytest.fixture
@@ -657,14 +653,15 @@ def test_our_errors_are_one_sentence(agent: Agent, memories: Memories) -> None:
 
 def test_wrong_arguments_are_one_sentence(modern: Agent) -> None:
     assert modern.refused("search_memories", query="x", tag={"project": "shop"}) == (
-        'search_memories has no argument "tag"; it has query, limit, scope, conversation, tags, written_by, trust, '
-        "since, until, as_of"
+        f'search_memories has no argument "tag"; it has query, {", ".join(FILTERS)}'
     )
     assert modern.refused("search_memories") == "search_memories needs query"
     assert modern.refused("search_memories", query="x", limit="many").startswith(
         "limit: input should be a valid integer"
     )
-    assert modern.refused("search_memories", query="x", scope="web").startswith("scope: input should be 'all'")
+    assert modern.refused("search_memories", query="x", scope="web") == (
+        "scope: input should be 'memories', 'history' or 'all'"
+    )
 
 
 def test_a_fault_of_ours_is_not_told_to_the_model(

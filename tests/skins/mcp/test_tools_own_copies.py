@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from told import read
 
+from mcp_answers import read
 from memories import Draft, Memories
 from memories.stores.records import Collection, Filter
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from memories.agent.deadline import Deadline
 from memories.config import load_config
+from memories.deadline import Deadline
 from memories.service import Memories
 from memories.settings import Config
 from memories.skins.amplifier.settings import Settings

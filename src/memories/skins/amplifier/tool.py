@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memories.agent import rendering
-from memories.agent.deadline import MemoryTimeout
+from memories.deadline import MemoryTimeout
 from memories.errors import InvalidInput, MemoriesError
 from memories.skins import compact
 from memories.skins.amplifier.mounted import Mounted

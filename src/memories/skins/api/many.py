@@ -7,7 +7,7 @@ from memories.errors import InvalidInput
 from memories.skins import shapes
 from memories.skins.api.params import Field, Fields
 from memories.skins.api.routes import Call, Route
-from memories.skins.api.verbs import AS_OF, CURSOR, FILTERS, LIMIT
+from memories.skins.api.verbs import AS_OF, CURSOR, FILTERED, LIMIT
 from memories.times import to_iso
 from memories.validate import MAX_LIMIT
 from memories.write.many import Affected
@@ -19,10 +19,10 @@ _MANY: Fields = {
     "show": Field("whole", f"How many steps are told, up to {MAX_LIMIT}; 10 by default."),
 }
 _RULES: Fields = {
-    "trust": FILTERS["trust"],
-    "written_by": FILTERS["written_by"],
-    "since": FILTERS["since"],
-    "until": FILTERS["until"],
+    "trust": FILTERED["trust"],
+    "written_by": FILTERED["written_by"],
+    "since": FILTERED["since"],
+    "until": FILTERED["until"],
     "import_id": Field("text", "Only what this import brought."),
     "match": Field("text", "Only what has this text."),
     "suspicious": Field("flag", "Only what is marked as suspicious, or only what is not."),
@@ -118,7 +118,7 @@ def reject(call: Call) -> Any:
     return shapes.rejected(call.memories.review.reject([*named, *batch], dry_run=dry_run), dry_run=dry_run)
 
 
-_COUNTED: Fields = {"written_by": FILTERS["written_by"], "trust": FILTERS["trust"], **AS_OF}
+_COUNTED: Fields = {"written_by": FILTERED["written_by"], "trust": FILTERED["trust"], **AS_OF}
 ROUTES = (
     Route("GET", "/api/tags", tags, "read", "List tags and how many memories have each.", {200: "Tags"}, _COUNTED),
     Route("GET", "/api/tags/{key}", tag_values, "read", "List the values of a tag.", {200: "Tags"}, _COUNTED),

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from memories.answers.fields import ALWAYS, HIT, KIND, MEMORY, TURN, VERSION, Field
+
 Schema = dict[str, Any]
 _TYPES: dict[str, Schema] = {
     "text": {"type": "string"},
@@ -43,26 +45,33 @@ def _object(always: str, sometimes: str = "", base: str = "") -> Schema:
     return {"allOf": [_type(base), shape]} if base else shape
 
 
-_MEMORY = (
-    ("id:text content:text agent:text personality:text project:text type:text global:flag tags:tags namespace:text "
-    "decay_policy:text confidence:number created_at:time updated_at:time version:whole version_count:whole"),
-    ("key:text base_confidence:number last_reinforced_at:time supersedes:text superseded_by:text corrects:text? "
-    "corrected_by:text source:text deleted:flag access_count:whole origin:object pending:flag accepted_at:time "
-    "accepted_by:text redacted:texts suspicious:texts pinned:flag"),
-)  # fmt: skip
+def _shape(*fields: Field, sometimes: str = "") -> Schema:
+    """Return the schema of an object with these fields; `sometimes` are others, as in `_object`."""
+    always = " ".join(f"{field.name}:{field.kind}" for field in fields if field.default is ALWAYS)
+    rest = " ".join(f"{field.name}:{field.kind}" for field in fields if field.default is not ALWAYS)
+    made = _object(always, f"{rest} {sometimes}")
+    for field in fields:
+        made["properties"][field.name] = _type(field.kind) | {"description": field.about}
+    return made
+
+
 _CREATED = (
     "id:text? stored:flag duplicates:[Similar] merged:texts not_merged:object reinforced:flag similar_to:[Similar] "
     "corrects:text? pending:flag suspicious:texts redacted:texts note:text hint:text"
 )
 SCHEMAS: dict[str, Schema] = {
-    "Memory": _object(*_MEMORY),
+    "Memory": _shape(*MEMORY),
+    "Hit": {"allOf": [{"anyOf": [_type("Memory"), _type("Turn")]}, _shape(KIND, *HIT)]},
     "Similar": _object(
         "id:text content:text similarity:number? created_at:time",
         "agent:text difference:text origin:object suspicious:texts corrected_by:text",
     ),
     "Created": _object(_CREATED),
     "CreatedMany": _object("results:[object] count:whole"),
-    "Results": _object("results:[object] count:whole", "next_cursor:text? note:text explain:object damaged:[object]"),
+    "Listed": {"anyOf": [_type("Hit"), _type("Memory")]},
+    "Results": _object(
+        "results:[Listed] count:whole", "next_cursor:text? note:text tier:text explain:object damaged:[object]"
+    ),
     "Page": _object("results:[Memory] count:whole", "next_cursor:text?"),
     "Deleted": _object("id:text deleted:flag"),
     "Reinforced": _object("id:text confidence:number last_reinforced_at:text"),
@@ -70,10 +79,7 @@ SCHEMAS: dict[str, Schema] = {
     "ForgottenTurns": _object(
         "conversation_id:text forgotten:flag turns:whole also_in:texts", "memories:whole dry_run:flag"
     ),
-    "Version": _object(
-        "version:whole content:text tags:tags operation:text created_at:time ended_at:time? ended_by:text?",
-        "accepted_at:time accepted_by:text origin:object diff:[object]",
-    ),
+    "Version": _shape(*VERSION, sometimes="origin:object diff:[object]"),
     "History": _object(
         "id:text versions:[object] count:whole",
         "supersedes:text superseded_by:text corrects:text corrected_by:text pending:flag",
@@ -88,12 +94,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "Accepted": _object("accepted:whole left:whole results:[object] dry_run:flag"),
     "Rejected": _object("rejected:whole results:[object] dry_run:flag"),
-    "Turn": _object(
-        "id:text content:text conversation_id:text turn_index:whole role:text speaker:text? tags:tags namespace:text "
-        "created_at:text",
-        "message_id:text origin:object redacted:texts suspicious:texts part:whole parts:whole status:text reason:text "
-        "waiting:flag",
-    ),
+    "Turn": _shape(*TURN),
     "Turns": _object("results:[Turn] count:whole"),
     "Added": _object(
         "conversation_id:text count:whole last_index:whole? stored:whole known:whole refused:whole results:[object]",

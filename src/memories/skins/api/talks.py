@@ -13,27 +13,20 @@ from memories.events import noting
 from memories.identity.place import names_of
 from memories.identity.prompt import CLIENTS, build
 from memories.identity.prompt import shape as prompt_shape
+from memories.search.filters import ROLES
 from memories.skins import shapes
 from memories.skins.added import added
 from memories.skins.api.params import Field, Fields
 from memories.skins.api.routes import Answer, Call, Route
-from memories.skins.api.verbs import CURSOR, FILTERS, LIMIT
+from memories.skins.api.verbs import AS_OF, CURSOR, FILTERED, LIMIT
 from memories.times import parse_time_in_zone
 from memories.turns import TurnDraft
 
 MAX_TURNS = 1_000
-_ROLE = Field("text", "Only turns of this role.", choices=("user", "assistant", "system", "tool"))
-_AS_OF: Fields = {"as_of": Field("text", "What had been said by this time, such as 2026-05-01, which means its end.")}
-_SAID: Fields = {
-    "role": _ROLE,
-    "speaker": Field("text", "Only turns of this speaker."),
-    "since": Field("text", "Only what was said at this time or later."),
-    "until": Field("text", "Only what was said at this time or earlier."),
-    **_AS_OF,
-}
+_SAID: Fields = {name: FILTERED[name] for name in ("role", "speaker", "since", "until", "as_of")}
 _TURN: Fields = {
     "content": Field("text", "What was said.", required=True),
-    "role": Field("text", "Who says it.", choices=("user", "assistant", "system", "tool")),
+    "role": Field("text", "Who says it.", choices=ROLES),
     "speaker": Field("text", "The name of who says it."),
     "created_at": Field("text", "When it was said; now by default."),
     "message_id": Field("text", "Its id elsewhere: a turn whose id is there is not added again."),
@@ -152,8 +145,8 @@ ROUTES = (
           {200: "Conversations"},
           {"title": Field("text", "Only those whose title has this text."),
            "user": Field("text", "Only those held with this user."),
-           "tag": FILTERS["tag"]} | _SAID | LIMIT | CURSOR),
-    Route("GET", _ONE, conversation, "read", "Return one conversation.", {200: "Conversation"}, _AS_OF),
+           "tag": FILTERED["tag"]} | _SAID | LIMIT | CURSOR),
+    Route("GET", _ONE, conversation, "read", "Return one conversation.", {200: "Conversation"}, AS_OF),
     Route("PATCH", _ONE, name, "write", "Give a conversation a title, a user and tags.", {200: "Conversation"},
           body={"title": Field("text", "Its title; empty to remove it."),
                 "user": Field("text", "Whom it is held with; empty to remove it."),

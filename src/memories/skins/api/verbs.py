@@ -9,7 +9,7 @@ from typing import Any
 from memories.errors import Conflict, InvalidInput, RequestError
 from memories.ids import same_id
 from memories.models import Change, Draft, Forgotten, Memory
-from memories.settings import RANKS
+from memories.search.filters import FILTERS, Parameter
 from memories.skins import shapes
 from memories.skins.api.params import Field, Fields
 from memories.skins.api.problems import Refused
@@ -17,32 +17,23 @@ from memories.skins.api.routes import Answer, Call, Later, Route
 from memories.skins.compare import steps
 from memories.write.create import BATCH, BATCH_COMPARED, Created
 
-LIMIT: Fields = {"limit": Field("whole", "How many at most, up to 1,000.")}
+_KINDS = {"time": "text", "share": "number"}  # the other kinds of a filter have the same name here
+
+
+def _field(row: Parameter) -> Field:
+    """Return the parameter of a filter, as `search.filters` describes it."""
+    about = f"{row.about} By default {row.default}." if row.default else row.about
+    return Field(_KINDS.get(row.kind, row.kind), about, choices=row.choices)
+
+
+FILTERED: Fields = {row.public_name: _field(row) for row in FILTERS.values()}
+LIMIT: Fields = {"limit": FILTERED["limit"]}
 CURSOR: Fields = {"cursor": Field("text", "Continue after a page: its next_cursor.")}
-AS_OF: Fields = {"as_of": Field("text", "What was current at this time, such as 2026-05-01, which means its end.")}
-FILTERS: Fields = {
-    "tag": Field("tags", "KEY=VALUE; may be given several times, and all must match."),
-    "written_by": Field("text", "Only what this client or user wrote."),
-    "trust": Field("text", "Only what has this trust.", choices=("user", "agent", "captured", "imported")),
-    "since": Field("text", "Only what was last written at this time or later, such as 2026-05-01 or 7d."),
-    "until": Field("text", "Only what was last written at this time or earlier."),
-    **AS_OF,
-    "pending": Field("flag", "What waits for review instead."),
-    "where": Field("text", "An expression of the filter language, such as: type = fact and not by = ann."),
-    "project": Field("text", "Only this project, and what is valid in every one."),
-}
+AS_OF: Fields = {"as_of": FILTERED["as_of"]}
 MAX_BATCH = 1_000
 SEARCH: Fields = {
     "q": Field("text", "The question: search, best match first. Without it, list, newest first."),
-    "in": Field("text", "What is searched.", choices=("memories", "history", "all")),
-    "conversation": Field("text", "Search only turns of this conversation."),
-    "role": Field("text", "Search only turns of this role.", choices=("user", "assistant", "system", "tool")),
-    "speaker": Field("text", "Search only turns of this speaker."),
-    "now": Field("text", 'Reference time for words like "yesterday".'),
-    "min_confidence": Field("number", "Hide hits with lower confidence, 0 to 1."),
-    "min_similarity": Field("number", "Hide hits that are less similar, 0 to 1."),
-    "rank": Field("text", "The order: formula is the plain product of similarity, freshness and boost.", choices=RANKS),
-    "include_corrected": Field("flag", "Show what another hit corrects; true by default."),
+    **FILTERED,
     "explain": Field("flag", "Also every candidate, its numbers, and why it was left out."),
 }
 LISTING: Fields = {
@@ -52,6 +43,8 @@ LISTING: Fields = {
         choices=("created", "updated", "reinforced", "confidence", "accesses", "version", "key"),
     ),
     "reverse": Field("flag", "The other way round."),
+    **{row.public_name: FILTERED[row.public_name] for row in FILTERS.values() if row.lists},
+    **CURSOR,
 }  # fmt: skip
 DRAFT: Fields = {
     "content": Field("text", "The statement.", required=True),
@@ -81,20 +74,24 @@ WRITING: Fields = {
 def find(call: Call) -> Any:
     """Search if there is a question, else list."""
     given = dict(call.given)
-    given["tags"] = given.pop("tag", None)
     if "q" not in given:
-        _only(given, LISTING | FILTERS | LIMIT | CURSOR, "a list; add q to search")
-        return shapes.page(call.memories.list(**given))
-    _only(given, SEARCH | FILTERS | LIMIT, "a search; leave out q to list")
+        _only(given, LISTING, "a list; add q to search")
+        return shapes.page(call.memories.list(**_named(given)))
+    _only(given, SEARCH, "a search; leave out q to list")
     query, explain = given.pop("q"), given.pop("explain", False)
-    given["scope"] = given.pop("in", "memories")
-    return shapes.found(call.memories.explain(query, **given), explain=explain)
+    return shapes.found(call.memories.explain(query, **_named(given)), explain=explain)
 
 
 def _only(given: dict[str, Any], known: Fields, what: str) -> None:
     for name in given:
-        if name not in known and name != "tags":
+        if name not in known:
             raise InvalidInput(f"{name} does not go with {what}")
+
+
+def _named(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a query by the names that the verbs of `Memories` have for them."""
+    aliases = {row.alias: name for name, row in FILTERS.items() if row.alias}
+    return {aliases.get(name, name): value for name, value in given.items()}
 
 
 def create(call: Call) -> Answer:
@@ -325,7 +322,7 @@ def short_ids(call: Call) -> Any:
 _ID = "/api/memories/{id}"
 ROUTES = (
     Route("GET", "/api/memories", find, "read", "Search memories and turns with q, or list memories.",
-          {200: "Results"}, SEARCH | FILTERS | LISTING | LIMIT | CURSOR, kind="search"),
+          {200: "Results"}, SEARCH | LISTING, kind="search"),
     Route("POST", "/api/memories", create, "write", "Store a memory, unless it is already there.",
           {201: "Created", 200: "Created", 409: "Created"}, body=DRAFT | WRITING, kind="write", submit=submit),
     Route("POST", "/api/memories/batch", create_many, "write", "Store many memories at once.",
@@ -350,7 +347,7 @@ ROUTES = (
     Route("GET", f"{_ID}/history", history, "read", "Return every version of a memory, oldest first.",
           {200: "History"}, {"diff": Field("flag", "What each version changed, word by word."), **AS_OF}),
     Route("GET", "/api/duplicates", duplicates, "read", "Find memories that say the same as older ones.",
-          {200: "Duplicates"}, {"where": FILTERS["where"], **LIMIT}, kind="search"),
+          {200: "Duplicates"}, {"where": FILTERED["where"], **LIMIT}, kind="search"),
     Route("GET", "/api/ids", ids, "read", "Return ids of memories that begin so.", {200: "Ids"},
           {"prefix": Field("text", "The beginning, 8 or more characters.", required=True), **LIMIT}),
     Route("GET", "/api/short-ids", short_ids, "read", "Return the shortest beginnings that name memories.",

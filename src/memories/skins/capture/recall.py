@@ -71,7 +71,7 @@ def _relevant(asking: Asking, config: Config, opened: "Callable[[Config, bool], 
 
 def _unwell(memories: "Memories", seconds: float) -> str:
     """Return why a store does not answer what costs it nothing, so that no model is loaded for it; empty if it does."""
-    from memories.agent.deadline import Deadline, MemoryTimeout
+    from memories.deadline import Deadline, MemoryTimeout
     from memories.errors import StoreError
 
     try:

@@ -10,9 +10,9 @@ import click
 from memories.errors import InvalidInput, NotFound, StoreDamaged
 from memories.ids import parse_id
 from memories.models import Draft
+from memories.search.filters import SCOPES
 from memories.skins import shapes
 from memories.skins.cli.options import (
-    SCOPES,
     command,
     completing,
     dry_run_option,

@@ -2,14 +2,14 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from memories.errors import InvalidInput
 from memories.events import noting
-from memories.origin import TRUSTS
+from memories.search.filters import FILTERS, Parameter
 from memories.skins.cli.output import FORMATS, note, told, unwatch, watch
 from memories.skins.cli.session import memory, settings
 from memories.validate import MAX_LIMIT, parse_tag
@@ -139,19 +139,9 @@ store_option = option(
     "--store", metavar="URL", section="Store",
     help="Where memories are kept, such as sqlite:///path. [default: a file in the data folder]",
 )  # fmt: skip
-limit_option = option(
-    "--limit", metavar="N", section="Output", help=f"Maximum number of results, 1 to {MAX_LIMIT}. [default: 10]"
-)
-
-pending_option = option("--pending", is_flag=True, section="Filters", help="What waits for review, instead.")
-
 no_redact_option = option(
     "--no-redact", is_flag=True, help="Store secrets and what is marked <private> as they are. [default: take them out]"
 )
-where_option = option(
-    "--where", metavar="EXPRESSION", section="Filters",
-    help='Only what meets an expression, such as "type = fact and not by = claude-code".',
-)  # fmt: skip
 dry_run_option = option("--dry-run", is_flag=True, help="Change nothing, only show what would be done.")
 show_option = option(
     "--show", metavar="N", section="Output", help=f"How many of them to name, 0 to {MAX_LIMIT}. [default: 10]"
@@ -160,8 +150,6 @@ fields_option = option(
     "--fields", metavar="NAMES", section="Output",
     help="Only these, such as id,content; as text, a line for each. [default: all]",
 )  # fmt: skip
-SCOPES = ("memories", "history", "all")
-ROLES = ("user", "assistant", "system", "tool")
 _TYPES = ("preference", "fact", "observation", "project", "decision")
 
 
@@ -192,7 +180,7 @@ _TAGS = _tag_options(
     "Valid in every project.",
 )
 _FILTER_HELPS = (
-    "Only with this tag; may be repeated, and all must match.",
+    FILTERS["tags"].about,
     "Only from this AI platform, such as claude.",
     "Only from this role or persona.",
     "Only from this project.",
@@ -200,33 +188,71 @@ _FILTER_HELPS = (
     "Only what is marked as valid in every project.",
 )
 _FILTERS = _tag_options("Filters", *_FILTER_HELPS)
-_SCOPED = _tag_options(
-    "Filters", *_FILTER_HELPS[:3], "Only from this project, or valid in every project.", *_FILTER_HELPS[4:]
-)
-_ORIGINS = (
-    option("--written-by", metavar="NAME", section="Filters", help="Only what this client or user wrote."),
-    option(
-        "--trust", metavar="LEVEL", values=TRUSTS, section="Filters",
-        help=f"Only what has this trust: {', '.join(TRUSTS[:-1])} or {TRUSTS[-1]}.",
-    ),
-)  # fmt: skip
-since_option = option("--since", metavar="TIME", section="Time", help="Only what was written at TIME or later.")
-until_option = option(
-    "--until", metavar="TIME", section="Time", help="Only what was written by TIME; a date includes that whole day."
-)
-as_of_option = option("--as-of", metavar="TIME", section="Time", help="What was current at TIME; a date means its end.")
-_TIMES = (since_option, until_option, as_of_option)
-_SAID_BY = (
-    option(
-        "--role", metavar="ROLE", values=ROLES, section="Filters",
-        help=f"Only turns of this role: {', '.join(ROLES[:-1])} or {ROLES[-1]}.",
-    ),
-    option("--speaker", metavar="NAME", section="Filters", help="Only turns of this speaker."),
-)  # fmt: skip
+_SCOPED = _tag_options("Filters", *_FILTER_HELPS[:3], FILTERS["project"].about, *_FILTER_HELPS[4:])
+_METAVARS = {"text": "NAME", "time": "TIME", "share": "0..1", "whole": "N"}
+_COMPLETED = {"conversation": "conversations"}  # what a shell completes the value of a filter to
 
 
+def filter_option(name: str) -> Callable[[Any], Any]:
+    """Return the option of a filter, as `search.filters` describes it."""
+    row = FILTERS[name]
+    flag = f"--{row.public_name.replace('_', '-')}"
+    if row.kind == "flag":
+        both = f"{flag}/--no-{flag[2:]}" if row.default == "true" else flag
+        return option(both, name, is_flag=True, default=row.default == "true", section=row.section, help=row.about)
+    about = f"{row.about} [default: {row.default}]" if row.default else row.about
+    return option(
+        flag, name, metavar=row.metavar or _METAVARS[row.kind], values=row.choices, kind=_COMPLETED.get(name, ""),
+        section=row.section, help=about,
+    )  # fmt: skip
+
+
+def filtered_by(*names: str) -> Callable[[Decorated], Decorated]:
+    """Give a command the options of these filters, and pass it `filters`, those that are given, for `Memories`.
+
+    What is valid in every project belongs to each, so `project` is more than a tag; `--tag project=NAME` is just one.
+    """
+    options: list[Callable[[Any], Any]] = []
+    for name in names:
+        if name == "tags":
+            options += _SCOPED  # with what says `project`
+        elif name != "project":
+            options.append(filter_option(name))
+
+    def decorate(command: Decorated) -> Decorated:
+        @functools.wraps(command)
+        def wrapped(*arguments: Any, **given: Any) -> Any:
+            texts = {name: given.pop(name) for name in names if name in given}
+            filters = {name: _read(FILTERS[name], text) for name, text in texts.items() if text is not None}
+            return command(*arguments, filters=filters, **given)
+
+        if "tags" in names:
+            return _gathering(options, wrapped, apart=("project",))  # type: ignore[return-value]
+        return _with(options, wrapped)  # type: ignore[return-value]
+
+    return decorate
+
+
+def _read(row: Parameter, given: Any) -> Any:
+    """Return the value of a filter as `Memories` takes it."""
+    if row.kind == "whole":
+        return whole_number(given)
+    if row.kind == "share":
+        return share(given, row.public_name.replace("_", "-"))
+    if row.name == "project":
+        return _names(given) or None
+    return given
+
+
+where_option = filter_option("where")
+since_option = filter_option("since")
+until_option = filter_option("until")
+as_of_option = filter_option("as_of")
+limit_option = filter_option("limit")
 _CHOICES = ("tags", "written_by", "trust", "since", "until", "import_id", "match")
 _RULES = (
+    filter_option("written_by"),
+    filter_option("trust"),
     option("--import", "import_id", metavar="ID", section="Filters", help="Only what this import brought."),
     option("--match", metavar="WORDS", section="Filters", help="Only what has all of these words."),
     since_option,
@@ -285,36 +311,6 @@ def opened(config: "Config", *, shared: bool) -> "Iterator[Memories]":
         yield memories
 
 
-def origin_options(command: Decorated) -> Decorated:
-    """Give a command the options that filter by who wrote, and pass it `written`, a dict of them."""
-
-    @functools.wraps(command)
-    def wrapped(*arguments: Any, written_by: str | None, trust: str | None, **given: Any) -> Any:
-        return command(*arguments, written={"written_by": written_by, "trust": trust}, **given)
-
-    return _with(_ORIGINS, wrapped)  # type: ignore[return-value]
-
-
-def said_by_options(command: Decorated) -> Decorated:
-    """Give a command the options that filter turns by who said them, and pass it `said_by`, a dict of them."""
-
-    @functools.wraps(command)
-    def wrapped(*arguments: Any, role: str | None, speaker: str | None, **given: Any) -> Any:
-        return command(*arguments, said_by={"role": role, "speaker": speaker}, **given)
-
-    return _with(_SAID_BY, wrapped)  # type: ignore[return-value]
-
-
-def said_options(command: Decorated) -> Decorated:
-    """Give a command the options that filter turns by who said them and when, and pass it `said`, a dict of them."""
-
-    @functools.wraps(command)
-    def wrapped(*arguments: Any, said_by: Mapping[str, Any], times: Mapping[str, Any], **given: Any) -> Any:
-        return command(*arguments, said={**said_by, **times}, **given)
-
-    return said_by_options(time_options(wrapped))  # type: ignore[return-value]
-
-
 def rule_options(command: Decorated) -> Decorated:
     """Give a command the options that choose among what waits for review, and pass it `which`, a dict of them."""
 
@@ -323,7 +319,7 @@ def rule_options(command: Decorated) -> Decorated:
         which = {name: given.pop(name) for name in _CHOICES}
         return command(*arguments, which={name: value for name, value in which.items() if value}, **given)
 
-    return _gathering((*_FILTERS, *_ORIGINS, *_RULES), wrapped)  # type: ignore[return-value]
+    return _gathering((*_FILTERS, *_RULES), wrapped)  # type: ignore[return-value]
 
 
 def tag_options(command: Decorated) -> Decorated:
@@ -334,29 +330,6 @@ def tag_options(command: Decorated) -> Decorated:
 def named_options(command: Decorated) -> Decorated:
     """Give a command what names memories, and pass it `ids`, `key` and `project`; see `many.named`."""
     return _with(_NAMED, command)  # type: ignore[return-value]
-
-
-def filter_options(command: Decorated) -> Decorated:
-    """Give a command the options that filter by tags, and pass it `tags`, a dict of all of them but `project`.
-
-    What is valid in every project belongs to each, so `project` is more than a tag; `--tag project=NAME` is just one.
-    """
-
-    @functools.wraps(command)
-    def wrapped(*arguments: Any, project: str | None, **given: Any) -> Any:
-        return command(*arguments, project=_names(project) or None, **given)
-
-    return _gathering(_SCOPED, wrapped, apart=("project",))  # type: ignore[return-value]
-
-
-def time_options(command: Decorated) -> Decorated:
-    """Give a command the options for times, and pass it `times`, a dict of them."""
-
-    @functools.wraps(command)
-    def wrapped(*arguments: Any, since: str | None, until: str | None, as_of: str | None, **given: Any) -> Any:
-        return command(*arguments, times={"since": since, "until": until, "as_of": as_of}, **given)
-
-    return _with(_TIMES, wrapped)  # type: ignore[return-value]
 
 
 def whole_number(

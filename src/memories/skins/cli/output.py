@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from memories.stores.damage import Damaged
     from memories.stores.records import Finding
 INTERRUPTED = "Interrupted. Nothing was changed."
+SCRATCHPAD_INSTEAD = "the store can't be asked, this is from the scratchpad: {}"
 IN_DOUBT = "Interrupted. The change was not confirmed: it may or may not have been saved."
 
 FORMATS = ("json", "text", "compact")

@@ -24,7 +24,7 @@ from memories.skins.cli.options import (
     whole_number,
     with_settings,
 )
-from memories.skins.cli.output import DAMAGED, emit, note, safe
+from memories.skins.cli.output import DAMAGED, SCRATCHPAD_INSTEAD, emit, note, safe
 from memories.skins.cli.session import compacts, texts
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def show(memories: "Memories", refresh: bool) -> int:
 
     If the store can't be reached, it shows what the file says, and exits 4.
     """
-    from memories.skins.cli.degraded import offline
-
-    found, error = offline(memories, lambda: memories.scratchpad(refresh=refresh), memories.offline)
+    found, error = memories.ask_store(lambda: memories.scratchpad(refresh=refresh), memories.offline)
+    if error is not None:
+        note(SCRATCHPAD_INSTEAD.format(error))
     _print(memories, found, {} if error is None else {"degraded": True, "error": error})
     return 0 if error is None else DAMAGED
 

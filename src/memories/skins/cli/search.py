@@ -2,45 +2,38 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from memories.errors import InvalidInput
-from memories.settings import RANKS
+from memories.search.filters import FILTERS
 from memories.skins import shapes
 from memories.skins.cli.options import (
-    SCOPES,
     as_of_option,
     command,
     completing,
     dry_run_option,
     fields_option,
-    filter_options,
+    filtered_by,
     in_session,
     limit_option,
     named_options,
     option,
-    origin_options,
-    pending_option,
-    said_by_options,
-    share,
     show_option,
-    time_options,
     where_option,
     whole_number,
 )
-from memories.skins.cli.output import DAMAGED, emit, note, safe
+from memories.skins.cli.output import DAMAGED, SCRATCHPAD_INSTEAD, emit, note, safe
 from memories.skins.cli.session import compacts, read_argument, texts
 from memories.validate import shown
 
 if TYPE_CHECKING:
     from memories.models import Memory
-    from memories.search.search import Scope, SearchFilters
+    from memories.search.filters import SearchFilters
     from memories.service import Memories
 
 ORDERS = ("created", "updated", "reinforced", "confidence", "accesses", "version", "key")
-TIERS = ("deep", "hot", "auto")
 _CHANGES = ("set", "remove", "rename", "merge")  # of tags
 
 
@@ -49,93 +42,28 @@ _CHANGES = ("set", "remove", "rename", "merge")  # of tags
     'memory search "what did Ann say?" --in history --since 7d'
 )
 @click.argument("query")
-@option(
-    "--in", "scope", metavar="WHAT", values=SCOPES, section="Filters",
-    help="What to search: memories, history (conversations) or all. [default: memories]",
-)  # fmt: skip
-@option(
-    "--conversation", metavar="NAME", kind="conversations", section="Filters",
-    help="Only turns of this conversation; needs --in history.",
-)  # fmt: skip
-@said_by_options
-@filter_options
-@origin_options
-@where_option
-@time_options
-@pending_option
-@option("--now", metavar="TIME", section="Time", help='Reference time for words like "yesterday". [default: now]')
-@option(
-    "--min-confidence", metavar="0..1", section="Ranking", help="Hide results with lower confidence. [default: 0.3]"
-)
-@option("--min-similarity", metavar="0..1", section="Ranking", help="Hide results that are less similar. [default: 0]")
-@option(
-    "--rank", metavar="ORDER", values=RANKS, section="Ranking",
-    help="Heed age and use of memories within bounds (relevance), not at all (similarity), or multiply all three "
-    "(formula). [default: relevance]",
-)  # fmt: skip
+@filtered_by(*FILTERS)
 @option("--explain", is_flag=True, section="Ranking", help="Show every candidate, its scores, and why it was left out.")
-@option(
-    "--tier", metavar="TIER", values=TIERS, section="Ranking",
-    help="Search the store (deep), the scratchpad alone (hot), or the store unless that has every word (auto). "
-    "[default: deep]",
-)  # fmt: skip
-@limit_option
 @fields_option
 @in_session(reads=True)
-def search(
-    memories: "Memories",
-    query: str,
-    limit: str | None,
-    min_confidence: str | None,
-    min_similarity: str | None,
-    scope: str | None,
-    conversation: str | None,
-    now: str | None,
-    rank: str | None,
-    explain: bool,
-    tier: str | None,
-    pending: bool,
-    said_by: Mapping[str, Any],
-    where: str | None,
-    project: str | None,
-    fields: str | None,
-    tags: Mapping[str, str],
-    written: Mapping[str, Any],
-    times: Mapping[str, Any],
-) -> int:
+def search(memories: "Memories", query: str, explain: bool, fields: str | None, filters: "SearchFilters") -> int:
     """Find memories or conversation turns, best match first.
 
     QUERY is a question or some words, or - to read it from standard input. Both meaning and words count. If the store
     can't be reached, what the scratchpad has is shown, and it exits 4.
     """
-    from memories.skins.cli.degraded import tiered
-
     chosen = field_names(fields)
-    filters: dict[str, Any] = {
-        "tags": tags,
-        "limit": whole_number(limit),
-        "min_confidence": share(min_confidence, "min-confidence"),
-        "min_similarity": share(min_similarity, "min-similarity"),
-        "scope": cast("Scope", scope or "memories"),  # the service refuses any other
-        "conversation": conversation,
-        "now": now,
-        "rank": rank,
-        **said_by,
-        **written,
-        "pending": pending,
-        "where": where,
-        "project": project,
-        **times,
-    }
-    answer = tiered(memories, read_argument(query, "query"), tier or "deep", cast("SearchFilters", filters))
-    found, names = answer.found, memories if answer.error is None and answer.tier != "hot" else answer.names
+    found = memories.explain(read_argument(query, "query"), offline=True, **filters)
+    names = compacts().Named() if found.tier == "hot" else memories
+    if found.error:
+        note(SCRATCHPAD_INSTEAD.format(found.error))
     emit_fields(
-        shapes.found(found, explain=explain) | answer.told(),
+        shapes.found(found, explain=explain),
         lambda: str(texts().found(found, explain=explain)),
         lambda: str(compacts().hits(names, found.hits, shapes.note_on(found))),
         chosen,
     )
-    return DAMAGED if answer.error is not None else 0
+    return DAMAGED if found.error else 0
 
 
 @command(epilog="memory get 01a1fdf1-92cd-72f2\nmemory get --key user/editor\nmemory get --key port --project shop")
@@ -251,54 +179,31 @@ def emit_fields(
     "list",
     epilog="memory list --since 7d --type preference\nmemory list --where 'type = fact and not by = claude-code'",
 )
-@filter_options
-@origin_options
-@where_option
+@filtered_by(*(name for name, row in FILTERS.items() if row.lists))
 @option("--deleted", is_flag=True, section="Filters", help="List deleted memories instead.")
-@pending_option
-@time_options
 @option(
     "--sort", metavar="BY", values=ORDERS, section="Output",
     help="created, updated, reinforced, confidence, accesses, version or key. [default: created]",
 )  # fmt: skip
 @option("--reverse", is_flag=True, section="Output", help="The other way round: oldest or smallest first.")
-@limit_option
 @option("--cursor", metavar="CURSOR", section="Output", help="Continue after a page; next_cursor of that page.")
 @fields_option
 @in_session(reads=True)
 def list_(
     memories: "Memories",
     deleted: bool,
-    pending: bool,
-    where: str | None,
-    project: str | None,
     sort: str | None,
     reverse: bool,
-    limit: str | None,
     cursor: str | None,
     fields: str | None,
-    tags: Mapping[str, str],
-    written: Mapping[str, Any],
-    times: Mapping[str, Any],
+    filters: Mapping[str, Any],
 ) -> None:
     """List memories, newest first.
 
     The order is that of creation, or what --sort says; --since and --until look at the latest version.
     """
     names = field_names(fields)
-    page = memories.list(
-        tags=tags,
-        deleted=deleted,
-        pending=pending,
-        where=where,
-        project=project,
-        sort=sort,
-        reverse=reverse,
-        limit=whole_number(limit),
-        cursor=cursor,
-        **written,
-        **times,
-    )
+    page = memories.list(deleted=deleted, sort=sort, reverse=reverse, cursor=cursor, **filters)
     emit_fields(
         shapes.page(page),
         lambda: str(texts().page(page)),
@@ -313,20 +218,16 @@ def list_(
     "memory tags set project=shop --where 'content ~ checkout'"
 )
 @click.argument("words", nargs=-1, metavar="[KEY]", shell_complete=completing("tag keys"))
-@origin_options
-@as_of_option
-@where_option
+@filtered_by("written_by", "trust", "as_of", "where")
 @dry_run_option
 @show_option
 @in_session(reads=True)
 def tags(
     memories: "Memories",
     words: Sequence[str],
-    written: Mapping[str, Any],
-    as_of: str | None,
-    where: str | None,
     dry_run: bool,
     show: str | None,
+    filters: dict[str, Any],
 ) -> int:
     """List tags and how many memories have each.
 
@@ -334,20 +235,21 @@ def tags(
     --where: set KEY=VALUE, remove KEY, rename OLD NEW, merge OLD NEW, where OLD and NEW are keys or KEY=VALUE; all but
     rename take several. The answer names the command that undoes it.
     """
+    where = filters.pop("where", None)
     if len(words) > 1:
         from memories.skins.cli.many import change_tags
 
         if words[0] not in _CHANGES:
             raise InvalidInput(f'"{shown(words[0])}" is no change of tags; use {", ".join(_CHANGES)}')
-        if any(written.values()):
+        if filters.keys() & {"written_by", "trust"}:
             raise InvalidInput("a change of tags takes the writer in its expression: --where 'by = NAME'")
-        if as_of is not None:
+        if "as_of" in filters:
             raise InvalidInput("the past can't be changed; leave out --as-of")
         return change_tags(memories, words, where, show, dry_run=dry_run)
     if where is not None or dry_run or show is not None:
         raise InvalidInput("--where, --dry-run and --show go with a change, such as: memory tags rename OLD NEW")
     key = words[0] if words else None
-    counts = memories.tags(key, **written, as_of=as_of)
+    counts = memories.tags(key, **filters)
     emit(shapes.tags(key, counts), lambda: texts().tags(key, counts))
     return 0
 

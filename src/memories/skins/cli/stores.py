@@ -16,9 +16,9 @@ from memories.config import slashes_hint
 from memories.disk import replacing
 from memories.errors import InvalidInput, MemoriesError, SystemFault
 from memories.models import SHARED
+from memories.search.filters import SCOPES
 from memories.skins import shapes, transfers
 from memories.skins.cli.options import (
-    SCOPES,
     command,
     format_option,
     namespace_option,

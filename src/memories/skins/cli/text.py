@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from memories.answers.fields import MEMORY
 from memories.config import without_password
 from memories.ids import ID_LENGTH
 from memories.models import PENDING, SHARED, History, Memory, Page, Status
@@ -50,27 +51,28 @@ _DIM, _BOLD, _GREEN, _YELLOW, _PLAIN = "\033[2m", "\033[1m", "\033[32m", "\033[3
 
 
 def memory(found: Memory) -> str:
-    """Return a memory in full."""
-    rows = [
-        ("id", safe(found.id)),
-        ("namespace", found.namespace),
-        ("tags", _tags(found.tags) or "-"),
-        ("decay", f"{found.decay_policy}, confidence {found.confidence:.0%}"),
-        ("created", _dated(found.created_at)),
-        ("updated", f"{_dated(found.updated_at)}, version {found.version}" if found.version > 1 else ""),
-        ("writer", _writer_in_full(found.origin)),
-        ("reinforced", _dated(found.last_reinforced_at) if found.last_reinforced_at else ""),
-        ("key", safe(found.key or "")),
-        ("supersedes", safe(found.supersedes or "")),
-        ("replaced by", safe(found.superseded_by or "")),
-        ("corrects", safe(found.corrects or "")),
-        ("corrected by", safe(found.corrected_by or "")),
-        ("state", _paint(_YELLOW, WAITS) if found.pending else ""),
-        ("accepted", f"{_dated(found.accepted_at)} by {safe(found.accepted_by or '-')}" if found.accepted_at else ""),
-        ("redacted", counted(found.redacted)),
-        ("suspicious", ", ".join(found.suspicious)),
-    ]
-    return f"{_paint(_BOLD, marked(found.content))}\n{_table((name, value) for name, value in rows if value)}"
+    """Return a memory in full: the fields of `answers.fields` that have a label."""
+    cells = {field.name: _cell(getattr(found, field.name)) for field in MEMORY if field.label}
+    cells |= {
+        "tags": _tags(found.tags) or "-",
+        "decay_policy": f"{found.decay_policy}, confidence {found.confidence:.0%}",
+        "updated_at": f"{_dated(found.updated_at)}, version {found.version}" if found.version > 1 else "",
+        "pending": _paint(_YELLOW, WAITS) if found.pending else "",
+        "redacted": counted(found.redacted),
+    }
+    if found.accepted_at:
+        cells["accepted_at"] += f" by {safe(found.accepted_by or '-')}"
+    rows = [(field.label, cells[field.name]) for field in MEMORY if field.label and cells[field.name]]
+    return f"{_paint(_BOLD, marked(found.content))}\n{_table(rows)}"
+
+
+def _cell(value: object) -> str:
+    """Return the value of a field as a person reads it; empty if there is nothing to say."""
+    if isinstance(value, datetime):
+        return _dated(value)
+    if isinstance(value, Origin):
+        return _writer_in_full(value)
+    return safe(", ".join(value) if isinstance(value, tuple) else str(value or ""))
 
 
 def counted(kinds: Sequence[str]) -> str:

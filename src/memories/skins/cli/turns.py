@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memories.errors import InvalidInput, SystemFault
+from memories.search.filters import ROLES
 from memories.skins import shapes
 from memories.skins.added import added as shape_of
 from memories.skins.cli.options import (
-    ROLES,
     Group,
     dry_run_option,
+    filtered_by,
     in_session,
-    limit_option,
     no_redact_option,
     option,
-    said_options,
     whole_number,
 )
 from memories.skins.cli.output import changing, confirm, emit, fail
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from memories.turns import Turn
 
 MAX_INPUT_BYTES = 67_108_864  # of JSON lines
+_said_options = filtered_by("role", "speaker", "since", "until", "as_of", "limit")
 _NAMES = {"text": "content", "ts": "created_at"}  # as the conversation specification calls them
 
 
@@ -86,31 +86,28 @@ def add(memories: "Memories", conversation: str, content: str, no_redact: bool, 
 
 @turns.command(epilog="memory turns tail standup --limit 16\nmemory turns tail standup --speaker Ann --since 7d")
 @click.argument("conversation")
-@said_options
-@limit_option
+@_said_options
 @in_session(reads=True)
-def tail(memories: "Memories", conversation: str, said: Mapping[str, Any], limit: str | None) -> int:
+def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) -> int:
     """Show the last turns of a conversation, oldest first.
 
     Turns that wait to be stored come last; if the store does not answer they are shown alone, and the exit code is 1.
     """
-    return _shown(memories, conversation, lambda: memories.tail_turns(conversation, limit=whole_number(limit), **said))
+    return _shown(memories, conversation, lambda: memories.tail_turns(conversation, **filters))
 
 
 @turns.command(epilog="memory turns show standup --from 100 --limit 50\nmemory turns show standup --role assistant")
 @click.argument("conversation")
 @option("--from", "start", metavar="INDEX", section="Output", help="First turn to show, counted from 0. [default: 0]")
-@said_options
-@limit_option
+@_said_options
 @in_session(reads=True)
-def show(memories: "Memories", conversation: str, start: str | None, said: Mapping[str, Any], limit: str | None) -> int:
+def show(memories: "Memories", conversation: str, start: str | None, filters: Mapping[str, Any]) -> int:
     """Show the turns of a conversation, oldest first.
 
     Turns that wait to be stored come last; if the store does not answer they are shown alone, and the exit code is 1.
     """
     first = whole_number(start, "from must be a whole number from 0")
-    most = whole_number(limit)
-    return _shown(memories, conversation, lambda: memories.turns(conversation, start=first or 0, limit=most, **said))
+    return _shown(memories, conversation, lambda: memories.turns(conversation, start=first or 0, **filters))
 
 
 def _shown(memories: "Memories", conversation: str, read: "Callable[[], list[Turn]]") -> int:
@@ -135,8 +132,7 @@ def _shown(memories: "Memories", conversation: str, read: "Callable[[], list[Tur
     "--tag", "-t", "tag", metavar="KEY=VALUE", multiple=True, section="Filters",
     help="Only conversations with this tag; may be repeated, and all must match.",
 )  # fmt: skip
-@said_options
-@limit_option
+@_said_options
 @option("--cursor", metavar="CURSOR", section="Output", help="Continue after a page; next_cursor of that page.")
 @in_session(reads=True)
 def list_(
@@ -144,20 +140,19 @@ def list_(
     title: str | None,
     user: str | None,
     tag: Sequence[str],
-    said: Mapping[str, Any],
-    limit: str | None,
     cursor: str | None,
+    filters: Mapping[str, Any],
 ) -> int:
     """List conversations, newest first.
 
     --role, --speaker, --since and --until: only conversations with such a turn. If the store does not answer, those
     with turns that wait to be stored are shown, and the exit code is 1.
     """
-    given = {"title": title, "user": user, "tags": dict(parse_tag(text) for text in tag), **said}
-    filters = {name: value for name, value in given.items() if value not in (None, {})}
+    given = {"title": title, "user": user, "tags": dict(parse_tag(text) for text in tag), **filters}
+    chosen = {name: value for name, value in given.items() if value not in (None, {})}
     problem = None
     try:
-        found = memories.list_conversations(limit=whole_number(limit), cursor=cursor, **filters)
+        found = memories.list_conversations(cursor=cursor, **chosen)
     except SystemFault as exc:
         from memories.conversations import ConversationPage
         from memories.write.waiting import with_waiting

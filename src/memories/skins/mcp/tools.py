@@ -1,6 +1,7 @@
 """What agents can do: each tool calls one method of `Memories`, and `answers` renders what came of it."""
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -15,6 +16,7 @@ from memories.agent.engine import EngineBackend
 from memories.agent.gateway import ENGINE, MemoryGateway
 from memories.errors import InvalidInput, NotFound
 from memories.models import Memory
+from memories.search.filters import FILTERS, Parameter
 from memories.service import Memories
 from memories.skins import shapes
 from memories.skins.added import added
@@ -24,7 +26,6 @@ from memories.times import parse_time
 from memories.turns import TurnDraft
 
 if TYPE_CHECKING:
-    from memories.search.search import SearchFilters
     from memories.write.create import Created
 
 HINT_KNOWN = "nothing was stored: this memory says the same already"
@@ -44,6 +45,7 @@ MAX_RESULTS = 50
 MAX_VERSIONS = 20
 MAX_TURNS = 1_000
 BESIDE = 2  # turns before and after one that is read
+SEARCH_DEFAULTS: Mapping[str, Any] = {"scope": "all", "limit": 5}  # where they are others than the library's
 ECHO = 200  # characters of what the caller just wrote
 
 
@@ -51,7 +53,12 @@ ECHO = 200  # characters of what the caller just wrote
 Tags = dict[str, str] | None
 Value = TypeVar("Value")
 Ready = Callable[[bool], tuple[Memories, str]]
-Matching = Annotated[Tags, Field(description="must all match")]
+Matching = Annotated[Tags, Field(description=FILTERS["tags"].hint)]
+# What each kind of filter is for the SDK, and its value if it is left out.
+_KINDS: Mapping[str, tuple[Any, Any]] = {
+    "text": (str, ""), "time": (str, ""), "share": (float | None, None), "whole": (int, 0), "flag": (bool, False),
+    "tags": (Tags, None),
+}  # fmt: skip
 Cursor = Annotated[str, Field(description="next_cursor of the last page")]
 
 
@@ -63,6 +70,45 @@ class Said(BaseModel, extra="forbid"):
     speaker: str = ""
     at: Annotated[str, Field(description="when; now by default")] = ""
     message_id: Annotated[str, Field(description="makes sending it twice harmless")] = ""
+
+
+def taking_filters(defaults: Mapping[str, Any]) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
+    """Give a tool the parameters of a search, as `search.filters` has them; the SDK reads them from its signature.
+
+    Args:
+        defaults: What holds here if a parameter is left out; otherwise it narrows nothing.
+    """
+
+    def decorate(tool: Callable[..., Value]) -> Callable[..., Value]:
+        *own, _ = inspect.signature(tool, eval_str=True).parameters.values()
+        filters = [_parameter(row, defaults.get(name)) for name, row in FILTERS.items()]
+        tool.__signature__ = inspect.Signature([*own, *filters], return_annotation=CallToolResult)  # type: ignore[attr-defined]
+        return tool
+
+    return decorate
+
+
+def _parameter(row: Parameter, default: Any) -> inspect.Parameter:
+    """Return the parameter of a tool for a filter; `default` holds if it is left out, None if that narrows nothing."""
+    kind, idle = _KINDS[row.kind]
+    if row.choices:
+        kind, idle = Literal[row.choices] | None, None
+    if row.default == "true":
+        idle = True
+    if row.hint:
+        kind = Annotated[kind, Field(description=row.hint)]
+    return inspect.Parameter(
+        row.name, inspect.Parameter.KEYWORD_ONLY, default=idle if default is None else default, annotation=kind
+    )
+
+
+def _widest_scope(given: Mapping[str, Any]) -> str:
+    """Return everything that can be searched with these filters."""
+    if given.keys() & {"conversation", "role", "speaker"}:
+        return "history"
+    if given.get("pending") or given.get("tier", "deep") != "deep":
+        return "memories"
+    return "all"
 
 
 class Tools:
@@ -94,38 +140,17 @@ class Tools:
             answer = ask(found_by)
         return answer, hint
 
-    def search_memories(  # noqa: PLR0913 - a tool's options are its parameters
-        self,
-        query: str,
-        *,
-        limit: int = 5,
-        scope: Annotated[
-            Literal["all", "memories", "history"], Field(description="history: only what was said in conversations")
-        ] = "all",
-        conversation: Annotated[str, Field(description="only what was said in this one")] = "",
-        tags: Matching = None,
-        written_by: str = "",
-        trust: Literal["user", "agent", "captured", "imported"] | None = None,
-        since: Annotated[str, Field(description='like 2024-05-31, or "7d" for a week ago')] = "",
-        until: str = "",
-        as_of: Annotated[str, Field(description="a date: what was known then")] = "",
-    ) -> CallToolResult:
+    @taking_filters(SEARCH_DEFAULTS)
+    def search_memories(self, query: str, **filters: Any) -> CallToolResult:
         """Find what is known or was said, by meaning and by word, best first; nothing if nothing fits.
 
         Search before you answer about people, projects, decisions, preferences or what was said before.
         """
-        filters: SearchFilters = {
-            "limit": _at_most(limit),
-            "scope": "history" if conversation and scope == "all" else scope,
-            "conversation": conversation or None,
-            "tags": tags,
-            "written_by": written_by or None,
-            "trust": trust,
-            "since": since or None,
-            "until": until or None,
-            "as_of": as_of or None,
-        }
-        found, hint = self._asked(lambda asked: asked.explain(query, **filters), lambda found: found.hits)
+        given = {**SEARCH_DEFAULTS, **{name: value for name, value in filters.items() if value not in ("", None)}}
+        given["limit"] = _at_most(given["limit"])
+        if given["scope"] == "all":
+            given["scope"] = _widest_scope(given)
+        found, hint = self._asked(lambda asked: asked.explain(query, **given), lambda found: found.hits)
         results = answers.hits([shapes.hit(hit) for hit in found.hits], self.memories.namespace)
         return _answer({"hint": hint or found.note or None}, **results)
 

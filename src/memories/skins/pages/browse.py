@@ -14,8 +14,8 @@ from memories.times import to_iso, to_moment
 
 if TYPE_CHECKING:
     from memories.conversations import Conversation
+    from memories.search.filters import Scope
     from memories.search.results import Considered, Explanation
-    from memories.search.search import Scope
     from memories.service import Memories
 
 FACETS = ("type", "project", "agent", "kind", "trust")

@@ -19,9 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memories.agent.deadline import Deadline
+from memories.deadline import DEADLINE, Deadline
 from memories.embedders import Embedder
-from memories.identity.degraded import DEADLINE
 from memories.identity.place import here
 from memories.models import Draft
 from memories.service import Memories

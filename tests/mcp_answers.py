@@ -37,6 +37,12 @@ def read(text: str) -> dict[str, Any]:
     return told
 
 
+def hits(told: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the items of an answer, of whichever kind they are."""
+    [found] = [told[name] for name in ("memories", "turns", "results") if name in told] or [[]]
+    return list(found)
+
+
 def item(row: str, group: str) -> dict[str, Any]:
     """Return one item: what stands in its row, or its JSON."""
     if row.startswith("{"):

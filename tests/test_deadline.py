@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from memories import AgentMemory, ContextBuilder, Memories, MemoryGateway, MemoryPolicy, load_config
-from memories.agent.deadline import Deadline, MemoryTimeout
 from memories.agent.engine import EngineBackend
+from memories.deadline import Deadline, MemoryTimeout
 from memories.embedders.protocol import WAIT
 from memories.errors import InvalidInput
 

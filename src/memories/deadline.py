@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -131,5 +132,7 @@ class Deadline:
             del call  # what was read is not kept until the next call
 
 
+# In a server: gives the deadline of that many seconds which all commands share, for its threads have the store open.
+DEADLINE: ContextVar[Callable[[float | None], Deadline] | None] = ContextVar("deadline", default=None)
 _LEAST_WAIT = 0.01  # seconds between two looks at a call that waits for its embedder
 _HOW = "the setting is MEMORY_TIMEOUT_SECONDS"

@@ -1,0 +1,189 @@
+"""The fields of a memory, a turn, a version and a hit: one table for JSON, compact and text answers, and for the docs.
+
+To add a field to a memory, add an attribute to `models.Memory`, read it from its record in `versions.to_memory`, and
+add a row to `MEMORY` here.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memories.times import to_iso
+
+if TYPE_CHECKING:
+    from memories.models import Memory
+    from memories.origin import Origin
+
+ALWAYS: Any = object()
+
+
+class Field(NamedTuple):
+    """A field of an answer.
+
+    Attributes:
+        name: Its name in JSON, and what `--fields` calls it.
+        kind: Its type, as `skins.api.schemas` names it: `text`, `time?` for a time or null, `texts`, …
+        about: What it says.
+        default: The value that is left out of JSON; `ALWAYS` if none is.
+        label: What stands before it where a memory is shown to a person; empty if it is not shown by itself.
+        read: Returns its value in JSON; by default the attribute of that name.
+    """
+
+    name: str
+    kind: str
+    about: str
+    default: Any = ALWAYS
+    label: str = ""
+    read: Callable[[Any], Any] | None = None
+
+
+def shape(item: object, fields: tuple[Field, ...]) -> dict[str, Any]:
+    """Return an item as JSON has it: the values of its fields, without those that are left out."""
+    made = {}
+    for name, _, _, default, _, read in fields:
+        value = plain(getattr(item, name)) if read is None else read(item)
+        if default is ALWAYS or value != default:
+            made[name] = value
+    return made
+
+
+def plain(value: Any) -> Any:
+    """Return a value in the form that JSON has for it."""
+    if value is None or isinstance(value, str | float | int):  # nearly all, and the other checks cost more
+        return value
+    if isinstance(value, datetime):
+        return to_iso(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def origin_of(origin: "Origin | None", namespace: str) -> dict[str, Any] | None:
+    """Return who wrote something in a namespace: what goes without saying is left out, such as that namespace."""
+    if origin is None:
+        return None
+    usual = {"user": origin.by, "namespace": namespace}
+    return {name: value for name, value in origin._asdict().items() if value not in (None, "", usual.get(name))}
+
+
+def _tag(name: str) -> Callable[[Any], str]:
+    def read(item: Any) -> str:
+        return str(item.tags.get(name, ""))
+
+    return read
+
+
+def _is_global(item: Any) -> bool:
+    return str(item.tags.get("global", "")).lower() == "true"
+
+
+def _tags(item: Any) -> dict[str, str]:
+    return dict(sorted(item.tags.items()))
+
+
+def _origin(item: Any) -> dict[str, Any] | None:
+    return origin_of(item.origin, item.namespace)
+
+
+def _zoned(name: str) -> Callable[[Any], str]:
+    def read(item: Any) -> str:
+        return to_iso(getattr(item, name), keep_zone=True)
+
+    return read
+
+
+def _decay_policy(memory: "Memory") -> str:
+    return str(memory.decay_policy)
+
+
+def _version_count(memory: "Memory") -> int:
+    return memory.version
+
+
+def _turn_index(turn: Any) -> int:
+    return int(turn.index)
+
+
+KNOWN_TAGS = (
+    Field("agent", "text", "The agent that it is tagged with.", read=_tag("agent")),
+    Field("personality", "text", "The role or persona that it is tagged with.", read=_tag("personality")),
+    Field("project", "text", "The project that it is tagged with.", read=_tag("project")),
+    Field("type", "text", "The kind that it is tagged with.", read=_tag("type")),
+    Field("global", "flag", "Whether it is valid in every project.", read=_is_global),
+)
+_SUSPICIOUS = Field("suspicious", "texts", "Why it may give orders to a model.", [], "suspicious")
+_REDACTED = Field("redacted", "texts", "The kinds of the secrets that were taken out of it.", [], "redacted")
+_ACCEPTED = (
+    Field("accepted_at", "time", "When it was accepted, if it had to wait for review.", None, "accepted"),
+    Field("accepted_by", "text", "Who accepted it.", None),
+)
+MEMORY = (
+    Field("id", "text", "Its id.", label="id"),
+    Field("content", "text", "What it says."),
+    *KNOWN_TAGS,
+    Field("tags", "tags", "All tags.", read=_tags, label="tags"),
+    Field("namespace", "text", "The namespace that it belongs to.", label="namespace"),
+    Field("decay_policy", "text", "How its confidence ages.", read=_decay_policy, label="decay"),
+    Field("confidence", "number", "How current it is, 0 to 1."),
+    Field("created_at", "time", "When its first version was written.", label="created"),
+    Field("updated_at", "time", "When its latest version was written.", label="updated"),
+    Field("version", "whole", "The number of its latest version."),
+    Field("version_count", "whole", "How many versions it has.", read=_version_count),
+    Field("key", "text", "Its key.", None, "key"),
+    Field("base_confidence", "number", "How sure its writer was, 0 to 1.", 1.0),
+    Field("last_reinforced_at", "time", "When it was last confirmed.", None, "reinforced"),
+    Field("supersedes", "text", "The id of the memory that it replaced.", None, "supersedes"),
+    Field("superseded_by", "text", "The id of the memory that replaced it.", None, "replaced by"),
+    Field("corrects", "text?", "The id of the memory that it corrects.", None, "corrects"),
+    Field("corrected_by", "text", "The id of the memory that corrects it.", None, "corrected by"),
+    Field("source", "text", "The conversation, or the turn, that it was made from.", None),
+    Field("deleted", "flag", "Whether it was deleted.", False),
+    Field("access_count", "whole", "How often it was read, about.", 0),
+    Field("origin", "object", "Who wrote its latest version.", None, "writer", _origin),
+    Field("pending", "flag", "Whether it waits for review.", False, "state"),
+    Field("pinned", "flag", "Whether it stays in the scratchpad.", False),
+    *_ACCEPTED,
+    _REDACTED,
+    _SUSPICIOUS,
+)
+TURN = (
+    Field("id", "text", "The conversation and the index, such as `standup#3`."),
+    Field("content", "text", "What was said."),
+    Field("conversation_id", "text", "The conversation."),
+    Field("turn_index", "whole", "Its place in the conversation, counted from 0.", read=_turn_index),
+    Field("role", "text", "`user`, `assistant`, `system` or `tool`."),
+    Field("speaker", "text?", "The name of who said it."),
+    Field("tags", "tags", "Its tags.", read=_tags),
+    Field("namespace", "text", "The namespace that it belongs to."),
+    Field("created_at", "text", "When it was said, in the time zone of its writer.", read=_zoned("created_at")),
+    Field("message_id", "text", "Its id elsewhere.", None),
+    Field("origin", "object", "Who wrote it.", None, read=_origin),
+    _REDACTED,
+    _SUSPICIOUS,
+    Field("part", "whole", "Which part of a long message it is.", None),
+    Field("parts", "whole", "How many parts that message has.", 1),
+    Field("status", "text", "What became of it when it was added.", None),
+    Field("reason", "text", "Why it was refused.", None),
+    Field("waiting", "flag", "Whether it waits to be stored.", False),
+)
+VERSION = (
+    Field("version", "whole", "Its number."),
+    Field("content", "text", "What it said."),
+    Field("tags", "tags", "Its tags."),
+    Field("operation", "text", "What wrote it: `create`, `update`, `restore` or `rollback`."),
+    Field("created_at", "text", "When it was written."),
+    Field("ended_at", "time?", "When it stopped being the current one."),
+    Field("ended_by", "text?", "What ended it."),
+    *_ACCEPTED,
+    _SUSPICIOUS,
+)
+HIT = (
+    Field("speaker", "text?", "Who said it; of a memory the agent that it is tagged with."),
+    Field("conversation_id", "text?", "The conversation; of a memory the tag of that name."),
+    Field("similarity", "number?", "The cosine of its embedding and that of the query."),
+    Field("calibrated", "number?", "The same on a scale that all embedders share."),
+    Field("score", "number", "What results are ordered by."),
+    Field("date", "time", "When it was said, or last written.", read=_zoned("date")),
+)
+KIND = Field("kind", "text", "`memory` or `turn`.")
+NAMES = frozenset(field.name for field in (*MEMORY, *TURN, *VERSION, *HIT, KIND))

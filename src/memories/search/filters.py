@@ -1,0 +1,195 @@
+"""What narrows and orders a search: one table, from which the command, MCP, HTTP and the docs take their parameters.
+
+To add a filter, add a key to `SearchFilters` and a row to `FILTERS` here, and heed it in `search.search.parse`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
+
+from memories.origin import TRUSTS
+from memories.settings import RANKS
+
+if TYPE_CHECKING:
+    from memories.models import Moment
+
+Scope = Literal["memories", "history", "all"]
+Tier = Literal["deep", "hot", "auto"]
+Kind = Literal["text", "time", "share", "whole", "flag", "tags"]
+SCOPES: tuple[Scope, ...] = ("memories", "history", "all")
+TIERS: tuple[Tier, ...] = ("deep", "hot", "auto")
+ROLES = ("user", "assistant", "system", "tool")
+
+
+class SearchFilters(TypedDict, total=False):
+    """What narrows a search; what is left out does not.
+
+    Attributes:
+        scope: `memories` (the default), `history` for the turns of conversations, or `all` in one order.
+        conversation: Only turns of this conversation; if your namespace and `shared` both have it, yours.
+        role: Only turns of this role: `user`, `assistant`, `system` or `tool`.
+        speaker: Only turns of this speaker.
+        tags: Tags that each hit must have.
+        project: Only what belongs to this project, and memories that are valid in every one (the tag `global`).
+        written_by: Only what this client, or user of the operating system, wrote: its name as `Origin.by` tells it.
+        trust: Only what has this trust: `user`, `agent`, `captured` or `imported`.
+        where: An expression of the filter language that each hit must meet.
+        pending: Search what waits to be accepted instead.
+        since: Only what was last written at this time or later: an aware datetime, or text such as "7d".
+        until: Only what was last written at this time or earlier.
+        as_of: Search what was current at this time, with the confidence that it had then.
+        now: Reference time for words like "yesterday"; the present by default. It filters nothing.
+        min_confidence: Least confidence of a hit, 0 to 1; by default the setting of that name.
+        min_similarity: Least similarity of a hit, 0 to 1 on the calibrated scale; needs an embedder.
+        rank: `relevance`, which heeds age and use of memories within bounds, `similarity`, which does not, or
+            `formula`, the plain product of similarity, freshness and boost; by default the setting of that name.
+        include_corrected: Whether a hit that another hit corrects is shown, behind that one; true by default.
+        tier: `deep` (the default) for the store, `hot` for the scratchpad alone, or `auto` for the store unless the
+            scratchpad has every word of the query.
+        limit: How many hits at most, up to 1,000; by default the setting `default_limit`.
+    """
+
+    scope: Scope
+    conversation: str | None
+    role: str | None
+    speaker: str | None
+    tags: Mapping[str, str] | None
+    project: str | Sequence[str] | None
+    written_by: str | None
+    trust: str | None
+    where: str | None
+    pending: bool
+    since: "Moment | None"
+    until: "Moment | None"
+    as_of: "Moment | None"
+    now: "Moment | None"
+    min_confidence: float | None
+    min_similarity: float | None
+    rank: str | None
+    include_corrected: bool
+    tier: Tier
+    limit: int | None
+
+
+class Parameter(NamedTuple):
+    """A filter as the surfaces offer it.
+
+    Attributes:
+        name: Its key in `SearchFilters`, and its name in MCP.
+        kind: What it takes: a text, a time, a share from 0 to 1, a whole number, true or false, or tags.
+        about: What it does, a sentence.
+        section: Where the help of the command lists it.
+        alias: Its name in the command and in HTTP, if it is another one.
+        choices: The only values, if there are few.
+        metavar: What stands for its value in the help of the command; by default what its kind says.
+        default: What holds if it is left out; empty if that narrows nothing.
+        lists: Whether a listing of memories takes it as well.
+        in_scratchpad: Whether the scratchpad can answer it, too.
+        hint: What a model has to know beyond its name; mostly empty, since every session pays for it.
+    """
+
+    name: str
+    kind: Kind
+    about: str
+    section: str = "Filters"
+    alias: str = ""
+    choices: tuple[str, ...] = ()
+    metavar: str = ""
+    default: str = ""
+    lists: bool = False
+    in_scratchpad: bool = False
+    hint: str = ""
+
+    @property
+    def public_name(self) -> str:
+        """Its name in the command and in HTTP."""
+        return self.alias or self.name
+
+
+def _either(choices: Sequence[str]) -> str:
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+# fmt: off
+_ROWS = (
+    Parameter(
+        "scope", "text", "What to search: memories, history (conversations) or all.", alias="in", choices=SCOPES,
+        metavar="WHAT", default="memories", hint="history: only what was said in conversations",
+    ),
+    Parameter(
+        "conversation", "text", "Only turns of this conversation, in a search of the history.",
+        hint="only what was said in this one",
+    ),
+    Parameter(
+        "role", "text", f"Only turns of this role: {_either(ROLES)}.", choices=ROLES, metavar="ROLE",
+    ),
+    Parameter("speaker", "text", "Only turns of this speaker."),
+    Parameter(
+        "tags", "tags", "Only with this tag; may be repeated, and all must match.", alias="tag", lists=True,
+        in_scratchpad=True, hint="must all match",
+    ),
+    Parameter(
+        "project", "text", "Only from this project, or valid in every project.", lists=True, in_scratchpad=True,
+    ),
+    Parameter("written_by", "text", "Only what this client or user wrote.", lists=True, in_scratchpad=True),
+    Parameter(
+        "trust", "text", f"Only what has this trust: {_either(TRUSTS)}.", choices=TRUSTS, metavar="LEVEL", lists=True,
+        in_scratchpad=True,
+    ),
+    Parameter(
+        "where", "text", 'Only what meets an expression, such as "type = fact and not by = claude-code".',
+        metavar="EXPRESSION", lists=True, in_scratchpad=True,
+    ),
+    Parameter("pending", "flag", "What waits for review, instead.", lists=True),
+    Parameter(
+        "since", "time", "Only what was written at this time or later.", "Time", lists=True, in_scratchpad=True,
+        hint='like 2024-05-31, or "7d" for a week ago',
+    ),
+    Parameter(
+        "until", "time", "Only what was written by this time; a date includes that whole day.", "Time", lists=True,
+        in_scratchpad=True,
+    ),
+    Parameter(
+        "as_of", "time", "What was current at this time; a date means its end.", "Time", lists=True,
+        hint="a date: what was known then",
+    ),
+    Parameter(
+        "now", "time", 'Reference time for words like "yesterday".', "Time", default="now", in_scratchpad=True,
+    ),
+    Parameter(
+        "min_confidence", "share", "Hide results with lower confidence.", "Ranking", default="0.3", in_scratchpad=True,
+    ),
+    Parameter("min_similarity", "share", "Hide results that are less similar.", "Ranking", default="0"),
+    Parameter(
+        "rank", "text",
+        "Heed age and use of memories within bounds (relevance), not at all (similarity), or multiply all three "
+        "(formula).",
+        "Ranking", choices=RANKS, metavar="ORDER", default="relevance", in_scratchpad=True,
+    ),
+    Parameter(
+        "include_corrected", "flag", "Show a result that another result corrects, after that one.", "Ranking",
+        default="true",
+    ),
+    Parameter(
+        "tier", "text",
+        "Search the store (deep), the scratchpad alone (hot), or the store unless the scratchpad has every word "
+        "(auto).",
+        "Ranking", choices=TIERS, metavar="TIER", default="deep", in_scratchpad=True,
+    ),
+    Parameter(
+        "limit", "whole", "Maximum number of results, 1 to 1000.", "Output", default="10", lists=True,
+        in_scratchpad=True,
+    ),
+)
+# fmt: on
+FILTERS: Mapping[str, Parameter] = {row.name: row for row in _ROWS}
+
+
+def only_in_store(given: SearchFilters) -> list[str]:
+    """Return the names of the given filters that the scratchpad can't answer."""
+    names = [row.name for row in _ROWS if not row.in_scratchpad and row.name not in ("scope", "include_corrected")]
+    found = [name for name in names if given.get(name)]
+    if given.get("scope", "memories") != "memories":
+        found.append("scope")
+    if not given.get("include_corrected", True):
+        found.append("include_corrected")
+    return found

@@ -1,0 +1,74 @@
+"""The table of answer fields: what a memory, a turn and a version have is in JSON, in the schemas and in the docs."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from memories import Memories, Memory, TurnDraft, Version
+from memories.answers.fields import ALWAYS, HIT, KIND, KNOWN_TAGS, MEMORY, NAMES, TURN, VERSION, Field, shape
+from memories.skins import shapes
+from memories.skins.api.schemas import SCHEMAS
+from memories.turns import Turn
+
+RENAMED = {"index": "turn_index"}
+ELSEWHERE = {"data", "session"}  # what only programs read: the library has it, answers do not
+
+
+@pytest.fixture
+def memories(tmp_path: Path) -> Memories:
+    return Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake")
+
+
+def test_a_memory_as_json_has_the_fields_of_the_table_in_their_order(memories: Memories) -> None:
+    created = memories.create("We ship on Fridays", tags={"project": "shop", "type": "decision"}, key="ship")
+    assert created.memory is not None
+    made = shapes.memory(created.memory)
+    usual = [field.name for field in MEMORY if field.default is ALWAYS]
+    assert [name for name in made if name in usual] == usual
+    assert {name: made[name] for name in ("content", "project", "type", "agent", "global", "key")} == {
+        "content": "We ship on Fridays", "project": "shop", "type": "decision", "agent": "", "global": False,
+        "key": "ship",
+    }  # fmt: skip
+    assert made.keys() - set(usual) == {"key", "origin"}
+
+
+def test_a_value_that_says_nothing_is_left_out_and_every_other_one_is_told() -> None:
+    class Item:
+        count, share, names, name = 0, 0.0, ("a",), None
+
+    rows = (
+        Field("count", "whole", "How many.", 0),
+        Field("share", "number", "How sure.", 1.0),
+        Field("names", "texts", "Which.", []),
+        Field("name", "text?", "Who."),
+    )
+    assert shape(Item(), rows) == {"share": 0.0, "names": ["a"], "name": None}
+
+
+def test_what_the_library_tells_is_in_the_table() -> None:
+    tables = {Memory: MEMORY, Turn: TURN}
+    for kind, table in tables.items():
+        names = {RENAMED.get(field.name, field.name) for field in fields(kind)}
+        assert names - {field.name for field in table} <= ELSEWHERE, kind
+    assert set(Version._fields) - {field.name for field in VERSION} == {"origin"}  # it depends on the memory
+
+
+def test_each_field_has_a_schema_and_no_other_field_has() -> None:
+    for name, table in {"Memory": MEMORY, "Turn": TURN}.items():
+        assert list(SCHEMAS[name]["properties"]) == [
+            *(field.name for field in table if field.default is ALWAYS),
+            *(field.name for field in table if field.default is not ALWAYS),
+        ]
+        assert SCHEMAS[name]["required"] == [field.name for field in table if field.default is ALWAYS]
+    described = {name: member["description"] for name, member in SCHEMAS["Memory"]["properties"].items()}
+    assert described == {field.name: field.about for field in MEMORY}
+
+
+def test_hits_of_both_kinds_have_the_fields_of_a_result(memories: Memories) -> None:
+    memories.create("Ann said that we ship on Fridays")
+    memories.add_turns("standup", [TurnDraft("we ship on Fridays", "user", "Ann")])
+    found = [shapes.hit(hit) for hit in memories.search("ship on Fridays", scope="all")]
+    assert {hit["kind"] for hit in found} == {"memory", "turn"}
+    shared = {field.name for field in (*KNOWN_TAGS, KIND, *HIT)} | {"id", "content", "tags", "namespace", "confidence"}
+    assert [hit["id"] for hit in found if shared - hit.keys() or hit.keys() - NAMES] == []
