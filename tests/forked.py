@@ -99,8 +99,9 @@ def _interpreter(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def preload() -> None:
-    """Import what commands, hooks and servers need."""
+    """Import what commands, hooks and servers need, and make what each new store is a copy of."""
     from memories import __main__ as front_door
+    from memories.stores.sqlite import schema
 
     front_door.load_commands()
     for name in _PRELOADED:
@@ -108,6 +109,7 @@ def preload() -> None:
         for each in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{package.__name__}."):
             if not {*each.name.split(".")} & {*_LEFT_OUT}:
                 importlib.import_module(each.name)
+    schema.empty()
 
 
 def run_command(arguments: Sequence[str] | None = None) -> None:

@@ -297,7 +297,7 @@ def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
     version, newest = int(db.pragma("user_version")), len(schema.MIGRATIONS)
     if not 1 <= version <= newest:
         raise SchemaTooNew(f"{path} has schema {version} and this program knows {newest} at most; upgrade memories")
-    ours = set(_objects(schema.build(apsw.Connection(":memory:"))))
+    ours = set(_objects(schema.empty()))
     foreign = [f"{kind} {name}" for kind, name in _objects(db) if (kind, name) not in ours]
     if foreign:
         raise RequestError(f"{path} has a {foreign[0]}, which Memories never made; it was not restored")

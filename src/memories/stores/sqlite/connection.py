@@ -331,7 +331,7 @@ class SQLiteFile:
         """Return an empty store in memory, in place of one that does not exist yet."""
         connection: apsw.Connection | None = getattr(self._local, "empty", None)
         if connection is None:
-            connection = self._local.empty = schema.build(apsw.Connection(":memory:"))
+            connection = self._local.empty = schema.empty()
             schema.prepare(connection)
         return connection
 

@@ -30,11 +30,11 @@ def create(path: Path) -> None:
             connection.execute("PRAGMA journal_mode=MEMORY").fetchall()
             connection.pragma("synchronous", "FULL")
             connection.pragma("secure_delete", 1)
-            connection.execute("BEGIN IMMEDIATE")
-            schema.build(connection)
-            connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version={len(schema.MIGRATIONS)}")
-            connection.execute("COMMIT")
+            empty = schema.empty()
+            empty.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
+            empty.execute(f"PRAGMA user_version={len(schema.MIGRATIONS)}")
+            with connection.backup("main", empty, "main") as copy:
+                copy.step()
             use_log(connection, scratch)
         finally:
             connection.close()

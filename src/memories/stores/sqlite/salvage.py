@@ -138,7 +138,7 @@ def _in_pages(path: Path) -> Iterator[tuple[int, Record]]:
 
 def _columns() -> list[str]:
     """Return the columns of the table of records in this program's schema, in order."""
-    made = schema.build(apsw.Connection(":memory:"))
+    made = schema.empty()
     return [row[1] for row in made.execute("PRAGMA table_info(record)")]
 
 
