@@ -1,4 +1,4 @@
-"""`Memories`: one method for each verb, over any store. Each calls one room; search and write logic live there."""
+"""`Memories`: one method for each verb, over any store. Each calls one room, where the work is done."""
 
 import contextlib
 import copy
@@ -8,45 +8,49 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from memories import validate, versions
 from memories.config import load_config
-from memories.errors import InvalidInput, NotFound, RequestError
+from memories.errors import InvalidInput, NotFound, RequestError, StoreError, StoreUnreachable
 from memories.events import noting, observed
-from memories.hot.verbs import ScratchpadVerbs
+from memories.hot.scratchpads import Scratchpads
 from memories.ids import parse_id
-from memories.lookup import Lookup, accepted, known_at, narrowed, order_by, readable_with, waiting, with_global
-from memories.models import (
-    Draft,
-    Forgotten,
-    History,
-    Memory,
-    Moment,
-    Page,
-)
+from memories.lookup import Lookup, accepted, narrowed, readable_with
+from memories.models import Draft, Forgotten, History, Memory, Moment, Page
 from memories.origin import Place, origin
-from memories.service_overview import OverviewVerbs
-from memories.service_turns import ConversationVerbs
 from memories.settings import Config
 from memories.stores import Store, local_path, open_store
 from memories.stores.damage import Damaged
 from memories.stores.logged import logged
-from memories.stores.records import Collection, Record
-from memories.times import to_moment
+from memories.stores.records import Collection, Filter, Record
+from memories.times import from_millis, to_millis, to_moment
 
 if TYPE_CHECKING:
+    from datetime import date
+
+    from memories.conversations import Conversation, ConversationFilters, ConversationPage, TurnFilters
     from memories.embedders import Embedder
-    from memories.models import NamespaceCounts
+    from memories.hot.at_hand import Scratchpad
+    from memories.hot.matching import Matches
+    from memories.models import LogCheck, LogEntry, NamespaceCounts, Status
     from memories.origin import Origin
+    from memories.redaction.redactor import Redactor
     from memories.search.filters import SearchFilters
     from memories.search.results import Explanation, Found, Hit
+    from memories.transfer.audit import LogFilters
+    from memories.transfer.stats import Stats
+    from memories.turns import Turn, TurnDraft
     from memories.where.selector import Selector
     from memories.write.accesses import Accesses
     from memories.write.create import Created, Prepared, Writer
     from memories.write.many import Affected
+    from memories.write.queue import RetryQueue
     from memories.write.repeats import Repetition
     from memories.write.review import Review
+
+
+Answer = TypeVar("Answer")
 
 
 def _clock() -> datetime:
@@ -59,7 +63,7 @@ def _is_summary(draft: Draft) -> bool:
 
 
 @observed
-class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
+class Memories:
     """Stores statements, finds them again by meaning and by word, keeps every version, and loses none.
 
     Many threads may share one object, and many processes one store. It is a context manager. The store is opened and
@@ -113,7 +117,7 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         self._clock, self._tell_place = clock, place
         self._worked_in: Place | None = None
         self._embedder = self._choose_embedder(embedder)
-        self._owns_store = self._is_home = store is None or isinstance(store, str)
+        self._owns_store = store is None or isinstance(store, str)
         self._url = ""
         if store is None or isinstance(store, str):
             space = self._embedder.space if self._embedder else None
@@ -124,6 +128,7 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         self._accesses: Accesses | None = None
         self._transactions = 0
         self._lookup = Lookup(store, self.namespace, readable)
+        self._scratchpads = Scratchpads(self.config, store, self._lookup, channel, clock, home=self._owns_store)
         self._write_as(client)
 
     def _write_as(self, client: tuple[str, str] | None) -> None:
@@ -140,11 +145,13 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
             from memories.write.quota import admission
 
             admit = admission(self.config.namespace_quota)
-        told = self._tell_scratchpads()
+        told = self._scratchpads.tell
         self._store = logged(
             self._kept, self._channel, self._clock, self._origin, admit=admit, told=told, backups=self._backups
         )
         self._lookup = self._lookup._replace(store=self._store)
+        self._scratchpads.lookup = self._lookup
+        self._scratchpads.writer, self._scratchpads.flush_accesses = self._writer, self.flush_accesses
 
     def of_client(self, name: str, version: str) -> Self:
         """Return the same memory as a client of a server writes to it: what it writes names that client.
@@ -153,18 +160,23 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
             name: What the client calls itself.
             version: Its version, as it tells it.
         """
-        if self._is_home:
-            _ = self._mirror  # which they share
-        twin = copy.copy(self)
-        twin._owns_store = False
+        if self._scratchpads.is_home:
+            _ = self._scratchpads.mirror  # which they share
+        twin = self._twin()
         twin._write_as((name, version))
         return twin
 
     def without_shared(self) -> Self:
         """Return the same memory, which reads its own namespace alone."""
+        twin = self._twin()
+        twin._lookup = twin._scratchpads.lookup = self._lookup.own
+        return twin
+
+    def _twin(self) -> Self:
+        """Return another object over the same open store, which it does not close."""
         twin = copy.copy(self)
-        twin._owns_store = False
-        twin._lookup = self._lookup.own
+        twin._scratchpads = copy.copy(self._scratchpads)
+        twin._owns_store = twin._scratchpads.owns_store = False
         return twin
 
     def _choose_embedder(self, given: "str | Embedder | None") -> "Embedder | None":
@@ -487,9 +499,207 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
 
         now = self._now()
         selector = None if where is None else self._selector(where, any_state=True, now=now)
-        told = self._tell_scratchpads()
+        told = self._scratchpads.tell
         lookup = self._lookup._replace(store=logged(self._kept, self._channel, self._clock, None, told=told))
         return Rollback.of(lookup, to, now, selector).run(self._embedder, dry_run=dry_run)
+
+    # --- conversations ---------------------------------------------------------------------------------------------
+
+    def add_turns(
+        self, conversation_id: str, turns: "Iterable[TurnDraft | str]", *, redact: bool = True
+    ) -> "list[Turn]":
+        """Append turns to a conversation in one transaction; stored turns never change.
+
+        Args:
+            conversation_id: The conversation, at most 256 characters.
+            turns: Drafts, or texts said by the user, in order.
+            redact: Take out secrets; see `create`.
+
+        Returns:
+            The turns, each with its `status`. If the conversation has a `message_id` already, that stored turn is
+            returned: it is `known` if it says the same; else the new message is `refused`, its `reason` says why, and
+            the others are stored.
+
+        Raises:
+            InvalidInput: A value is not acceptable; nothing was stored.
+            RequestError: The conversation is in a namespace that is only read; nothing was stored.
+        """
+        from memories.turns import TurnDraft
+        from memories.write.turns import append
+
+        if isinstance(turns, str):
+            raise InvalidInput("add_turns takes a list of turns or texts; put a single one in a list")
+        drafts = [turn if isinstance(turn, TurnDraft) else TurnDraft(turn) for turn in turns]
+        if at := self._place():
+            drafts = [replace(each, tags=at.tags(each.tags)) for each in drafts]
+        place = (self._lookup.readable, conversation_id)
+        return append(self._store, self._embedder, place, drafts, self._now(), self._redactor(redact))
+
+    def update_conversation(
+        self,
+        conversation_id: str,
+        *,
+        title: str | None = None,
+        user: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        remove_tags: Sequence[str] = (),
+        redact: bool = True,
+    ) -> "Conversation":
+        """Say what a conversation is called, whom it is held with, and how it is tagged.
+
+        Args:
+            conversation_id: A conversation in your own namespace.
+            title: Its title, one line of at most 256 characters; empty to remove it, None to leave it.
+            user: Whom it is held with, one line; empty to remove it, None to leave it.
+            tags: Tags to add or change.
+            remove_tags: Keys of tags to remove; keys that it does not have are ignored.
+            redact: Take out secrets; see `create`.
+
+        Raises:
+            NotFound: There is no such conversation.
+            RequestError: It is in a namespace that is only read.
+            InvalidInput: A value is not acceptable, or no change was given.
+        """
+        from memories.write.turns import Naming
+
+        naming = Naming(title, user, tags or {}, remove_tags).checked(self._redactor(redact))
+        return naming.apply(self._store, self._lookup.readable, conversation_id)
+
+    def forget_turns(
+        self, conversation_id: str, *, index: int | None = None, with_memories: bool = False, dry_run: bool = False
+    ) -> Forgotten:
+        """Erase a conversation, or one of its turns: no byte of it stays in the store.
+
+        Turns that are still queued for the conversation are erased with it; see `MemoryGateway`.
+
+        Args:
+            conversation_id: A conversation in your own namespace.
+            index: The only turn to erase; the others keep their indexes.
+            with_memories: Also erase your memories of which a version was made from what is erased; see `create`.
+            dry_run: Erase nothing, only return how much there is.
+
+        Raises:
+            NotFound: There is no such conversation or turn.
+            RequestError: The conversation is only in a namespace that is read.
+            ErasureUnfinished: It failed after the turns were erased, so bytes of them may still be in the files;
+                forgetting them again finishes the erasure.
+        """
+        from memories.write import forget
+
+        turns = forget.Turns(self._store, self._lookup.readable, conversation_id, index)
+        if not with_memories:
+            return turns.forget(self._queue(), dry_run=dry_run)
+        from memories.write.many import forget_with_turns
+
+        return forget_with_turns(self._lookup, turns, self._queue(), dry_run=dry_run)
+
+    def tail_turns(
+        self, conversation_id: str, *, limit: int | None = None, **filters: "Unpack[TurnFilters]"
+    ) -> "list[Turn]":
+        """Return the last turns of a conversation, oldest first; empty if there is no such conversation.
+
+        Turns that wait to be stored come last and have `waiting` set; see `waiting_turns`.
+
+        Args:
+            conversation_id: The conversation; if your namespace and `shared` both have it, yours.
+            limit: How many at most, up to 1,000; by default the setting `default_limit`.
+            **filters: See `TurnFilters`.
+
+        Raises:
+            InvalidInput: A value is not acceptable.
+        """
+        from memories.turns import tail
+
+        where, most = self._turns_of(conversation_id, filters), self._limit(limit)
+        found = tail(self._store, where, most)
+        return [*found, *self._behind(where, conversation_id)][-most:]
+
+    def turns(
+        self, conversation_id: str, *, start: int = 0, limit: int | None = None, **filters: "Unpack[TurnFilters]"
+    ) -> "list[Turn]":
+        """Return the turns of a conversation from an index on, oldest first.
+
+        Args:
+            conversation_id: The conversation; see `tail_turns`.
+            start: The index of the first turn.
+            limit: How many at most, up to 1,000; by default the setting `default_limit`.
+            **filters: See `TurnFilters`.
+
+        Raises:
+            InvalidInput: A value is not acceptable.
+        """
+        from memories.turns import page
+
+        where, first, most = self._turns_of(conversation_id, filters), validate.index(start), self._limit(limit)
+        found = page(self._store, where, first, most)
+        if len(found) == most:
+            return found
+        return [*found, *(turn for turn in self._behind(where, conversation_id) if turn.index >= first)][:most]
+
+    def waiting_turns(self, conversation_id: str | None = None) -> "list[Turn]":
+        """Return the turns that wait to be stored, oldest first: what an agent said while the store did not answer.
+
+        It looks only at the queue on disk (see `MemoryGateway`), so it works while the store is down.
+
+        Args:
+            conversation_id: Only those of this conversation.
+        """
+        from memories.turns import conversation_id as checked
+        from memories.write.waiting import waiting_turns
+
+        name = None if conversation_id is None else checked(conversation_id)
+        return waiting_turns(self._queue(), self.namespace, name)
+
+    def conversations(
+        self, *, limit: int | None = None, cursor: str | None = None, **filters: "Unpack[ConversationFilters]"
+    ) -> "list[Conversation]":
+        """Return the conversations of a page of `list_conversations`, newest first.
+
+        Args:
+            limit: How many at most, up to 1,000; by default the setting `default_limit`.
+            cursor: `next_cursor` of the previous page.
+            **filters: See `ConversationFilters`.
+        """
+        return list(self.list_conversations(limit=limit, cursor=cursor, **filters).conversations)
+
+    def list_conversations(
+        self, *, limit: int | None = None, cursor: str | None = None, **filters: "Unpack[ConversationFilters]"
+    ) -> "ConversationPage":
+        """Return a page of conversations with their titles, turn counts and dates, those with the newest turn first.
+
+        Args:
+            limit: How many at most, up to 1,000; by default the setting `default_limit`.
+            cursor: `next_cursor` of the previous page.
+            **filters: See `ConversationFilters`.
+
+        Raises:
+            InvalidInput: A value is not acceptable.
+        """
+        from memories.conversations import page
+
+        found = page(self._store, self._lookup.readable, filters, self._now(), self._limit(limit), cursor)
+        waiting = [] if filters.get("as_of") else self.waiting_turns()
+        if not waiting:
+            return found
+        from memories.write.waiting import not_stored, with_waiting
+
+        return with_waiting(found, not_stored(self._store, waiting), first=cursor is None and not filters)
+
+    def conversation(self, conversation_id: str, *, as_of: Moment | None = None) -> "Conversation":
+        """Return a conversation as a listing shows it.
+
+        Args:
+            conversation_id: The conversation; see `tail_turns`.
+            as_of: As long as it was at this time.
+
+        Raises:
+            NotFound: There is no such conversation, or with `as_of` there was none.
+        """
+        from memories.conversations import find
+        from memories.turns import conversation_id as checked
+
+        end = to_moment(as_of, self._now(), end_of_day=True)
+        return find(self._store, self._lookup.readable, checked(conversation_id), end)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -615,28 +825,24 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         """
         if sum((deleted, pending, as_of is not None)) > 1:
             raise InvalidInput("only one of deleted, pending and as_of can be given; leave the others out")
-        limit, now = self._limit(limit), self._now()
-        given = {"tags": tags, "written_by": written_by, "trust": trust, "since": since, "until": until, "as_of": as_of}
-        among = narrowed(self._lookup.where(), given, now)
-        if deleted:
-            among = among._replace(state="ended", ended_by="delete")
-        if pending:
-            among = waiting(among)
-        judged = functools.partial(versions.confidence, now=now, half_life_hours=self.config.decay_half_life_hours)
+        from memories.listing import Listing
+
+        most, now = self._limit(limit), self._now()
+        judged_at = to_moment(as_of, now, end_of_day=True) or now
+        selector = None if where is None else self._selector(where, now=judged_at)
         if sort == "accesses":
             self.flush_accesses()
-        order = order_by(sort or "created", judged, reverse=reverse, as_of=among.as_of is not None)
-        if where is None:
-            records, more = self._lookup.page(with_global(among, project), limit, cursor, order=order)
-        else:
-            from memories.where.selector import listed
-
-            asked = self._selector(where, now=among.as_of or now)
-            among, selects = listed(asked, among)
-            records, more = self._lookup.page(with_global(among, project), limit, cursor, selects, order)
-        if among.as_of is not None:
-            records = known_at(self._store, records, among.as_of)
-        return Page(tuple(self._memory(record, among.as_of or now) for record in records), more)
+        filters = {
+            "tags": tags,
+            "written_by": written_by,
+            "trust": trust,
+            "since": since,
+            "until": until,
+            "as_of": as_of,
+        }
+        listing = Listing(filters, deleted, pending, selector, project, sort or "created", reverse)
+        records, more = listing.page(self._lookup, most, cursor, now, self.config.decay_half_life_hours)
+        return Page(tuple(self._memory(record, judged_at) for record in records), more)
 
     def search(self, query: str, *, offline: bool = False, **filters: "Unpack[SearchFilters]") -> "tuple[Hit, ...]":
         """Return the memories, or with `scope` the turns, that answer a query, best first; empty if nothing does.
@@ -674,6 +880,189 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
             for known["results"], repetition in enumerate(repeated, 1):
                 yield repetition
 
+    # --- the scratchpad --------------------------------------------------------------------------------------------
+
+    def pin(self, memory_id: str) -> Memory:
+        """Keep a memory in the scratchpad, by a version of it that says the same.
+
+        Raises:
+            NotFound: There is no such memory, or it was deleted.
+            RequestError: Another memory has replaced it, it is in a namespace that is only read, or 50 are pinned.
+        """
+        from memories.write import change
+
+        return self._memory(change.pin(self._lookup, self._embedder, memory_id, self._clock(), pinned=True))
+
+    def unpin(self, memory_id: str) -> Memory:
+        """Take back that a memory is kept in the scratchpad; see `pin`."""
+        from memories.write import change
+
+        return self._memory(change.pin(self._lookup, self._embedder, memory_id, self._clock(), pinned=False))
+
+    def scratchpad(self, *, refresh: bool = False, rebuild: bool = False) -> "Scratchpad":
+        """Return the hot tier: pinned, recent and often used memories of your own namespace, and those of `shared`.
+
+        What a person changed in a file is taken over first. The store is opened only if a file is out of date.
+
+        Args:
+            refresh: Bring the file of your namespace up to date whatever it says of itself.
+            rebuild: Choose anew from all memories of it, those included that were taken out of the file.
+
+        Raises:
+            InvalidInput: With `rebuild`: what a person wrote in the file can't be taken over.
+        """
+        return self._scratchpads.show(refresh=refresh, rebuild=rebuild)
+
+    def scratchpad_at_hand(self) -> "Scratchpad | None":
+        """Return what `scratchpad` does if that takes no look at the store; else None."""
+        return self._scratchpads.at_hand()
+
+    def search_scratchpad(self, query: str, *, offline: bool = False, **filters: "Unpack[SearchFilters]") -> "Matches":
+        """Search the hot tier by words, without the store or a model.
+
+        Args:
+            query: The question.
+            offline: Read the files as they are, because the store can't be asked.
+            **filters: As for `search`, but those that only a store can answer.
+
+        Raises:
+            InvalidInput: A value is not acceptable, only a store can answer this, or a file can't be read.
+        """
+        return self._scratchpads.search(query, filters, offline=offline)
+
+    def edits(self) -> tuple[str, ...]:
+        """Take over what a person changed in the scratchpad's file; return what was not, each a sentence.
+
+        It costs a look at the file unless there is something. A store that can't be written is left for later.
+        """
+        return self._scratchpads.edits()
+
+    def offline(self) -> "Scratchpad | None":
+        """Return what the files of scratchpads say, whichever store they mirror; None if there are none.
+
+        A memory that decays is left out if an older program wrote the file, which lacks what its confidence depends on.
+        """
+        return self._scratchpads.offline()
+
+    def missing(self) -> str | None:
+        """Return that the file of the store is gone although its scratchpad has memories, a sentence; None if not."""
+        return self._scratchpads.missing()
+
+    @property
+    def has_scratchpad(self) -> bool:
+        """Whether there is a scratchpad that can answer when the store can't be asked."""
+        return self._scratchpads.are_there
+
+    def ask_store(
+        self, ask: "Callable[[], Answer]", instead: "Callable[[], Answer | None]"
+    ) -> "tuple[Answer, str | None]":
+        """Return the store's answer, and None; if it can't be asked, what the scratchpad says, and why.
+
+        The store may take as long as `memory_timeout_seconds` allows, if there is a scratchpad.
+
+        Args:
+            ask: Asks the store.
+            instead: Answers from the scratchpad; None if it can't.
+
+        Raises:
+            StoreError: The store can't be asked, and the scratchpad can't answer.
+        """
+        if not self.has_scratchpad:
+            return ask(), None
+        try:
+            return self._ask_in_time(ask), None
+        except StoreError as exc:
+            found = instead()
+            if found is None:
+                raise
+            return found, str(exc)
+
+    def abandon(self) -> None:
+        """Leave the store open when this is closed: a call that was given up still uses it."""
+        self._owns_store = self._scratchpads.is_home = self._scratchpads.owns_store = False
+
+    def at_home(self) -> Self:
+        """Return it with scratchpads: the store that was passed in is the one that the settings name, opened before."""
+        self._scratchpads.is_home = True
+        return self
+
+    # --- all of it -------------------------------------------------------------------------------------------------
+
+    def log(self, memory_id: str | None = None, **filters: "Unpack[LogFilters]") -> "tuple[LogEntry, ...]":
+        """Return entries of the audit log, newest first: who changed what and when; never any content.
+
+        Args:
+            memory_id: Only changes of this memory, also of one that was forgotten: its id, or a prefix of 8 or more
+                characters.
+            **filters: See `LogFilters`.
+
+        Raises:
+            InvalidInput: A value is not acceptable.
+        """
+        from memories.transfer.audit import entries, wanted
+
+        given = wanted(memory_id, filters, self._now())._replace(limit=self._limit(filters.get("limit")))
+        return tuple(entries(self._store, self._lookup.readable, given))
+
+    def verify_log(self, *, against: str | None = None) -> "tuple[LogCheck, ...]":
+        """Check the audit log of each namespace that is read: that no entry was changed, removed or moved.
+
+        Args:
+            against: A hash that an earlier check returned as `head`. It proves that nothing up to there was changed,
+                although who can write the store can also compute hashes, and that the end was not cut off.
+
+        Raises:
+            InvalidInput: `against` is no hash.
+        """
+        from memories.transfer.audit import verify
+
+        return tuple(verify(self._store, self._lookup.readable, against))
+
+    def tags(
+        self,
+        key: str | None = None,
+        *,
+        written_by: str | None = None,
+        trust: str | None = None,
+        as_of: Moment | None = None,
+    ) -> dict[str, int]:
+        """Return the tag keys in use, or the values of one key, with the number of memories that have each.
+
+        Args:
+            key: The key whose values are returned.
+            written_by: Count only memories that it wrote; see `list`.
+            trust: Count only memories of this trust.
+            as_of: Count what was current at this time.
+        """
+        from memories.overview import count_tags
+
+        key = None if key is None else validate.tag_key(key)
+        given = {"written_by": written_by, "trust": trust, "as_of": as_of}
+        return count_tags(self._lookup, narrowed(self._lookup.where(), given, self._now()), key)
+
+    def stats(self, *, since: Moment | None = None) -> "Stats":
+        """Return what was done with the memory, how long it took, and what of it is used; see `Stats`.
+
+        Args:
+            since: Count only what was done or written at this time or later: an aware datetime, or text such as "7d".
+        """
+        from memories.transfer.stats import stats
+
+        self.flush_accesses()
+        return stats(self._lookup, self.config, to_moment(since, self._now()))
+
+    def days(self) -> "dict[date, int]":
+        """Return how many versions of memories were written on each day of UTC, oldest first; not what waits."""
+        from memories.overview import count_days
+
+        return count_days(self._lookup)
+
+    def status(self) -> "Status":
+        """Return where memories are stored, how many there are, and what a quick look finds wrong."""
+        from memories.overview import status
+
+        return status(self._lookup, self.config, self._embedder)
+
     @property
     def damaged(self) -> Damaged:
         """What was left out of answers since the store was opened because it is damaged; see `Damaged.since`."""
@@ -683,7 +1072,7 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         """Close the store, unless it was passed in; what is known of reads is counted at the end of a session."""
         if self._accesses is not None and self._channel not in ("cli", "hook"):  # which are one short command
             self.flush_accesses()
-        self._tell_the_rest()
+        self._scratchpads.flush()
         if self._owns_store:
             self._store.close()
 
@@ -710,7 +1099,7 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         return self._worked_in
 
     def _backups(self) -> tuple[str, ...]:
-        if not self._is_home:
+        if not self._scratchpads.is_home:
             return ()
         from memories.transfer.backup import backups_of
 
@@ -735,6 +1124,51 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
     def _memory(self, record: Record, now: datetime | None = None) -> Memory:
         return versions.to_memory(record, now or self._now(), self.config.decay_half_life_hours)
 
+    def _answer(self, query: str, filters: "SearchFilters", *, offline: bool) -> "Explanation":
+        """Search, with the scratchpad in place of a store that can't be asked if `offline`; see `search`."""
+        if not offline or not self.has_scratchpad:
+            return self._search_tier(query, filters)
+        ask = functools.partial(self._search_tier, query, filters)
+        instead = functools.partial(self._search_offline, query, filters)
+        found, error = self.ask_store(ask, instead)
+        return found if error is None else found._replace(tier="hot", error=error)
+
+    def _ask_in_time(self, ask: "Callable[[], Answer]") -> "Answer":
+        """Return what the store answers within `memory_timeout_seconds`."""
+        from memories.deadline import DEADLINE, Deadline, MemoryTimeout
+
+        if missing := self.missing():
+            raise StoreError(missing)
+        shared, seconds = DEADLINE.get(), self.config.memory_timeout_seconds
+        deadline = Deadline(seconds) if shared is None else shared(seconds)
+        try:
+            return deadline.run(ask)
+        except MemoryTimeout as exc:
+            self.abandon()
+            raise StoreUnreachable(str(exc)) from exc
+        finally:
+            if shared is None:
+                deadline.close()
+
+    def _search_tier(self, query: str, filters: "SearchFilters") -> "Explanation":
+        from memories.search.filters import TIERS
+
+        tier = filters.get("tier") or "deep"
+        if tier not in TIERS:
+            raise InvalidInput(f'tier must be deep, hot or auto, not "{validate.shown(str(tier))}"')
+        if tier != "deep":
+            hot = self._scratchpads.search(query, filters)
+            if tier == "hot" or hot.enough:
+                return hot.found
+        return self._search(query, filters).explanation()._replace(tier=tier)
+
+    def _search_offline(self, query: str, filters: "SearchFilters") -> "Explanation | None":
+        """Search the scratchpad as it is; None if only the store can answer."""
+        try:
+            return self._scratchpads.search(query, filters, offline=True).found
+        except InvalidInput:
+            return None
+
     def _search(self, query: str, filters: "SearchFilters") -> "Found":
         from memories.search.search import search
 
@@ -743,7 +1177,7 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         found = search(self._lookup, self._embedder, query, filters, self.config, now)
         if filters.get("as_of") is None and not filters.get("pending"):
             self._count_access(found.memories())
-            self._promote(self._with_waiting(found.memories()))
+            self._scratchpads.promote(self._as_counted(found.memories()))
             if self.config.reinforce_on_retrieval:
                 from memories.write.change import reset_decay
 
@@ -759,15 +1193,9 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         if where is not None and "access_count" in where:
             self.flush_accesses()
 
-    def _with_waiting(self, records: Sequence[Record]) -> Sequence[Record]:
+    def _as_counted(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return records as they were read before this time, with the reads that wait to be counted."""
-        if not (self.config.count_accesses and records):
-            return records
-        waiting = self._waiting().of([record.ref for record in records])
-        return [
-            record._replace(accesses=max(0, record.accesses + count - 1))
-            for record, count in zip(records, waiting, strict=True)
-        ]
+        return self._waiting().included(records) if self.config.count_accesses and records else records
 
     def _waiting(self) -> "Accesses":
         if self._accesses is None:
@@ -781,3 +1209,35 @@ class Memories(ConversationVerbs, OverviewVerbs, ScratchpadVerbs):
         """Have reads counted that wait for it, unless another one writes; writes and `status` do it by themselves."""
         if self.config.count_accesses and not self._transactions:
             self._waiting().flush(self._store)
+
+    def _turns_of(self, conversation_id: str, filters: "TurnFilters") -> Filter:
+        """Return the filter of the turns of a conversation that are wanted."""
+        from memories.conversations import wanted_turns
+        from memories.turns import in_conversation
+
+        return wanted_turns(in_conversation(self._store, self._lookup.readable, conversation_id), filters, self._now())
+
+    def _behind(self, where: Filter, conversation_id: str) -> "Sequence[Turn]":
+        """Return the turns that wait to be stored behind those of a conversation, and are wanted."""
+        waiting = self.waiting_turns(conversation_id)
+        if not waiting:
+            return []
+        from memories.write.waiting import not_stored, numbered
+
+        own = Filter(Collection.HISTORY, (self.namespace,), group=waiting[0].conversation_id)
+        last = self._store.scan(own, limit=1, newest_first=True)
+        return numbered(not_stored(self._store, waiting), where, last[0].ref.position if last else -1)
+
+    def _now(self) -> datetime:
+        return from_millis(to_millis(self._clock()))
+
+    def _redactor(self, redact: bool) -> "Redactor | None":
+        return self.config.redactor() if redact else None
+
+    def _limit(self, given: int | None) -> int:
+        return self.config.default_limit if given is None else validate.limit(given)
+
+    def _queue(self) -> "RetryQueue":
+        from memories.write.queue import RetryQueue, files_of
+
+        return RetryQueue.of_turns(*files_of(self.config, self.namespace))

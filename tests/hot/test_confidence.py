@@ -122,7 +122,7 @@ def test_an_older_file_claims_no_confidence_until_the_store_has_told_it(
         assert {round(each["confidence"], 2) for each in deep.values()} == {1.0, 0.45}
         pad = load(home, "bob")
         assert pad is not None
-        assert not needs_store(memories._scratchpad_place("bob"), pad, clock())
+        assert not needs_store(memories._scratchpads.place("bob"), pad, clock())
     assert "aging_from" in file.read_text()
     assert "expires" not in file.read_text()
 

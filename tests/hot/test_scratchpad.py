@@ -34,7 +34,7 @@ def bob(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Memories]:
 def made(memories: Memories, content: str, **options: object) -> str:
     """Store a memory and write the file; return its id."""
     created = memories.create(content, force=True, **options)  # type: ignore[arg-type]
-    memories._tell_the_rest()
+    memories._scratchpads.flush()
     assert created.id is not None
     return created.id
 
@@ -199,7 +199,7 @@ def test_another_namespaces_memories_are_never_in_it(bob: Memories, home: Path) 
 
 def test_a_long_memory_shows_its_beginning_and_the_file_stays_small(bob: Memories) -> None:
     bob.create_many([f"{at} " + "日" * 2_100 for at in range(33)], force=True)
-    bob._tell_the_rest()
+    bob._scratchpads.flush()
     [first, *_] = bob.scratchpad(refresh=True).entries
     assert (len(first.content), first.cut) == (2_000, 2_103)
     assert file_of(bob).stat().st_size < 262_144
@@ -209,13 +209,13 @@ def test_a_long_memory_shows_its_beginning_and_the_file_stays_small(bob: Memorie
 def test_what_is_often_found_gets_a_place(bob: Memories) -> None:
     old = made(bob, "The staging password rotates on Fridays")
     bob.create_many([f"note number {at} on something else" for at in range(40)], force=True)
-    bob._tell_the_rest()
+    bob._scratchpads.flush()
     bob.scratchpad(refresh=True)
     assert "The staging password rotates on Fridays" not in shown(bob)
     for _ in range(4):
         assert bob.search("staging password rotates")[0].id == old
         bob.flush_accesses()  # as the next write does: what is often found is known from then on
-    bob._tell_the_rest()
+    bob._scratchpads.flush()
     assert "The staging password rotates on Fridays" in shown(bob)
 
 
@@ -229,7 +229,7 @@ def test_of_many_new_ones_the_newest_have_a_place_and_what_a_session_left_keeps_
     drafts += [Draft(f"fact number {number} of many") for number in range(230)]
     for begin in range(0, len(drafts), at_once):
         bob.create_many(drafts[begin : begin + at_once], force=True)
-    bob._tell_the_rest()
+    bob._scratchpads.flush()
     newest = {each.content for each in bob.list(limit=bob.config.scratchpad_size).memories}
     assert {entry.content for entry in read(bob.config.home, "bob")} == newest | {"the first", "what the session left"}
 
@@ -245,13 +245,13 @@ def test_a_search_writes_no_file_for_what_has_no_right_to_a_place(bob: Memories)
     bob._store.touch([ref for ref in refs for _ in range(9)])
     bob._store.touch([Ref(Collection.MEMORY, "bob", rare, 1)] * 5)
     bob.create_many([f"note number {at} on something else" for at in range(size)], force=True)
-    bob._tell_the_rest()
+    bob._scratchpads.flush()
     bob.scratchpad(rebuild=True)
     assert not {"The staging password rotates on Fridays"} & {*shown(bob)}
     before = file_of(bob).stat().st_mtime_ns
     for _ in range(2):
         assert bob.search("staging password rotates")[0].id == rare
-        bob._tell_the_rest()
+        bob._scratchpads.flush()
     assert file_of(bob).stat().st_mtime_ns == before
 
 
@@ -266,7 +266,7 @@ def test_what_is_known_of_a_file_that_was_written_is_what_it_says(bob: Memories)
         )
     bob.pin(made(bob, "x" * 3_000, key="a/b"))
     made(bob, "Turn off the heating before leaving")
-    place = bob._scratchpad_place("bob")
+    place = bob._scratchpads.place("bob")
     known, said = scratchpad.last_read(place), scratchpad.load(place.home, "bob")
     assert known is not None
     assert said is not None
@@ -356,7 +356,7 @@ def test_what_was_undone_is_not_in_it(bob: Memories) -> None:
     with pytest.raises(RuntimeError), bob.transaction():
         bob.create("never stored")
         raise RuntimeError
-    bob._tell_the_rest()
+    bob._scratchpads.flush()
     assert "never stored" not in file_of(bob).read_text()
 
 
@@ -367,7 +367,7 @@ def test_a_late_message_brings_nothing_deleted_back(bob: Memories) -> None:
     name = made(bob, "is gone")
     entry = next(each for each in read(bob.config.home, "bob") if each.id == name)
     bob.delete(name)
-    scratchpad.change(bob._scratchpad_place("bob"), [entry], [], make=False)
+    scratchpad.change(bob._scratchpads.place("bob"), [entry], [], make=False)
     assert [each.content for each in read(bob.config.home, "bob")] == ["stays"]
 
 
@@ -386,7 +386,7 @@ def test_if_it_cannot_be_taken_out_forget_says_so(bob: Memories, monkeypatch: py
 
 
 def test_nobody_changes_the_file_while_another_one_does(bob: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, place = made(bob, "stays"), bob._scratchpad_place("bob")
+    name, place = made(bob, "stays"), bob._scratchpads.place("bob")
     before = file_of(bob).read_text()
     monkeypatch.setattr(scratchpad, "_WAIT_SECONDS", 0)
     with scratchpad.alone(place), pytest.raises(StoreBusy, match="another process kept"):

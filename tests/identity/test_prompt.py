@@ -66,7 +66,7 @@ def test_nothing_that_a_memory_says_leaves_its_fence(bob: Memories, attack: str)
     kind = attack.replace(",", " ").replace("=", " ").strip() if attack.isprintable() else "fact"
     bob.create(attack, force=True, tags={"type": kind})
     bob.create("stays", force=True)
-    bob._tell_the_rest()
+    bob._scratchpads.flush()
     found = build(bob, project=None, budget=1500)
     rows = found.text.split("\n")
     assert found.text.isprintable() or set(filter(lambda sign: not sign.isprintable(), found.text)) == {"\n"}
@@ -109,7 +109,7 @@ def test_what_the_last_sessions_of_the_project_left_has_a_section(bob: Memories)
                 f"{project} session {at} left this open", force=True, tags={"type": "session", "project": project}
             )
     bob.create("The user prefers tabs", force=True)
-    bob._tell_the_rest()
+    bob._scratchpads.flush()
     found = build(bob, project="shop", budget=1500)
     assert [each.content[:14] for each in found.sessions] == ["shop session 4", "shop session 3", "shop session 2"]
     assert [each.content for each in found.entries] == ["The user prefers tabs"]
@@ -133,7 +133,7 @@ def test_it_keeps_its_budget_and_shows_items_whole(bob: Memories) -> None:
     texts = [f"{at} " + "a statement about the deployment of the shop " * 12 for at in range(12)]
     for text in texts:
         bob.create(text, force=True)
-    bob._tell_the_rest()
+    bob._scratchpads.flush()
     for budget in (100, 400, 1500, 100_000):
         found = build(bob, project=None, budget=budget)
         assert len(found.text) <= prompt.MAX_CHARACTERS
@@ -148,7 +148,7 @@ def test_memories_of_this_project_go_first(bob: Memories) -> None:
     bob.create("about the shop", force=True, tags={"project": "shop"})
     for at in range(12):
         bob.create(f"about another project {at}", force=True, tags={"project": "other"})
-    bob._tell_the_rest()
+    bob._scratchpads.flush()
     found = build(bob, project="shop", budget=1500)
     assert found.entries[0].content == "about the shop"
     assert "project other" in found.text

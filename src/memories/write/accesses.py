@@ -19,7 +19,7 @@ from typing import NamedTuple
 from memories.disk import CREATING, make_folder, open_file, tried
 from memories.errors import MemoriesError
 from memories.stores.protocol import Store
-from memories.stores.records import Collection, Ref
+from memories.stores.records import Collection, Record, Ref
 
 try:
     import fcntl
@@ -71,6 +71,14 @@ class Accesses:
             with contextlib.suppress(OSError):
                 counts.append(self._counted(path))
         return [sum(count[ref.namespace, ref.group] for count in counts) for ref in refs]
+
+    def included(self, records: Sequence[Record]) -> list[Record]:
+        """Return records that were just read as they were before, with the reads that wait."""
+        waiting = self.of([record.ref for record in records])
+        return [
+            record._replace(accesses=max(0, record.accesses + count - 1))
+            for record, count in zip(records, waiting, strict=True)
+        ]
 
     def _counted(self, path: Path) -> Counter[tuple[str, str]]:
         """Return the reads in a file. Of one that has grown since it was asked for, only the new lines are read."""
