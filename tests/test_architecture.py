@@ -62,8 +62,8 @@ ORDER = {
         trust < times settings < config < events ids http_client < stores < embedders versions turns < lookup
         deadline < conversations where < write search overview listing < hot transfer < service < answers
         agent < identity < skins < __main__ langgraph""",
-    "memories.stores": """records claims < damage words copies sql chain sound < protocol columns used < deferred <
-        logged < sqlite postgres documents http < chroma qdrant files""",
+    "memories.stores": """records claims < damage words copies sql chain sound < protocol columns used < wrapper <
+        deferred < logged < sqlite postgres documents http < chroma qdrant files""",
     "memories.write": """vocabulary queue orders parts quota < reading suspicion < duplicates < corrections < links <
         change turns forget waiting accesses < repetitions < create < many review repeats < rollback""",
     "memories.search": """filters speakers surroundings calibration relevance < ranking < candidates noise < results <

@@ -1,16 +1,17 @@
 """A store in a transaction that adds many records at once: what is added waits until something else is asked of it."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from memories.stores.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
-    from memories.stores.protocol import Store
-    from memories.stores.records import Record
+    import numpy as np
+    from numpy.typing import NDArray
 
-_READING = frozenset(
-    "scan groups candidates matches read values count labels days used vectors info refs namespaces damaged".split()
-)
+    from memories.stores.protocol import Store
+    from memories.stores.records import Patch, Record, Ref, Space
 
 MOST_WAITING = 512  # records; more are added at once, so that who bounds the time of a transaction sees it pass
 
@@ -22,8 +23,8 @@ class Mark(NamedTuple):
     changes: int
 
 
-class Deferred:
-    """Passes everything on to a store, in a transaction of it, but for records that are added: those wait.
+class Deferred(StoreWrapper):
+    """A store in a transaction of another one: records that are added wait, everything else is passed on.
 
     All that is asked of it sees them, since they are added before. A transaction inside is no part that could be undone
     alone; `take_back` does what can be done.
@@ -31,15 +32,16 @@ class Deferred:
 
     def __init__(self, store: "Store") -> None:
         """Begin with nothing that waits, in a transaction of the store."""
-        self._store = store
+        super().__init__(store)
         self._waiting: list[Record] = []
         self._added = self._changes = 0  # added: given to the store
         self._failed = False
 
-    def __getattr__(self, name: str) -> Any:
+    @property
+    def inner(self) -> "Store":
+        """The store, once it has what waits."""
         self.flush()
-        self._changes += name not in _READING
-        return getattr(self._store, name)
+        return self._store
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -51,6 +53,36 @@ class Deferred:
         self._waiting += records
         if len(self._waiting) > MOST_WAITING:
             self.flush()
+
+    def patch(self, patches: "Sequence[Patch]") -> None:
+        """See `Store.patch`."""
+        self._changes += 1
+        super().patch(patches)
+
+    def touch(self, refs: "Sequence[Ref]", batch: str = "") -> bool:
+        """See `Store.touch`."""
+        self._changes += 1
+        return super().touch(refs, batch)
+
+    def remove(self, refs: "Sequence[Ref]") -> tuple[str, ...]:
+        """See `Store.remove`."""
+        self._changes += 1
+        return super().remove(refs)
+
+    def stage(self, space: "Space", vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
+        """See `Store.stage`."""
+        self._changes += 1
+        super().stage(space, vectors)
+
+    def switch(self, space: "Space") -> None:
+        """See `Store.switch`."""
+        self._changes += 1
+        super().switch(space)
+
+    def repair(self) -> list[str]:
+        """See `Store.repair`."""
+        self._changes += 1
+        return super().repair()
 
     def flush(self) -> None:
         """Add what waits.

@@ -1,12 +1,13 @@
 """A store that tells who writes: each record that is added gets its origin, each change an entry of the audit log."""
 
 import contextlib
+import copy
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from memories.errors import ErasureUnfinished, MemoriesError, StoreDamaged, StoreError
 from memories.models import PENDING, Actor
@@ -14,6 +15,7 @@ from memories.origin import Origin, host, program, stamped, user
 from memories.stores.damage import UNREADABLE
 from memories.stores.protocol import GONE, PARTLY_GONE, UNSURE, erasure_unfinished
 from memories.stores.records import SEARCHED, Collection, Filter, Patch, Record, Ref
+from memories.stores.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
     from memories.stores.chain import Link
@@ -60,19 +62,19 @@ def logged(  # noqa: PLR0913 - who is told of what
             `telling_later` for transactions that are a part of another one.
         backups: Returns the backups of the store, which keep what is removed from it.
     """
-    logging = _Logged(store, channel, clock, writer, (action, admit))
+    logging = LoggedStore(store, channel, clock, writer, (action, admit))
     logging.told, logging.backups = told, backups
-    return cast("Store", logging)
+    return logging
 
 
 def as_added(store: "Store", record: Record) -> Record:
     """Return a record as a store adds it: one that `logged` returned gives it an origin."""
-    return store.as_added(record) if isinstance(store, _Logged) else record
+    return store.as_added(record) if isinstance(store, LoggedStore) else record
 
 
 def append_kept(store: "Store", records: Sequence[Record]) -> None:
     """Add records with the origin that they have, such as what somebody wrote and another one has accepted."""
-    if isinstance(store, _Logged):
+    if isinstance(store, LoggedStore):
         store.append_kept(records)
     else:
         store.append(records)
@@ -87,11 +89,11 @@ def deferring(store: "Store", within: "Store", batch: "Deferred", heads: "Heads"
         batch: In a transaction of that store.
         heads: The last entries that were written in that transaction, by namespace; nobody else writes meanwhile.
     """
-    if not isinstance(store, _Logged) or store._store is not within:
+    if not isinstance(store, LoggedStore) or store._store is not within:
         return None
-    twin = object.__new__(_Logged)
-    vars(twin).update(vars(store), _store=batch, _own_heads=heads)
-    return cast("Store", twin)
+    twin = copy.copy(store)
+    twin._store, twin._own_heads = batch, heads
+    return twin
 
 
 @contextlib.contextmanager
@@ -100,7 +102,7 @@ def adding_together(store: "Store") -> "Iterator[Store]":
     from memories.stores.deferred import Deferred
 
     with store.transaction():
-        if not isinstance(store, _Logged) or isinstance(store._store, Deferred):  # which adds together as it is
+        if not isinstance(store, LoggedStore) or isinstance(store._store, Deferred):  # which adds together as it is
             yield store
             return
         batch = Deferred(store._store)
@@ -127,7 +129,7 @@ def telling_later() -> "Iterator[list[Callable[[], None]]]":
         _LATER.calls = before
 
 
-class _Logged:
+class LoggedStore(StoreWrapper):
     """Passes everything on; writes down what changes records, in the transaction that changes them.
 
     An entry is written for each namespace when the outermost transaction ends. Before a removal, which can't be part of
@@ -143,7 +145,8 @@ class _Logged:
         writer: Callable[[], Origin] | None,
         rules: "tuple[str | None, Callable[[Store, Sequence[Record]], None] | None]",
     ) -> None:
-        self._store, self._channel, self._clock = store, channel, clock
+        super().__init__(store)
+        self._channel, self._clock = channel, clock
         self._action, self._admit = rules
         self._writer = writer
         self._local = threading.local()
@@ -152,9 +155,6 @@ class _Logged:
         self._own_heads: Heads | None = None
         self.told: Told | None = None
         self.backups: Callable[[], tuple[str, ...]] = tuple
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:

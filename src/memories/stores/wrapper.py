@@ -1,0 +1,137 @@
+"""A store that passes everything on to another one; what a subclass does otherwise, it overrides."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from memories.stores.damage import Damaged
+from memories.stores.protocol import Store
+from memories.stores.records import Candidate, Collection, Filter, Finding, Patch, Record, Ref, Space, StoreInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from memories.stores.records import Matches, TurnQuery
+
+
+class StoreWrapper(Store):
+    """See `Store` for each method."""
+
+    def __init__(self, store: Store) -> None:
+        """Wrap a store."""
+        self._store = store
+
+    @property
+    def inner(self) -> Store:
+        """The store that is asked."""
+        return self._store
+
+    @property
+    def damaged(self) -> Damaged:  # type: ignore[override]  # nobody replaces it
+        """What was left out of answers."""
+        return self._store.damaged
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """See `Store.transaction`."""
+        return self.inner.transaction()
+
+    def append(self, records: Sequence[Record]) -> None:
+        """See `Store.append`."""
+        self.inner.append(records)
+
+    def patch(self, patches: Sequence[Patch]) -> None:
+        """See `Store.patch`."""
+        self.inner.patch(patches)
+
+    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
+        """See `Store.touch`."""
+        return self.inner.touch(refs, batch)
+
+    def used(self, where: Filter) -> list[tuple[Ref, int]]:
+        """See `Store.used`."""
+        return self.inner.used(where)
+
+    def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
+        """See `Store.remove`."""
+        return self.inner.remove(refs)
+
+    def scan(
+        self, where: Filter, *, limit: int, after: tuple[str, int] | None = None, newest_first: bool = False
+    ) -> list[Record]:
+        """See `Store.scan`."""
+        return self.inner.scan(where, limit=limit, after=after, newest_first=newest_first)
+
+    def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
+        """See `Store.groups`."""
+        return self.inner.groups(where, limit=limit)
+
+    def candidates(
+        self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
+    ) -> list[Candidate]:
+        """See `Store.candidates`."""
+        return self.inner.candidates(where, vector=vector, terms=terms, k=k)
+
+    def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
+        """See `Store.matches`."""
+        return self.inner.matches(where, query)
+
+    def read(self, refs: Sequence[Ref]) -> list[Record]:
+        """See `Store.read`."""
+        return self.inner.read(refs)
+
+    def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
+        """See `Store.values`."""
+        return self.inner.values(collection, namespaces, key)
+
+    def count(self, where: Filter, *, at_most: int | None = None) -> int:
+        """See `Store.count`."""
+        return self.inner.count(where, at_most=at_most)
+
+    def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
+        """See `Store.labels`."""
+        return self.inner.labels(where, key)
+
+    def days(self, where: Filter) -> Mapping[int, int]:
+        """See `Store.days`."""
+        return self.inner.days(where)
+
+    def namespaces(self, collection: Collection) -> list[str]:
+        """See `Store.namespaces`."""
+        return self.inner.namespaces(collection)
+
+    def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
+        """See `Store.vectors`."""
+        return self.inner.vectors(refs)
+
+    def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
+        """See `Store.unstaged`."""
+        return self.inner.unstaged(space, collection, limit=limit)
+
+    def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
+        """See `Store.stage`."""
+        self.inner.stage(space, vectors)
+
+    def switch(self, space: Space) -> None:
+        """See `Store.switch`."""
+        self.inner.switch(space)
+
+    def info(self, where: Filter) -> StoreInfo:
+        """See `Store.info`."""
+        return self.inner.info(where)
+
+    def refs(self, where: Filter) -> list[Ref]:
+        """See `Store.refs`."""
+        return self.inner.refs(where)
+
+    def check(self, *, deep: bool) -> Iterable[Finding]:
+        """See `Store.check`."""
+        return self.inner.check(deep=deep)
+
+    def repair(self) -> list[str]:
+        """See `Store.repair`."""
+        return self.inner.repair()
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self.inner.close()
