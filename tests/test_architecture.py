@@ -50,7 +50,7 @@ ORDER = {
     "memories.agent": """fence policy tokens < payloads < admission backend rendering recalling < engine
         chroma_process fitting < chroma_mcp < gateway < gathering < context < memory""",
     "memories.skins.capture": """place sentences asking < session stamps inbox prompts told < switch extract
-        echo transcripts < summary block fresh noting < recall < trying < writing events health < hook flush""",
+        echo transcripts < session_note block fresh noting < recall < trying < writing events health < hook flush""",
     "memories.skins.langgraph": "values < store tools",
     "memories.skins.chat": "settings longterm shortterm fake_kimi < recall demo < agent < loop",
     "memories.skins.mcp": "answers < tools < server < stdio",

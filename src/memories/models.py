@@ -16,6 +16,8 @@ Moment = datetime | str
 
 SHARED = "shared"
 PENDING = "pending"  # what ended a memory that waits to be accepted: it was never current
+SESSION = "session"  # the type of a memory that says what a session left
+SESSION_KEY = "session/"  # what the key of one begins with that hooks wrote
 KNOWN_TAGS = ("agent", "personality", "project", "type", "global")
 MAX_TURN_CHARACTERS = 100_000  # section 5.1 of the conversation specification; a longer message is kept in parts
 MAX_MESSAGE_CHARACTERS = 4_000_000  # no more than secrets are looked for in

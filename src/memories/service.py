@@ -57,11 +57,6 @@ def _clock() -> datetime:
     return datetime.now(UTC)
 
 
-def _is_summary(draft: Draft) -> bool:
-    """Return whether a draft says what a session left; see `skins.capture.summary`."""
-    return draft.tags.get("type") == "session" and (draft.key or "").startswith("session/")
-
-
 @observed
 class Memories:
     """Stores statements, finds them again by meaning and by word, keeps every version, and loses none.
@@ -268,7 +263,10 @@ class Memories:
 
     def _held(self, drafts: Iterable[Draft]) -> list[Draft]:
         held = self._channel == "hook"  # what a hook took down waits until somebody decides
-        given = (replace(draft, pending=not _is_summary(draft)) if held else draft for draft in drafts)
+        given = (
+            replace(draft, pending=not versions.is_session_note(draft.tags, draft.key)) if held else draft
+            for draft in drafts
+        )
         return [self._lookup.placed(draft, self._place()) for draft in given]
 
     def _writer(self, *, force: bool = False, redact: bool = True) -> "Writer":

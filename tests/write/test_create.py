@@ -89,3 +89,12 @@ def test_what_replaces_a_memory_may_repeat_it(memories: Memories) -> None:
     made = memories.create(REWORDED, supersedes=known.id)
     assert made.stored
     assert memories.get(str(known.id)).superseded_by == made.id
+
+
+def test_the_note_of_a_session_is_nothing_that_a_statement_repeats(memories: Memories) -> None:
+    said = "We decided to move the deploys to Fridays."
+    memories.create(said, tags={"type": "session", "project": "shop"}, key="session/claude-code/s1")
+    stored = memories.create(said, tags={"project": "shop"})
+    assert (stored.stored, stored.duplicates, stored.merged) == (True, (), ())
+    assert list(memories.duplicates()) == []
+    assert memories.create(said, tags={"project": "shop"}).id == stored.id

@@ -5,9 +5,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from memories import versions
-from memories.hot.entries import MAX_SHOWN, MOST_PINNED, MOST_SESSIONS, SESSION, Entry, Rules, chosen
+from memories.hot.entries import MAX_SHOWN, MOST_PINNED, MOST_SESSIONS, Entry, Rules, chosen
 from memories.lookup import waiting
-from memories.models import DecayPolicy
+from memories.models import SESSION, DecayPolicy
 from memories.origin import PINNED, origin_of, tags_of
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref

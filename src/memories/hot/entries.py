@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from memories.models import SESSION
 from memories.search.relevance import Relevance, boost, factor, faded
 
 if TYPE_CHECKING:
@@ -11,8 +12,6 @@ if TYPE_CHECKING:
 
 MOST_PINNED = 50  # as `write.change.pin` allows
 OFTEN = 3  # reads that make a memory one of those that are often used
-SESSION = "session"  # the type of a memory that says what a session left
-SESSION_KEY = "session/"  # what the key of one begins with that hooks wrote
 SESSIONS, MOST_SESSIONS = 3, 24  # of a project, and of all
 MAX_SHOWN = 2_000  # characters of one entry; a longer memory is cut
 _DAY_SECONDS = 86_400

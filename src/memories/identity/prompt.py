@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from memories.agent import fence
 from memories.errors import InvalidInput
-from memories.hot.entries import SESSION_KEY, SESSIONS, Entry, moment
-from memories.models import SHARED
+from memories.hot.entries import SESSIONS, Entry, moment
+from memories.models import SESSION_KEY, SHARED
 from memories.origin import CAPTURED, IMPORTED
 from memories.write.suspicion import marks
 

@@ -380,6 +380,7 @@ class Writer(NamedTuple):
             for candidate in found
             if candidate.record.labels.get("project") == project
             and candidate.record.ref.group != draft.supersedes
+            and not _is_note(candidate.record)
             and self._is_current(candidate.record, draft)
         ]
         return sorted(rivals, key=lambda rival: -(rival.similarity or 0.0))
@@ -441,6 +442,11 @@ def _checked(draft: Draft, content: str, tags: Mapping[str, str], key: str | Non
         data=None if data is None else validate.data(data),
         id=None if draft.id is None else whole_id(draft.id),
     )
+
+
+def _is_note(record: Record) -> bool:
+    """Return whether a record is a session's note: it quotes what was said, which nobody repeats by storing it."""
+    return versions.is_session_note(record.labels, versions.plain_key(record.key))
 
 
 def _judge(new: str, old: str, similarity: float | None, threshold: float, *, told: bool) -> Judgement:

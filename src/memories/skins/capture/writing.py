@@ -8,19 +8,20 @@ from typing import NamedTuple
 
 from memories.agent.policy import MemoryPolicy, window_key
 from memories.errors import InvalidInput, NotFound
-from memories.hot.entries import SESSION, SESSION_KEY
 from memories.identity.project import Project
+from memories.models import SESSION, SESSION_KEY
 from memories.origin import user
 from memories.service import Memories
-from memories.skins.capture import echo, extract, summary
+from memories.skins.capture import echo, extract
 from memories.skins.capture.extract import Candidate
 from memories.skins.capture.session import Session
+from memories.skins.capture.session_note import write_note
 from memories.turns import Turn, TurnDraft
 from memories.write.suspicion import marks
 
 WINDOW = "window"  # the tag that counts memories, as agents use it
 _BATCH = 100
-_MOST_TURNS = 1_000  # that a summary is made of
+_MOST_TURNS = 1_000  # of a session, for the note that it leaves
 _MOST_GIVEN = 200  # memories that a session was given and are compared
 _FOUND = 5  # memories that are compared with a candidate
 
@@ -87,7 +88,7 @@ def write(
         readable: All that they read, with the same store.
         source: Where it was said.
         said: What, in order.
-        ends: The session ends, or forgets its beginning: it leaves a summary.
+        ends: The session ends, or forgets its beginning: it leaves a note.
 
     Returns:
         How many turns are new, how many memories now wait for review, and how many summaries were written.
@@ -146,11 +147,11 @@ def _count(memories: Memories, window: str) -> int:
 def _leave(memories: Memories, source: Source, known: "_Known") -> bool:
     """Store what the session left; a later end of it is a new version. Return whether it says something new."""
     key = f"{SESSION_KEY}{source.name.replace('.', '/', 1)}"
-    said = ((turn.role, turn.content) for turn in _turns(memories, source.conversation))
-    left = summary.of(said, lambda sentence: not marks(sentence) and not known.was_given(sentence))
-    if not left:
+    turns = ((turn.role, turn.content) for turn in _turns(memories, source.conversation))
+    note = write_note(turns, lambda sentence: not marks(sentence) and not known.was_given(sentence))
+    if not note:
         return False
-    return memories.create(left, tags=source.tags | {"type": SESSION}, key=key, source=source.conversation).stored
+    return memories.create(note, tags=source.tags | {"type": SESSION}, key=key, source=source.conversation).stored
 
 
 def _turns(memories: Memories, conversation: str) -> Iterator[Turn]:
