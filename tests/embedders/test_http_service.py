@@ -431,7 +431,8 @@ def test_a_server_that_does_not_answer_is_given_up(server: Server, silence: Beha
     config = {"embedder_timeout": 0.5, "embedder_cache_mb": 0, "embedder_dimensions": 64, "embedder_url": server.url}
     embedder = open_embedder("openai:tiny", settings(**config))
     assert isinstance(embedder, HTTPEmbedder)
-    with pytest.raises(EmbedderUnavailable, match=r"did not answer within 0\.\d+ seconds; tried \d times?"):
+    given_up = r"did not answer within 0\.\d+ seconds; (tried 2 times, )?try again later$"  # one try may take it all
+    with pytest.raises(EmbedderUnavailable, match=given_up):
         embedder.embed_query("text")  # the server says nothing for minutes
     assert 1 <= len(server.seen) <= 2
     server.over.set()
