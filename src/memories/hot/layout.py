@@ -217,7 +217,11 @@ def _scalar(written: str | None) -> Any:
         return None
     if "\\U" in written:
         written = _LONG.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[0], written)
-    return json.loads(written)
+    value = json.loads(written)
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if any(isinstance(each, list | dict) for each in inside):  # no program writes it; how deep Python reads it varies
+        raise ValueError("a list or a mapping within another one")
+    return value
 
 
 # --- entries ---------------------------------------------------------------------------------------------------------

@@ -416,8 +416,9 @@ def test_a_folder_named_memories_is_not_what_a_server_is_started_from(
     (tmp_path / "memories" / "__main__.py").write_text("open('ran', 'w').close()")
     monkeypatch.chdir(tmp_path)
     started: list[list[str]] = []
-    monkeypatch.setattr(os, "posix_spawn", lambda _program, command, *_, **__: started.append(command))
-    start.start(f"sqlite:///{tmp_path}/m.db")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_spawn", lambda _program, command, *_, **__: started.append(command))
+        start.start(f"sqlite:///{tmp_path}/m.db")
     [command] = started
     done = subprocess.run([*command[: command.index("serve")], "--help"], capture_output=True, timeout=300)
     assert (done.returncode, b"Usage: memory" in done.stdout) == (0, True)
