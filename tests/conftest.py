@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from fnmatch import fnmatch
@@ -64,11 +65,13 @@ def new_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let the tests run as on a new machine: no setting of its user and no agent is known, and nobody has a home."""
     nowhere = tmp_path_factory.mktemp("nowhere") / "file"
     nowhere.touch()  # no folder can be made below a file
-    with pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as sockets, pytest.MonkeyPatch.context() as patch:
         for variable in (*(setting.variable for setting in SETTINGS), *ELSEWHERE):
             patch.delenv(variable, raising=False)
         while variable := agent_variable():
             patch.delenv(variable)
+        # Where a home has too long a path for a socket; a later run may have homes with the same paths.
+        patch.setenv("XDG_RUNTIME_DIR", sockets)
         patch.setenv("HOME", str(nowhere))
         patch.setenv("MEMORY_HOME", str(nowhere / "memories"))
         patch.setenv("EDITOR", "false")  # a test that wants an editor brings one
@@ -95,6 +98,7 @@ def clean_environment(tmp_path: Path) -> dict[str, str]:
         "EMBEDDER": "fake",
         "PROJECT_DETECTION": "false",
         "PYTHONWARNINGS": "error",
+        "XDG_RUNTIME_DIR": os.environ["XDG_RUNTIME_DIR"],
     }
 
 
