@@ -161,7 +161,7 @@ def _serve(config: "Config", asked: "Mapping[str, Any]") -> int:
     return serve(config, Asked(**asked), answer, load_commands)
 
 
-def _manage(config: "Config", arguments: "Sequence[str]", how: str, dry_run: bool) -> int:
+def _manage(config: "Config", how: str) -> int:
     """Do what a command asked about a server."""
     from memories.skins.cli.output import emit, note
     from memories.skins.server import manage
@@ -172,18 +172,12 @@ def _manage(config: "Config", arguments: "Sequence[str]", how: str, dry_run: boo
         rows = [f"{name}: {value}" for name, value in told.items() if value is not None]
         emit(told, lambda: "\n".join(rows))
         return 0 if told["running"] or how == "stop" else 1
-    if how == "install":
-        unit = manage.install(config, arguments, dry_run=dry_run)
-    else:
-        found = manage.uninstall(config)
-        if found is None:
-            note("It is not installed.")
-            return 1
-        unit = found
-    commands = unit.start if how == "install" else unit.stop
-    done = "would be written" if dry_run else "written" if how == "install" else "removed"
-    shown = f"{unit.path} {done}" + (f":\n\n{unit.text}" if dry_run else ".") + "\nNow run:\n  " + "\n  ".join(commands)
-    emit({"file": str(unit.path), "done": done, "text": unit.text, "commands": list(commands)}, lambda: shown)
+    unit = manage.uninstall(config)
+    if unit is None:
+        note("It is not installed.")
+        return 1
+    shown = "\n  ".join([f"{unit.path} removed.\nNow run:", *unit.stop])
+    emit({"file": str(unit.path), "done": "removed", "text": unit.text, "commands": unit.stop}, lambda: shown)
     return 0
 
 

@@ -193,3 +193,28 @@ def test_status_of_a_chroma_server_that_is_not_there_reads_as_specified(memory: 
     assert (shown.code, shown.out, shape["status"], shape["chromadb_host"]) == (1, "", "unhealthy", "localhost:1")
     assert shape["error"] == "Cannot connect to ChromaDB at localhost:1. Is Docker running?"
     assert "secret" not in shown.err
+
+
+# --- serve -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [("--install",), ("--install", "--dry-run"), ("--install", "--port", "9000")])
+def test_serve_no_longer_installs_itself(memory: Command, folder: Path, options: tuple[str, ...]) -> None:
+    answer = memory("serve", *options)
+    assert (answer.code, "docs/server.md has units" in answer.error) == (2, True)
+    assert list(folder.iterdir()) == []
+
+
+def test_serve_uninstall_prints_what_makes_the_system_forget_it(
+    memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    options = ("serve", "--uninstall", "--store", "sqlite:////nowhere/m.db")
+    assert memory(*options).code == 1
+    unit = tmp_path / "config" / "systemd" / "user" / "memories-fe2468b5.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("text")
+    commands = ["systemctl --user disable --now memories-fe2468b5.service", "systemctl --user daemon-reload"]
+    assert memory(*options).json == {"file": str(unit), "done": "removed", "text": "text", "commands": commands}
+    assert not unit.exists()

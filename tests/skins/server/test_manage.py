@@ -1,8 +1,9 @@
-"""What makes the system start a server: a unit of systemd, a plist of launchd."""
+"""How the system starts a server: the units of the docs, and what an earlier version wrote."""
 
 import configparser
 import os
 import plistlib
+import re
 import shlex
 import socket
 import subprocess
@@ -12,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from memories import ConfigError, load_config
+from memories import load_config
+from memories.config import registers
 from memories.skins.server import manage, watch
+
+CRC = "fe2468b5"  # of the URL of the store, in the names of its unit
 
 
 def unit(text: str) -> configparser.ConfigParser:
@@ -23,68 +27,66 @@ def unit(text: str) -> configparser.ConfigParser:
     return parsed
 
 
+def block_of_the_docs(language: str) -> str:
+    page = (Path(__file__).parents[3] / "docs" / "server.md").read_text()
+    [block] = re.findall(rf"```{language}\n(.*?)```", page, re.S)
+    return str(block)
+
+
 @pytest.fixture
-def linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of a user whose `memory` prints the arguments that it gets."""
+    for variable in ("MEMORY_HOME", "MEMORY_STORE", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    program = tmp_path / ".local" / "bin" / "memory"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\nprintf "%s " "$0" "$@"\n')
+    program.chmod(0o700)
+    return tmp_path
+
+
+def test_the_unit_of_the_docs_starts_the_server_and_lets_it_write_to_its_folders(
+    user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path / "config" / "systemd" / "user"
-
-
-def test_a_unit_of_systemd_is_written_for_the_owner_alone(linux: Path) -> None:
-    config = load_config()
-    shown = manage.install(config, ["--port", "9000"], dry_run=True)
-    assert not linux.exists()
-    written = manage.install(config, ["--port", "9000"], dry_run=False)
-    assert written == shown
-    assert written.path.parent == linux
-    assert written.path.read_text() == written.text
-    assert written.path.stat().st_mode & 0o777 == 0o600
-    service = unit(written.text)["Service"]
-    expected = [sys.executable, "-P", "-m", "memories", "serve", "--store", config.store, "--port", "9000"]
-    assert shlex.split(service["ExecStart"]) == expected
+    service = unit(block_of_the_docs("ini").replace("%h", str(user)))["Service"]
+    assert subprocess.check_output(shlex.split(service["ExecStart"]), text=True).split()[1:] == ["serve"]
     assert (service["Type"], service["UMask"], service["NoNewPrivileges"]) == ("notify", "0077", "yes")
-    assert f'"-{config.home}"' in service["ReadWritePaths"]
-    assert any(command.endswith(f"enable --now {written.path.name}") for command in written.start)
+    writable = [Path(folder.removeprefix("-")) for folder in service["ReadWritePaths"].split()]
+    assert {load_config().home, registers()} <= set(writable)
+
+
+def test_the_plist_of_the_docs_starts_the_server(user: Path) -> None:
+    agent = plistlib.loads(block_of_the_docs("xml").encode())
+    program = user / ".local" / "bin" / "memory"
+    assert subprocess.check_output(agent["ProgramArguments"], text=True).split() == [str(program), "serve"]
+    assert (agent["Umask"], agent["RunAtLoad"], agent["KeepAlive"]) == (0o77, True, {"SuccessfulExit": False})
+
+
+@pytest.mark.parametrize(
+    ("system", "file", "stop"),
+    [
+        ("linux", ".config/systemd/user/memories-CRC.service", "systemctl --user disable --now memories-CRC.service"),
+        ("darwin", "Library/LaunchAgents/memories.serve.CRC.plist", "launchctl bootout gui/UID/memories.serve.CRC"),
+    ],
+)
+def test_the_unit_of_an_earlier_version_is_removed(
+    user: Path, monkeypatch: pytest.MonkeyPatch, system: str, file: str, stop: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    config = load_config({"store": "sqlite:////nowhere/m.db"})
+    assert manage.uninstall(config) is None
+    installed = user / file.replace("CRC", CRC)
+    other = installed.with_name(installed.name.replace(CRC, "00000000"))
+    installed.parent.mkdir(parents=True)
+    installed.write_text("text")
+    other.write_text("of another store")
     removed = manage.uninstall(config)
     assert removed is not None
-    assert not written.path.exists()
-    assert manage.uninstall(config) is None
-
-
-def test_what_systemd_would_read_otherwise_is_escaped(linux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", 'a "quoted" $HOME %h back\\slash')
-    text = manage.install(load_config(), [], dry_run=True).text
-    assert r'Environment="OPENAI_API_KEY=a \"quoted\" $HOME %%h back\\slash"' in text
-
-
-def test_a_setting_with_a_line_end_makes_no_second_line(linux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "key\nExecStartPre=/bin/evil")
-    with pytest.raises(ConfigError, match="line end"):
-        manage.install(load_config(), [], dry_run=False)
-    assert not linux.exists()
-
-
-def test_each_store_has_a_unit_of_its_own(linux: Path, tmp_path: Path) -> None:
-    one, other = (load_config({"store": f"sqlite:///{tmp_path}/{name}.db"}) for name in ("one", "other"))
-    assert manage.install(one, [], dry_run=True).path != manage.install(other, [], dry_run=True).path
-
-
-def test_a_plist_of_launchd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setenv("OPENAI_API_KEY", "ann & ben")
-    written = manage.install(load_config(), ["--no-http"], dry_run=False)
-    told = plistlib.loads(written.path.read_bytes())
-    assert told["ProgramArguments"][:5] == [sys.executable, "-P", "-m", "memories", "serve"]
-    assert told["ProgramArguments"][-1] == "--no-http"
-    assert (told["Umask"], told["RunAtLoad"], told["KeepAlive"]) == (63, True, {"SuccessfulExit": False})
-    assert told["EnvironmentVariables"]["OPENAI_API_KEY"] == "ann & ben"
-    assert written.path.parent == Path.home() / "Library" / "LaunchAgents"
-
-
-def test_other_systems_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "freebsd14")
-    with pytest.raises(ConfigError, match="systemd and launchd"):
-        manage.install(load_config(), [], dry_run=True)
+    assert (removed.path, removed.text) == (installed, "text")
+    assert removed.stop[0] == stop.replace("CRC", CRC).replace("UID", str(os.getuid()))
+    assert list(installed.parent.iterdir()) == [other]
 
 
 @pytest.mark.parametrize("abstract", [False, True])

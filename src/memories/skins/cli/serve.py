@@ -1,6 +1,6 @@
 """Commands that ask for another skin: serve, mcp, chat. The front door starts it, since no skin knows another."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ class Serve(NamedTuple):
 
 @command(
     epilog="memory serve\nmemory serve --no-http\nmemory serve --host 0.0.0.0 --host-name memory.example.org\n"
-    "memory serve --install\nmemory serve --status"
+    "memory serve --status"
 )
 @option("--host", metavar="ADDRESS", help="Where HTTP is served. [default: 127.0.0.1]")
 @option("--port", metavar="N", help="Port of HTTP. [default: 8765]")
@@ -44,11 +44,11 @@ class Serve(NamedTuple):
 @option("--status", "how", flag_value="status", section="Manage", help="Show whether a server runs, and how it does.")
 @option("--stop", "how", flag_value="stop", section="Manage", help="End the server of this store.")
 @option(
-    "--install", "how", flag_value="install", section="Manage",
-    help="Have the system start it when you log in: systemd or launchd.",
+    "--uninstall", "how", flag_value="uninstall", section="Manage",
+    help="Remove what --install of an earlier version wrote.",
 )  # fmt: skip
-@option("--uninstall", "how", flag_value="uninstall", section="Manage", help="Undo --install.")
-@option("--dry-run", is_flag=True, section="Manage", help="With --install: only show what would be written.")
+@option("--install", "how", flag_value="install", hidden=True, help="Answer where docs have a unit to copy.")
+@option("--dry-run", is_flag=True, hidden=True, help="The same; it belonged to --install.")
 @with_settings(store_option, format_option)
 def serve(
     config: Config,
@@ -74,40 +74,25 @@ def serve(
         raise InvalidInput("--tls-cert and --tls-key go together; give both")
     if no_http and (host or port or names or tls_cert or issuer or public_url):
         raise InvalidInput("--no-http goes with no option of HTTP; leave out one or the other")
-    if dry_run and how != "install":
-        raise InvalidInput("--dry-run goes with --install")
+    if dry_run or how == "install":
+        raise InvalidInput("serve --install is gone: docs/server.md has units for systemd and launchd to copy")
     whole = whole_number(port, "port must be a whole number from 0 to 65535")
     minutes = whole_number(idle, "idle must be a whole number of minutes from 1")
     if (whole or 0) > 65_535 or minutes == 0:
         raise InvalidInput("port must be at most 65535, and idle at least 1 minute")
     files = [str(Path(file).expanduser().absolute()) for file in (tls_cert, tls_key) if file is not None]
     if how is not None:
-        options = {
-            "--host": host,
-            "--port": port,
-            "--tls-cert": files[:1],
-            "--tls-key": files[1:],
-            "--host-name": names,
-        }
-        return Manage(config, _arguments(options) + ["--no-http"] * no_http, how, dry_run)
+        return Manage(config, how)
     asked: dict[str, Any] = {"host": host, "port": whole, "http": not no_http, "names": names, "tls": tuple(files)}
     asked |= {"issuer": issuer, "public_url": public_url, "idle_seconds": None if minutes is None else minutes * 60.0}
     return Serve(config, {name: value for name, value in asked.items() if value is not None})
-
-
-def _arguments(options: Mapping[str, str | Sequence[str] | None]) -> list[str]:
-    """Return options as they are typed."""
-    several = {name: [value] if isinstance(value, str) else value or () for name, value in options.items()}
-    return [part for name, values in several.items() for value in values for part in (name, value)]
 
 
 class Manage(NamedTuple):
     """What is asked about a server; see its `manage`."""
 
     config: Config
-    arguments: Sequence[str]
     how: str
-    dry_run: bool
 
 
 class ServeMCP(NamedTuple):
