@@ -1,14 +1,21 @@
 """The project of a folder, over real git repositories."""
 
+import json
 import os
+import re
+import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import Event
 from uuid import uuid4
 
 import pytest
 
 from memories import Memories
 from memories.config import load_config
+from memories.disk import locked
 from memories.identity import objects, place, registry
 from memories.identity.project import Project, identify
 from memories.identity.remotes import name_of
@@ -90,6 +97,9 @@ def test_working_trees_of_a_bare_repository_are_one_project(tmp_path: Path) -> N
         git(tmp_path / "shop", "worktree", "add", "-q", "-b", each, each)
     names = {name(tmp_path / each) for each in ("shop", "shop/.bare", "shop/one", "shop/two", "source")}
     assert len(names) == 1
+    git(tmp_path / "shop", "remote", "remove", "origin")
+    other = (tmp_path / "shop").rename(tmp_path / "till")
+    assert (name(other), name(tmp_path / "source")) == ("till", "source")
 
 
 def test_clones_of_one_remote_are_one_project_and_others_are_not(tmp_path: Path) -> None:
@@ -98,14 +108,93 @@ def test_clones_of_one_remote_are_one_project_and_others_are_not(tmp_path: Path)
     assert name(one) == name(two) != name(fork)
 
 
-def test_clones_without_a_remote_are_one_project_by_their_first_commit(tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop", commits=3)
-    first = git(top, "rev-list", "--max-parents=0", "HEAD")
+def test_repositories_without_a_remote_have_their_folders_names(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop")
     git(tmp_path, "clone", "-q", str(top), "copy")
-    git(tmp_path / "copy", "commit", "-q", "--allow-empty", "-m", "more")
     git(tmp_path / "copy", "remote", "remove", "origin")
-    assert name(top) == name(tmp_path / "copy") == f"git-{first[:12]}"
-    assert name(repository(tmp_path / "other" / "shop")) != name(top)
+    git(tmp_path, "clone", "-q", "--bare", str(top), "till.git")
+    git(tmp_path / "till.git", "remote", "remove", "origin")
+    assert (name(top), name(tmp_path / "copy"), name(tmp_path / "till.git")) == ("shop", "copy", "till")
+
+
+def test_a_folders_name_that_is_in_use_gets_a_suffix(tmp_path: Path, home: Path) -> None:
+    assert name(repository(tmp_path / "shop")) == "shop"
+    second, third = (repository(tmp_path / place / "shop") for place in ("second", "third"))
+    provisional = identify(second, record=False)
+    assert provisional is not None
+    assert name(second) == name(second) == provisional.name
+    assert re.fullmatch(r"shop-[0-9a-f]{12}", name(second))
+    assert len({name(tmp_path / "shop"), name(second), name(third)}) == 3
+    registry.set_alias(home, "example.com/acme/till", "till")
+    assert name(repository(tmp_path / "till")) != "till"
+
+
+@pytest.mark.parametrize(("other", "expected"), [("elsewhere/shop", r"shop-[0-9a-f]{12}"), ("shop", "shop")])
+def test_a_name_that_another_process_gives_at_the_same_time_is_heeded(
+    other: str, expected: str, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top, waits = repository(tmp_path / "shop"), Event()
+
+    def locked_with_notice(path: Path) -> AbstractContextManager[None]:
+        waits.set()
+        return locked(path)
+
+    monkeypatch.setattr(registry, "locked", locked_with_notice)
+    (home / ".projects").mkdir()
+    with ThreadPoolExecutor(1) as threads:
+        with locked(home / ".projects" / ".names.lock"):
+            answer = threads.submit(name, top)
+            assert waits.wait(60)
+            registry.remember(home, registry.Known(str(tmp_path / other / ".git"), "shop", None, None, 0))
+        assert re.fullmatch(expected, answer.result(60))
+
+
+def test_where_no_name_can_be_remembered_each_has_its_suffix(tmp_path: Path, home: Path) -> None:
+    (home / ".projects" / ".names.lock").mkdir(parents=True)
+    one, two = repository(tmp_path / "one" / "shop"), repository(tmp_path / "two" / "shop")
+    first = name(one)
+    git(one, "commit", "-q", "--allow-empty", "-m", "more")
+    assert name(one) == first != name(two)
+    assert first.startswith("shop-")
+
+
+@pytest.mark.parametrize("first_commit", [None, "", "1" * 40])
+def test_a_name_that_an_earlier_version_made_of_the_first_commit_stays(
+    first_commit: str | None, tmp_path: Path, home: Path
+) -> None:
+    top = repository(tmp_path / "shop", commits=2)
+    common = top / ".git"
+    fields = {"folder": str(common), "name": "git-cc1ff8c69e09", "remote": None, "first": first_commit}
+    fields |= {"commit": git(top, "rev-parse", "HEAD"), "number": common.stat().st_ino}
+    registry.remember(home, registry.Known(str(common), "x", None, None, 0))
+    [file] = (home / ".projects").iterdir()
+    file.write_text(json.dumps(fields))
+    assert name(top) == "git-cc1ff8c69e09"
+    moved = top.rename(tmp_path / "renamed")
+    assert name(moved) == "git-cc1ff8c69e09"
+    git(moved, "remote", "add", "origin", ACME)
+    assert name(moved) == name(repository(tmp_path / "clone", remote=ACME)) == "git-cc1ff8c69e09"
+
+
+def test_a_project_keeps_its_name_when_its_commits_are_replaced(tmp_path: Path) -> None:
+    top = repository(tmp_path / "shop")
+    assert name(top) == "shop"
+    before = git(top, "rev-parse", "HEAD")
+    git(top, "commit", "-q", "--amend", "--allow-empty", "-m", "another")
+    git(top, "reflog", "expire", "--expire=now", "--all")
+    git(top, "gc", "-q", "--prune=now")
+    assert not objects.has_commit(top / ".git", before)
+    assert name(top) == "shop"
+
+
+def test_a_project_that_was_restored_from_a_backup_keeps_its_name(tmp_path: Path) -> None:
+    top = repository(tmp_path / "other" / "shop")
+    assert name(repository(tmp_path / "shop")) == "shop"
+    before = name(top)
+    shutil.copytree(top, tmp_path / "backup")
+    top.rename(tmp_path / "gone")
+    shutil.copytree(tmp_path / "backup", top)
+    assert name(top) == before
 
 
 def test_a_clone_of_a_clone_on_this_machine_has_the_name_of_the_first(tmp_path: Path) -> None:
@@ -122,33 +211,27 @@ def test_clones_of_each_other_come_to_an_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_first_commit_is_found_in_loose_objects_and_packs(packed: bool, tmp_path: Path) -> None:
-    top = repository(tmp_path / "shop", commits=20)
+@pytest.mark.parametrize("form", ["sha1", "sha256"])
+def test_commits_are_found_among_loose_objects_and_in_packs(packed: bool, form: str, tmp_path: Path) -> None:
+    top = tmp_path / "shop"
+    top.mkdir()
+    git(top, "init", "-q", "-b", "main", f"--object-format={form}")
+    for number in range(20):
+        git(top, "commit", "-q", "--allow-empty", "-m", str(number))
     if packed:
         git(top, "repack", "-adfq", "--depth=50", "--window=50")
         git(top, "pack-refs", "--all", "--prune")
-    latest = objects.latest_commit(top / ".git", None)
-    assert latest == git(top, "rev-parse", "HEAD")
-    assert objects.first_commit(top / ".git", latest) == git(top, "rev-list", "--max-parents=0", "HEAD")
-    assert objects.has_commit(top / ".git", git(top, "rev-parse", "HEAD~10"))
-    assert not objects.has_commit(top / ".git", "0" * 40)
+    commits = git(top, "rev-list", "HEAD").split()
+    assert objects.latest_commit(top / ".git", None) == commits[0]
+    assert [each for each in commits if not objects.has_commit(top / ".git", each)] == []
+    changed = [each[:-1] + ("0" if each[-1] != "0" else "1") for each in commits]
+    assert [each for each in (*changed, "0" * 40, "f" * 64, "", "../x") if objects.has_commit(top / ".git", each)] == []
 
 
-def test_a_repository_of_longer_hashes(tmp_path: Path) -> None:
-    top = tmp_path / "shop"
-    top.mkdir()
-    git(top, "init", "-q", "-b", "main", "--object-format=sha256")
-    for number in range(3):
-        git(top, "commit", "-q", "--allow-empty", "-m", str(number))
-    git(top, "repack", "-adq")
-    assert name(top) == f"git-{git(top, 'rev-list', '--max-parents=0', 'HEAD')[:12]}"
-
-
-def test_a_shared_clone_finds_the_first_commit_where_it_borrows(tmp_path: Path) -> None:
+def test_a_shared_clone_has_the_commits_that_it_borrows(tmp_path: Path) -> None:
     top = repository(tmp_path / "shop", commits=3)
     git(tmp_path, "clone", "-q", "--shared", "shop", "copy")
-    git(tmp_path / "copy", "remote", "remove", "origin")
-    assert name(tmp_path / "copy") == name(top)
+    assert objects.has_commit(tmp_path / "copy" / ".git", git(top, "rev-parse", "HEAD~2"))
 
 
 def test_a_project_keeps_its_name_when_a_remote_is_added_changed_and_removed(tmp_path: Path) -> None:
@@ -167,7 +250,7 @@ def test_a_project_keeps_its_name_when_its_first_commit_is_made(tmp_path: Path) 
     top = repository(tmp_path / "shop", commits=0)
     before = name(top)
     git(top, "commit", "-q", "--allow-empty", "-m", "one")
-    assert before.startswith("shop-") and name(top) == before
+    assert before == "shop" and name(top) == before
     git(top, "remote", "add", "origin", ACME)
     assert name(top) == before
 
@@ -178,8 +261,26 @@ def test_another_repository_in_the_same_place_is_another_project(tmp_path: Path)
     top.rename(tmp_path / "gone")
     other = repository(tmp_path / "shop", commits=2)
     assert name(other) != before
-    other.rename(tmp_path / "gone too")
+    without = [name(other)]
+    for away in ("gone too", "gone as well"):
+        other.rename(tmp_path / away)
+        other = repository(tmp_path / "shop")
+        without.append(name(other))
+    assert len({before, *without, "shop"}) == 5
+    other.rename(tmp_path / "gone at last")
     assert name(repository(tmp_path / "shop", remote="https://example.com/acme/till")) == "example.com/acme/till"
+
+
+def test_a_clone_whose_folder_has_the_number_of_a_removed_one_is_another_project(tmp_path: Path, home: Path) -> None:
+    """File systems give the number of a removed folder to the next one."""
+    top = repository(tmp_path / "shop")
+    assert name(top) == "shop"
+    known = registry.repository(home, top / ".git")
+    assert known is not None
+    top.rename(tmp_path / "gone")
+    repository(top, remote="https://example.com/acme/till")
+    registry.remember(home, known._replace(number=(top / ".git").stat().st_ino))
+    assert name(top) == "example.com/acme/till"
 
 
 def test_a_remote_that_is_in_use_already_does_not_change_its_project(tmp_path: Path) -> None:
@@ -342,20 +443,25 @@ def test_a_git_file_that_leads_nowhere_names_nothing(tmp_path: Path) -> None:
         assert identify(top) is None
 
 
-def test_damaged_objects_leave_the_folders_name(tmp_path: Path) -> None:
+def test_damaged_packs_take_no_name_away(tmp_path: Path) -> None:
     top = repository(tmp_path / "shop", commits=3)
     git(top, "repack", "-adq")
+    assert name(top) == "shop"
+    latest = git(top, "rev-parse", "HEAD")
     for pack in (top / ".git" / "objects" / "pack").iterdir():
         pack.chmod(0o600)
-        pack.write_bytes(pack.read_bytes()[:1_050] + os.urandom(40))
-    assert name(top).startswith("shop-")
+        whole = pack.read_bytes()
+        for size in (0, 7, 8, 1_000, 1_040):
+            pack.write_bytes(whole[:size])
+            assert not objects.has_commit(top / ".git", latest) or pack.suffix != ".idx"
+            assert name(top) == "shop"
 
 
 def test_a_shallow_clone_without_a_remote_has_its_folders_name(tmp_path: Path) -> None:
     top = repository(tmp_path / "shop", commits=3)
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{top}", "copy")
     git(tmp_path / "copy", "remote", "remove", "origin")
-    assert name(tmp_path / "copy").startswith("copy-")
+    assert name(tmp_path / "copy") == "copy"
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give files away")

@@ -38,7 +38,7 @@ def identify(folder: Path, home: Path | None = None, *, record: bool = True) -> 
 
     Working trees, clones and folders inside of them are one project. Its name is the one that the repository's own
     configuration gives it (`git config memories.project NAME`), else the one that it had before, else that of its
-    remote (`github.com/owner/name`), else `git-` and its first commit, else its folder's name with a hash.
+    remote (`github.com/owner/name`), else its folder's name, with a hash if another project has that name.
 
     Args:
         folder: Any folder.
@@ -96,16 +96,45 @@ def _remembered(checkout: Checkout, config: git.Config, home: Path, record: bool
     common = checkout.common
     remote = _remote(checkout, config, home, record, clones)
     known = registry.repository(home, common)
-    if known and known.remote == remote and (remote or (known.commit and _still_has(common, known.first or None))):
+    if known and remote and known.remote == remote:
         return known.name
-    found = _look(checkout, remote)
-    if known and _is_same(known, found):
-        if record and known._replace(name=found.name) != found and not registry.in_use(home, found.name):
-            registry.set_alias(home, found.name, known.name)
-        found = found._replace(name=known.name)
+    seen = _look(checkout, remote)
+    if known and _is_same(known, seen):
+        if known.remote == remote and known.commit:
+            return known.name  # nothing is new
+        if record and remote and not registry.in_use(home, remote):
+            registry.set_alias(home, remote, known.name)
+        seen = seen._replace(name=known.name)
+    elif remote is None:
+        return _named_by_folder(home, seen, record, is_taken=known is not None)
     if record:
-        registry.remember(home, found)
-    return found.name
+        registry.remember(home, seen)
+    return seen.name
+
+
+def _named_by_folder(home: Path, seen: Known, record: bool, *, is_taken: bool) -> str:
+    """Return the name of a project without a remote that is new here, or was in another place before.
+
+    Args:
+        home: Where names are remembered.
+        seen: The repository, with the name of its folder.
+        record: Remember the name.
+        is_taken: Another repository was in this place, which may have the name of the folder.
+    """
+    if moved := _moved(home, seen):
+        seen = seen._replace(name=moved.name)
+    elif is_taken or (not record and registry.in_use(home, seen.name)):
+        seen = seen._replace(name=_unique(seen))
+    elif record:
+        return registry.remember_first(home, seen, _unique(seen)).name
+    if record:
+        registry.remember(home, seen)
+    return seen.name
+
+
+def _unique(seen: Known) -> str:
+    digest = hashlib.sha256(f"{seen.folder}\0{seen.number}".encode(errors="surrogateescape")).hexdigest()
+    return f"{seen.name}-{digest[:_SHORT]}"
 
 
 def _look(checkout: Checkout, remote: str | None) -> Known:
@@ -113,30 +142,34 @@ def _look(checkout: Checkout, remote: str | None) -> Known:
     from memories.identity import objects
 
     common = checkout.common
+    folder = common.parent if common.name.startswith(".") else common  # .git, and .bare beside working trees
+    plain = "".join(sign if sign.isprintable() else "_" for sign in folder.name.removesuffix(".git")).strip()
     commit = objects.latest_commit(common, git.reference(checkout._replace(git=common)))
-    first = objects.first_commit(common, commit) or "" if commit and not remote else None
-    if remote:
-        name = remote
-    elif first:
-        name = f"git-{first[:_SHORT]}"
-    else:
-        folder = common if common.name != ".git" else common.parent
-        plain = "".join(sign if sign.isprintable() else "_" for sign in folder.name.removesuffix(".git"))
-        name = f"{plain[:100] or 'project'}-{_hash(common)[:_SHORT]}"
-    return Known(str(common), name, remote, first, commit, common.stat().st_ino)
+    return Known(str(common), remote or plain[:100] or "project", remote, commit, common.stat().st_ino)
 
 
-def _is_same(known: Known, found: Known) -> bool:
+def _is_same(known: Known, seen: Known) -> bool:
     """Return whether the repository is still the one that was seen in this place."""
-    if known.commit:
-        return _still_has(Path(found.folder), known.commit)
-    return known.number == found.number
+    if known.commit and _has(Path(seen.folder), known.commit):
+        return True
+    is_same_folder = known.number == seen.number
+    return is_same_folder and (known.commit is None or known.remote == seen.remote)  # git removes commits in time
 
 
-def _still_has(common: Path, commit: str | None) -> bool:
+def _moved(home: Path, seen: Known) -> Known | None:
+    """Return what is remembered of a repository without a remote that was in another place, which is gone."""
+    for known in registry.repositories(home):
+        if known.remote or not known.commit or os.path.lexists(known.folder):
+            continue
+        if _has(Path(seen.folder), known.commit):
+            return known
+    return None
+
+
+def _has(common: Path, commit: str) -> bool:
     from memories.identity import objects
 
-    return commit is None or objects.has_commit(common, commit)
+    return objects.has_commit(common, commit)
 
 
 def _remote(checkout: Checkout, config: git.Config, home: Path, record: bool, clones: int) -> str | None:

@@ -24,7 +24,6 @@ class Known(NamedTuple):
         folder: Its common folder.
         name: The name that its project got first.
         remote: The name of its remote then or since; None without one.
-        first: Its first commit; None if that was not looked for, empty if it can't be known.
         commit: A commit that it had, which tells it from another repository in the same place.
         number: The number of its folder in the file system, for one without commits.
     """
@@ -32,7 +31,6 @@ class Known(NamedTuple):
     folder: str
     name: str
     remote: str | None
-    first: str | None
     commit: str | None
     number: int
 
@@ -43,11 +41,35 @@ def repository(home: Path, folder: Path) -> Known | None:
 
 
 def remember(home: Path, known: Known) -> None:
-    """Remember a repository. Where nothing can be written it is looked at anew each time."""
+    """Remember a repository. Where nothing can be written, it is looked at again each time."""
     with contextlib.suppress(OSError):
         make_folder(home / _FOLDER)
-        with replacing(_file(home, Path(known.folder))) as stream:
-            stream.write(json.dumps(known._asdict()).encode())
+        _write(home, known)
+
+
+def remember_first(home: Path, known: Known, other: str) -> Known:
+    """Remember a repository by its name, or by the other one if a project has that name already.
+
+    Returns:
+        What is remembered now, perhaps by another process. Where nothing can be written, the repository with the other
+        name, since nothing would keep the next one from the same name.
+    """
+    try:
+        make_folder(home / _FOLDER)
+        with locked(home / _FOLDER / ".names.lock"):
+            if before := repository(home, Path(known.folder)):
+                return before
+            if in_use(home, known.name):
+                known = known._replace(name=other)
+            _write(home, known)
+    except OSError:
+        return known._replace(name=other)
+    return known
+
+
+def _write(home: Path, known: Known) -> None:
+    with replacing(_file(home, Path(known.folder))) as stream:
+        stream.write(json.dumps(known._asdict()).encode())
 
 
 def forget_folder(home: Path, folder: Path) -> None:
@@ -138,7 +160,8 @@ def _file(home: Path, folder: Path) -> Path:
 def _read(file: Path) -> Known | None:
     """Return what a file remembers; None without one, and for one that nothing can be read from."""
     try:
-        found = Known(**json.loads(read_file(file)))
-    except (OSError, ValueError, TypeError):
+        fields = json.loads(read_file(file))
+        found = Known(*(fields[name] for name in Known._fields))  # earlier versions wrote more
+    except (OSError, ValueError, TypeError, KeyError):
         return None
     return found if isinstance(found.name, str) and isinstance(found.folder, str) else None
