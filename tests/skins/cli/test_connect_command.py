@@ -130,13 +130,14 @@ SHAPES: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_entries_have_the_form_that_the_host_documents(host: str, memory: Command, user: Path) -> None:
+def test_entries_have_the_form_that_the_host_documents(host: str, memory: Command, user: Path, tmp_path: Path) -> None:
     memory("connect", host)
     name, entry = SHAPES[host]
     assert HOSTS[host].servers == (name,)
     assert entry_of(user, host) == entry
-    memory("connect", host, env={"MEMORY_HOME": "/x"})
-    assert entry_of(user, host) == entry | {"environment" if host == "opencode" else "env": {"MEMORY_HOME": "/x"}}
+    elsewhere = {"MEMORY_HOME": str(tmp_path / "elsewhere")}
+    memory("connect", host, env=elsewhere)
+    assert entry_of(user, host) == entry | {"environment" if host == "opencode" else "env": elsewhere}
 
 
 @pytest.mark.parametrize("host", HOSTS)

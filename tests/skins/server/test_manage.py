@@ -51,7 +51,7 @@ def test_the_unit_of_the_docs_starts_the_server_and_lets_it_write_to_its_folders
 ) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     service = unit(block_of_the_docs("ini").replace("%h", str(user)))["Service"]
-    assert subprocess.check_output(shlex.split(service["ExecStart"]), text=True).split()[1:] == ["serve"]
+    assert subprocess.check_output(shlex.split(service["ExecStart"]), text=True, timeout=60).split()[1:] == ["serve"]
     assert (service["Type"], service["UMask"], service["NoNewPrivileges"]) == ("notify", "0077", "yes")
     writable = [Path(folder.removeprefix("-")) for folder in service["ReadWritePaths"].split()]
     assert {load_config().home, registers()} <= set(writable)
@@ -60,7 +60,7 @@ def test_the_unit_of_the_docs_starts_the_server_and_lets_it_write_to_its_folders
 def test_the_plist_of_the_docs_starts_the_server(user: Path) -> None:
     agent = plistlib.loads(block_of_the_docs("xml").encode())
     program = user / ".local" / "bin" / "memory"
-    assert subprocess.check_output(agent["ProgramArguments"], text=True).split() == [str(program), "serve"]
+    assert subprocess.check_output(agent["ProgramArguments"], text=True, timeout=60).split() == [str(program), "serve"]
     assert (agent["Umask"], agent["RunAtLoad"], agent["KeepAlive"]) == (0o77, True, {"SuccessfulExit": False})
 
 
