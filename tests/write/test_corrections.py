@@ -10,6 +10,7 @@ import pytest
 from memories import Draft, Memories
 from memories.errors import RequestError
 from memories.stores import open_store
+from memories.stores.records import Collection, Filter, Patch
 from memories.transfer.export import export
 from memories.transfer.importing import Intake, import_
 from memories.transfer.migrate import migrate
@@ -82,6 +83,19 @@ def test_a_chain_closes_when_its_middle_ends(memories: Memories, end: str) -> No
     getattr(memories, end)(ids[1])
     assert links(memories, ids[0]) == (None, ids[2])
     assert links(memories, ids[2]) == (ids[0], None)
+
+
+@pytest.mark.parametrize("side", ["corrects", "corrected_by"])
+def test_what_names_a_memory_that_does_not_name_it_leaves_the_links_of_that_one(memories: Memories, side: str) -> None:
+    ids = [create(memories, text) for text in (OLD, NEW)]
+    before = current(memories)
+    [stray] = memories._store.scan(
+        Filter(Collection.MEMORY, ("shared",), group=create(memories, "The office is in Rome.")), limit=1
+    )
+    fields = {"corrects": ids[0]} if side == "corrects" else {"corrected_by": ids[1], "corrected_at": 0}
+    memories._store.patch([Patch(stray.ref, None, None, fields)])
+    memories.delete(stray.ref.group)
+    assert current(memories) == before
 
 
 @pytest.mark.parametrize("end", ["delete", "forget", "update", "supersede", "move"])

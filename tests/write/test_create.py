@@ -98,3 +98,17 @@ def test_the_note_of_a_session_is_nothing_that_a_statement_repeats(memories: Mem
     assert (stored.stored, stored.duplicates, stored.merged) == (True, (), ())
     assert list(memories.duplicates()) == []
     assert memories.create(said, tags={"project": "shop"}).id == stored.id
+def test_what_waits_is_compared_with_what_waits(memories: Memories) -> None:
+    waits = memories.create(FACT, pending=True)
+    again, reworded = (memories.create(text, pending=True) for text in (FACT, REWORDED))
+    assert (waits.stored, again.stored, reworded.stored) == (True, False, False)
+    assert again.id == waits.id
+    assert [each.id for each in reworded.duplicates] == [waits.id]
+    assert [each.id for each in memories.review.page().memories] == [waits.id]
+
+
+def test_another_wording_of_what_was_rejected_waits_and_the_same_words_do_not(memories: Memories) -> None:
+    rejected = memories.create(FACT, pending=True)
+    memories.review.reject([str(rejected.id)])
+    assert not memories.create(FACT, pending=True).stored
+    assert memories.create(REWORDED, pending=True).stored

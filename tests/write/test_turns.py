@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from memories import InvalidInput, Memories, RequestError, load_config
 from memories.embedders.minilm import MiniLM
+from memories.errors import Conflict
 from memories.stores.records import Collection, Filter
 from memories.turns import TurnDraft
 from memories.write.turns import MAX_TURN_CHARACTERS, SESSION_TURNS
@@ -296,6 +298,22 @@ def test_the_longest_turn_is_kept(memories: Memories) -> None:
     memories.add_turns("longer", [f"{text}ü"])
     assert memories.tail_turns("longer")[0].content == f"{text}ü"
     assert len(everything(memories)) > 2
+
+
+def test_of_a_long_message_all_parts_are_stored_or_none(memories: Memories, tmp_path: Path) -> None:
+    memories.add_turns("talk", ["before"])
+    db = apsw.Connection(f"{tmp_path}/m.db")
+    refuse = "CREATE TRIGGER third BEFORE INSERT ON record WHEN NEW.position = 3 BEGIN SELECT RAISE(ABORT, 'no'); END"
+    db.execute(refuse)
+    long = "ü" * (2 * MAX_TURN_CHARACTERS)
+    with pytest.raises(Conflict, match="version 3 of talk"):
+        memories.add_turns("talk", ["beside it", long])
+    assert [turn.content for turn in memories.tail_turns("talk")] == ["before"]
+    assert len(everything(memories)) == 1
+    db.execute("DROP TRIGGER third")
+    db.close()
+    memories.add_turns("talk", ["beside it", long])
+    assert [turn.content for turn in memories.tail_turns("talk")] == ["before", "beside it", long]
 
 
 # --- many writers ----------------------------------------------------------------------------------------------------

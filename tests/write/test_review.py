@@ -1,0 +1,62 @@
+"""What a person decides about memories that wait is done to what they looked at, or not at all."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memories import Memories
+from memories.embedders.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+class Clock:
+    """A clock that goes on by a day whenever it is read."""
+
+    now = datetime(2026, 5, 1, 9, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        self.now += timedelta(days=1)
+        return self.now
+
+
+class Interrupted(FakeEmbedder):
+    """An embedder during whose first call somebody else does something."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def embed(self, text: str) -> "NDArray[np.float32]":
+        """Return the vector of a text."""
+        doing, self.meanwhile = self.meanwhile, None
+        if doing is not None:
+            doing()
+        return super().embed(text)
+
+
+def test_what_another_person_decided_and_took_back_meanwhile_is_not_accepted(tmp_path: Path) -> None:
+    clock, embedder, url = Clock(), Interrupted(), f"sqlite:///{tmp_path}/m.db"
+    with (
+        Memories(url, embedder="fake", clock=clock) as other,
+        Memories(url, embedder=embedder, clock=clock) as memories,
+    ):
+        waits = memories.create("The door is red", pending=True).memory
+        assert waits is not None
+        before = clock()
+
+        def decide() -> None:
+            other.review.accept([waits.id], content="The door is blue")
+            other.rollback(before)
+
+        embedder.meanwhile = decide
+        assert memories.review.accept([waits.id]) == []
+        [still] = memories.review.page().memories
+        assert (still.id, still.version, still.content) == (waits.id, 3, "The door is red")
+        [accepted] = memories.review.accept([waits.id])
+        assert accepted.done
