@@ -236,6 +236,15 @@ def test_a_very_large_file_costs_nothing_and_chooses_nothing(folder: Path) -> No
         trust.approve(file, registers({}))
 
 
+@pytest.mark.parametrize("sign", ["é", "€", "😀"])
+def test_a_large_file_is_read_up_to_the_last_whole_character(folder: Path, sign: str) -> None:
+    file, head = folder / ".env", b"DEFAULT_LIMIT=3\n#"
+    for inside in range(1, len(sign.encode())):  # so many bytes of the sign are within what is read
+        file.write_bytes(head + b"-" * (trust.MAX_BYTES - len(head) - inside) + sign.encode())
+        found = trust.read(file, registers({}))
+        assert (found.values, found.doubt) == ({"DEFAULT_LIMIT": "3"}, "is larger than 65536 bytes")
+
+
 def test_a_file_of_the_largest_size_is_read_and_approved(folder: Path) -> None:
     file = folder / ".env"
     file.write_bytes(b"#" * (trust.MAX_BYTES - 1) + b"\n")

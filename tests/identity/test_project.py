@@ -551,3 +551,8 @@ def test_the_library_fills_in_nothing_by_itself(tmp_path: Path, monkeypatch: pyt
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
         made = memories.create("Deploys happen on Tuesdays").memory
         assert made is not None and made.tags == {}
+
+
+def test_no_name_and_blanks_name_no_project() -> None:
+    assert place.names_of(None) == place.names_of("") == place.names_of(" \t") == ()
+    assert place.names_of(" shop ") == ("shop",)

@@ -59,6 +59,17 @@ def in_threads(*steps: Step) -> None:
         raise errors[0]
 
 
+@pytest.mark.parametrize("length", [65_534, 65_535, 65_536, 131_071])
+def test_what_is_added_after_a_long_half_line_takes_the_place_of_that_line_alone(tmp_path: Path, length: int) -> None:
+    queue = RetryQueue(tmp_path / "q.jsonl")
+    queue.add({"n": 0, "text": "x" * 200_000})
+    queue.add({"n": 1})
+    with queue.path.open("ab") as file:
+        file.write(b"x" * length)  # a crash in the middle of a write, up to the bounds of the blocks that are read
+    queue.add({"n": 2})
+    assert numbers(queue) == [0, 1, 2]
+
+
 def test_the_queue_is_private_and_keeps_whole_lines_only(tmp_path: Path) -> None:
     queue = RetryQueue(tmp_path / "deep" / "er" / "q.jsonl")
     assert (bool(queue), queue.entries(), queue.drain(print).done) == (False, [], 0)  # type: ignore[comparison-overlap]

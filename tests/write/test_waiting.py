@@ -1,0 +1,48 @@
+"""Turns that wait to be stored are shown behind those that are, under the same filters."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories import Memories, TurnDraft, load_config
+from memories.write.queue import RetryQueue, files_of
+
+START = datetime(2026, 5, 1, 9, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def memories(tmp_path: Path) -> Iterator[Memories]:
+    """A conversation of which one turn is stored and two wait."""
+    config = load_config({"store": f"sqlite:///{tmp_path}/m.db"}, environment={})
+    queue = RetryQueue.of_turns(*files_of(config, "shared"))
+    with Memories(config=config, embedder="none", clock=lambda: START + 9 * MINUTE) as opened:
+        opened.add_turns("talk", [TurnDraft("stored", role="user", speaker="Ann", created_at=START)])
+        for minutes, text, role, speaker in ((1, "asks", "user", "Ann"), (2, "answers", "assistant", "Bot")):
+            said_at = (START + minutes * MINUTE).isoformat()
+            queue.add({"conversation_id": "talk", "role": role, "speaker": speaker, "text": text, "ts": said_at})
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("filters", "texts"),
+    [
+        ({}, ["stored", "asks", "answers"]),
+        ({"role": "user"}, ["stored", "asks"]),
+        ({"role": "assistant"}, ["answers"]),
+        ({"speaker": "Bot"}, ["answers"]),
+        ({"role": "assistant", "speaker": "Ann"}, []),
+        ({"since": START + MINUTE}, ["asks", "answers"]),
+        ({"since": START + 2 * MINUTE}, ["answers"]),
+        ({"until": START + MINUTE}, ["stored", "asks"]),
+    ],
+)
+def test_what_waits_meets_the_filters_of_a_page(memories: Memories, filters: dict[str, Any], texts: list[str]) -> None:
+    found = memories.turns("talk", **filters)
+    assert [turn.content for turn in found] == texts
+    index = {"stored": 0, "asks": 1, "answers": 2}
+    assert [turn.index for turn in found] == [index[text] for text in texts]
+    assert [turn.waiting for turn in found] == [text != "stored" for text in texts]
