@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from memories import versions
 from memories.models import DecayPolicy, Draft
 from memories.stores.records import Collection, Ref
+from memories.times import to_millis
 
 NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -77,3 +78,20 @@ def test_each_project_has_its_own_keys() -> None:
     one, other = ({"project": name} for name in ("one", "other"))
     assert versions.scoped_key("k", one) != versions.scoped_key("k", other) != versions.scoped_key("k", {})
     assert versions.plain_key(versions.scoped_key("a/b", one)) == "a/b"
+
+
+def test_a_version_that_ended_at_a_moment_had_ended_then() -> None:
+    record = versions.first_version(DRAFT, "id", "bob", NOW)._replace(ended_at=NOW + DAY, ended_by="delete")
+    millisecond = timedelta(milliseconds=1)
+    ends = [
+        versions.known_by([record], NOW + DAY + later)[0].ended_by for later in (-millisecond, 0 * DAY, millisecond)
+    ]
+    assert ends == [None, "delete", "delete"]
+
+
+def test_a_memory_is_corrected_from_the_moment_of_its_correction_on() -> None:
+    fields = {"corrected_by": "other", "corrected_at": to_millis(NOW + DAY)}
+    record = versions.first_version(DRAFT, "id", "bob", NOW)._replace(fields=fields)
+    millisecond = timedelta(milliseconds=1)
+    assert versions.corrected_by(record, NOW + DAY - millisecond) is None
+    assert versions.corrected_by(record, NOW + DAY) == "other"

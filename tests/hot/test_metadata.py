@@ -1,5 +1,6 @@
 """`metadata.json` of each namespace: true when a process ends, private, and never believed."""
 
+import contextlib
 import json
 import stat
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ import pytest
 
 from memories import Memories
 from memories.config import load_config
+from memories.disk import tried
 from memories.hot import metadata
 from memories.identity import namespaces
 from memories.stores import open_store
@@ -79,6 +81,24 @@ def test_it_follows_a_rename_and_a_merge_and_goes_with_a_deletion(home: Path) ->
     assert str(home / "robert" / metadata.FILE) in namespaces.delete(store, config, "robert").files
     assert not (home / "robert").exists()
     store.close()
+
+
+def test_a_rename_writes_it_as_the_only_writer_of_its_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Memories(namespace="bob", clock=lambda: START) as bob:
+        bob.create("bob likes tea")
+    write, free = metadata.write, []
+
+    def written(folder: Path, *given: Any) -> None:
+        with tried(folder / ".scratchpad.lock", 0) as held:
+            free.append(held)
+        write(folder, *given)
+
+    monkeypatch.setattr(metadata, "write", written)
+    config = load_config()
+    with contextlib.closing(open_store(config.store, None, config)) as store:
+        namespaces.move(store, config, "bob", "robert", merge=False)
+    assert free == [False]
+    assert described(home, "robert")["name"] == "robert"
 
 
 UNREADABLE = ["", "{", "[]", '{"created_at": 7}', '{"created_at": "2026-01-01"}', "[" * 9999, "\0\xff"]

@@ -152,6 +152,14 @@ def test_projects_and_keys_are_kept_apart(memories: Memories) -> None:
     assert memories.create(NEW, tags={"project": "shop"}, key="other/port").corrects is None
 
 
+@pytest.mark.parametrize("keys", [(None, "api/port"), ("api/port", None)])
+def test_of_a_memory_with_a_key_and_one_without_one_corrects_the_other(
+    memories: Memories, keys: tuple[str | None, str | None]
+) -> None:
+    older = create(memories, OLD, key=keys[0])
+    assert memories.create(NEW, key=keys[1]).corrects == older
+
+
 def test_the_newer_of_equal_ones_goes_first(memories: Memories) -> None:
     ids = [create(memories, text, force=True) for text in ("The user likes green tea.", "The user likes black tea.")]
     assert [hit.id for hit in memories.search("tea")] == ids[::-1]

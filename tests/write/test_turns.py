@@ -277,6 +277,16 @@ def test_a_bad_name_of_a_conversation_is_refused(memories: Memories) -> None:
     assert everything(memories) == []
 
 
+@pytest.mark.parametrize("blank", ["", " ", " \t "])
+def test_a_blank_title_or_user_of_a_conversation_removes_it(memories: Memories, blank: str) -> None:
+    memories.add_turns("talk", ["hello"])
+    named = memories.update_conversation("talk", title="Deploys", user="ann")
+    assert (named.title, named.user) == ("Deploys", "ann")
+    assert memories.update_conversation("talk", title=blank).title is None
+    left = memories.update_conversation("talk", user=blank)
+    assert (left.title, left.user) == (None, None)
+
+
 def test_a_single_text_is_no_list_of_turns(memories: Memories) -> None:
     with pytest.raises(InvalidInput, match="put a single one in a list"):
         memories.add_turns("talk", "hello")

@@ -197,6 +197,39 @@ def test_the_places_of_a_label_are_kept_up_with_what_is_written(
         expect_the_nearest()
 
 
+def test_threads_that_share_the_places_of_labels_change_them_one_at_a_time(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlocked: list[str] = []
+
+    class Guarded(dict[int, Any]):
+        """Places of labels that notice a change without the lock."""
+
+        def pop(self, *given: Any) -> Any:
+            unlocked.extend(["pop"] if not index._lock.locked() else [])
+            return super().pop(*given)
+
+        def __setitem__(self, label: int, places: Any) -> None:
+            unlocked.extend(["set"] if not index._lock.locked() else [])
+            super().__setitem__(label, places)
+
+    monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
+    monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 4)
+    monkeypatch.setattr(sqlite_vectors, "_MOST_LABELLED", 10)
+    vectors = unit_vectors(64, seed=5)
+    store.append(
+        [record(f"m{n:02}", labels={"kind": str(n % 2), "all": "1"}, vectors=vectors[n : n + 1]) for n in range(64)]
+    )
+    store.candidates(pool(), vector=vectors[7], terms=[], k=5)
+    index = store._indexes[MEMORY, SPACE.dimension, store._compact]
+    places = Guarded()
+    index._blocks = index._blocks._replace(labelled=places)
+    for kind in ("0", "1"):
+        store.candidates(pool(labels={"kind": kind, "all": "1"}), vector=vectors[7], terms=[], k=5)
+    assert len(places) == 1  # more than so many are dropped
+    assert unlocked == []
+
+
 def test_compact_codes_take_five_bits_and_keep_cosines() -> None:
     vectors = unit_vectors(600, seed=5)
     compact, usual = Quantizer(SPACE.dimension, compact=True), Quantizer(SPACE.dimension)
