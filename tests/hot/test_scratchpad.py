@@ -219,6 +219,16 @@ def test_what_is_often_found_gets_a_place(bob: Memories) -> None:
     assert "The staging password rotates on Fridays" in shown(bob)
 
 
+def test_what_was_often_found_just_now_has_a_place_when_it_is_chosen_anew(bob: Memories) -> None:
+    old = made(bob, "The staging password rotates on Fridays")
+    bob.create_many([f"note number {at} on something else" for at in range(40)], force=True)
+    bob._tell_the_rest()
+    for _ in range(4):
+        assert bob.search("staging password rotates")[0].id == old  # counted with the next write, or before a choice
+    bob.scratchpad(refresh=True)
+    assert "The staging password rotates on Fridays" in shown(bob)
+
+
 @pytest.mark.parametrize("at_once", [7, 230])
 def test_of_many_new_ones_the_newest_have_a_place_and_what_a_session_left_keeps_its_own(
     bob: Memories, at_once: int

@@ -3,6 +3,7 @@
 
 import itertools
 import random
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memories.errors import InvalidInput
-from memories.redaction import contexts, own, rules
+from memories.redaction import contexts, own, rules, scan
 from memories.redaction.redactor import Redactor, redact, without_private
 
 ALL = (*rules.TOKENS, *contexts.CONTEXTS, *contexts.LONG, *contexts.NUMBERS, *contexts.PERSONAL)
@@ -43,6 +44,17 @@ def test_lines_without_a_secret_stay_as_they_are() -> None:
     changed = [line for line in lines if redact(line).text is not line]
     assert len(lines) >= 3_000
     assert len(changed) * 1_000 <= len(lines), changed
+
+
+def test_few_of_the_literals_within_a_value_that_is_no_secret_are_tried() -> None:
+    tried: list[int] = []
+
+    def locate(found: re.Match[str]) -> None:
+        tried.append(found.start())
+
+    text = f"{'key' * 200} key"
+    assert list(scan._one(text, text, rules.Rule("kind", ("key",), "[a-z]+", locate), "key", 0)) == []
+    assert tried == [3 * number for number in range(scan._INSIDE + 1)] + [601]
 
 
 def test_redacting_again_changes_nothing() -> None:

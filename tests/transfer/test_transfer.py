@@ -54,6 +54,15 @@ class Unused(FakeEmbedder):
         raise AssertionError(f"{text} was embedded")
 
 
+class Turned(FakeEmbedder):
+    """Another embedder, whose vectors are as long as the first one's and say the opposite."""
+
+    space = FakeEmbedder.space._replace(model="turned/1")
+
+    def embed(self, text: str) -> Any:
+        return -super().embed(text)
+
+
 class ByLine(FakeEmbedder):
     """An embedder that reads a line at a time."""
 
@@ -576,11 +585,13 @@ def test_without_an_embedder_nothing_has_a_vector(full: SQLiteStore, opened: Ope
     assert other.info(live()).model is None
 
 
-def test_vectors_of_another_model_are_made_anew(full: SQLiteStore, opened: Open) -> None:
-    other = opened("two", Other.space)
-    take_in(other, lines_of(full, vectors=True), Other())
+@pytest.mark.parametrize("model", [Other, Turned])
+def test_vectors_of_another_model_are_made_anew(full: SQLiteStore, opened: Open, model: type[FakeEmbedder]) -> None:
+    """Also of one whose vectors are as long."""
+    other = opened("two", model.space)
+    take_in(other, lines_of(full, vectors=True), model())
     (vectors,) = other.vectors([Ref(MEMORY, "ann", IDS[0], 2)]).values()
-    assert float(vectors[0] @ Other().embed("Ünï 日本 🎉")[0]) == pytest.approx(1.0, abs=0.01)
+    assert float(vectors[0] @ model().embed("Ünï 日本 🎉")[0]) == pytest.approx(1.0, abs=0.01)
 
 
 def test_a_store_of_another_model_takes_nothing_in(full: SQLiteStore, opened: Open) -> None:

@@ -1,0 +1,30 @@
+"""A scratchpad answers where the store can't; without one the store is asked as if there were no such thing."""
+
+import threading
+
+import pytest
+
+from memories import Memories, StoreError
+from memories.identity.degraded import asked
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def fail() -> str:
+    raise StoreError("the disk is gone")
+
+
+def test_without_a_scratchpad_the_store_is_asked_in_this_thread_and_its_error_is_raised() -> None:
+    with Memories(namespace="bob", embedder="none") as bob:
+        assert asked(bob, threading.get_ident, lambda: None) == (threading.get_ident(), None)
+        with pytest.raises(StoreError, match="the disk is gone"):
+            asked(bob, fail, lambda: "what the file says")
+
+
+def test_a_scratchpad_answers_for_a_store_that_fails_and_says_why() -> None:
+    with Memories(namespace="bob", embedder="none") as bob:
+        bob.create("Deploys happen on Tuesdays")
+        assert asked(bob, lambda: "what the store says", fail) == ("what the store says", None)
+        assert asked(bob, fail, lambda: "what the file says") == ("what the file says", "the disk is gone")
+        with pytest.raises(StoreError, match="the disk is gone"):
+            asked(bob, fail, lambda: None)
