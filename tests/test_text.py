@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memories.stores.words import occurrences, parse, tokens
-from memories.text import MAX_QUERY_TERMS, STOP_WORDS, covered, index_text, normal_form, query_terms
+from memories.text import MAX_QUERY_TERMS, STOP_WORDS, _stem, covered, index_text, normal_form, query_terms
 
 
 def missing(query: str, content: str) -> list[str]:
@@ -156,3 +156,10 @@ def test_a_long_line_without_spaces_is_read_to_its_end(part: str) -> None:
     text = part * (20_000 // len(part))
     assert len(query_terms(text)) <= MAX_QUERY_TERMS
     assert index_text(f"{text} zanzibar").split()[-1] == "zanzibar"
+
+
+@pytest.mark.parametrize(
+    ("word", "term"), [("hunde", "hund*"), ("kindern", "kind*"), ("tage", "tage*"), ("haus", "haus*")]
+)
+def test_an_ending_goes_if_it_leaves_four_letters(word: str, term: str) -> None:
+    assert _stem(word, ["de"]) == term

@@ -347,6 +347,7 @@ def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(name:
         ("Petra ist mit Ben befreundet.", "Petra ist mit Tom befreundet."),
         ("Kapitel 3 ist lang.", "Kapitel 4 ist lang."),
         ("Ben'in köpeği var.", "Ben'in kedisi var."),
+        ("The staging server is restarted every night.", "The staging server is at 10.0.0.5."),
     ],
 )
 def test_facts_that_may_both_hold_are_not_linked(one: str, other: str) -> None:
