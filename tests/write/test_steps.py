@@ -10,7 +10,7 @@ import pytest
 
 from memories import Draft, Memories, TurnDraft
 from memories.identity import namespaces
-from memories.stores.records import SEARCHED, Ref
+from memories.stores.records import SEARCHED
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.export import export
 from memories.transfer.importing import import_

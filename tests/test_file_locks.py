@@ -1,0 +1,116 @@
+"""What several processes change in a file is read and changed by one of them at a time."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memories import Memories, disk, trust
+from memories.hot import scratchpad
+from memories.identity import registry
+from memories.stores.records import Collection, Ref
+from memories.transfer import proof
+from memories.write import queue
+from memories.write.accesses import Accesses
+from memories.write.queue import RetryQueue
+
+
+class Counting:
+    """A store that counts no reads."""
+
+    def touch(self, refs: object, batch: str) -> bool:
+        """Say that they were counted."""
+        return True
+
+
+def queued(folder: Path, name: str = "q") -> RetryQueue:
+    """Return a queue in which an entry waits."""
+    made = RetryQueue(folder / f"{name}.jsonl")
+    made.add({"conversation_id": "talk", "content": "hello"})
+    return made
+
+
+def flush_reads(folder: Path) -> None:
+    """Have a read counted that waits."""
+    waiting = Accesses(folder, "store")
+    waiting.add([Ref(Collection.MEMORY, "shared", "a", 1)])
+    waiting.flush(Counting())  # type: ignore[arg-type]
+
+
+def remove_scratchpad(_folder: Path) -> None:
+    """Remove a scratchpad that is there."""
+    with Memories(embedder="none", namespace="bob") as memories:
+        memories.create("The gate is green")
+        memories.scratchpad(refresh=True)
+        scratchpad.remove(memories._scratchpad_place("bob"))
+
+
+def edit_scratchpad(folder: Path) -> None:
+    """Replace an empty scratchpad by an empty one."""
+    scratchpad.replace_by_person(folder / "scratchpad.yaml", "scratchpad: 1\nmemories: []\n")
+
+
+def approve(folder: Path) -> None:
+    """Trust a file."""
+    folder.mkdir(parents=True)
+    (folder / ".env").write_text("MEMORY_FORMAT=json\n")
+    trust.approve(folder / ".env", folder)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A change, the lock that it needs, and where it is when it needs it."""
+
+    change: Callable[[Path], object]
+    lock: str
+    owner: Any
+    name: str
+
+
+CASES = {
+    "queue: add": Case(queued, "q.jsonl.lock", queue, "_append"),
+    "queue: drain": Case(
+        lambda folder: queued(folder).drain(lambda _: None), "q.jsonl.drain.lock", RetryQueue, "_drain"
+    ),
+    "queue: take out": Case(lambda folder: queued(folder).drain(lambda _: None), "q.jsonl.lock", queue, "_rewrite"),
+    "queue: discard while others add": Case(
+        lambda folder: queued(folder).discard("talk"), "q.jsonl.lock", queue, "_rewrite"
+    ),
+    "queue: discard while others drain": Case(
+        lambda folder: queued(folder).discard("talk"), "q.jsonl.drain.lock", queue, "_rewrite"
+    ),
+    "queue: move while others add": Case(
+        lambda folder: queued(folder).move_to(queued(folder, "r")), "q.jsonl.lock", queue, "_append"
+    ),
+    "queue: move while others add to the other": Case(
+        lambda folder: queued(folder).move_to(queued(folder, "r")), "r.jsonl.lock", queue, "_append"
+    ),
+    "queue: move while others drain": Case(
+        lambda folder: queued(folder).move_to(queued(folder, "r")), "q.jsonl.drain.lock", queue, "_append"
+    ),
+    "reads: count": Case(flush_reads, "accesses-ff575877.lock", Counting, "touch"),
+    "scratchpad: edit": Case(edit_scratchpad, ".scratchpad.lock", scratchpad, "replacing"),
+    "scratchpad: remove": Case(remove_scratchpad, "bob/.scratchpad.lock", Path, "unlink"),
+    "scratchpad: refresh": Case(remove_scratchpad, "bob/.scratchpad.lock", scratchpad, "write"),
+    "key of exports": Case(lambda folder: proof.own_key(folder, make=True), "export.key.lock", proof, "replacing"),
+    "alias": Case(lambda folder: registry.set_alias(folder, "a", "b"), ".projects/.aliases.lock", registry, "aliases"),
+    "trust": Case(approve, "trusted.json.lock", trust, "_approvals"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_changed_under_its_lock(home: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    case = CASES[name]
+    method = getattr(case.owner, case.name)
+    free: list[bool] = []
+
+    def observed(*given: Any, **named: Any) -> Any:
+        with disk.tried(home / case.lock, 0) as held:
+            free.append(held)
+        return method(*given, **named)
+
+    monkeypatch.setattr(case.owner, case.name, observed)
+    case.change(home)
+    assert free[-1:] == [False]
