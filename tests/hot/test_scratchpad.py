@@ -229,6 +229,18 @@ def test_what_was_often_found_just_now_has_a_place_when_it_is_chosen_anew(bob: M
     assert "The staging password rotates on Fridays" in shown(bob)
 
 
+def test_what_was_often_used_long_ago_has_a_place_when_all_is_chosen_anew(bob: Memories) -> None:
+    old = made(bob, "The staging password rotates on Fridays", created_at=datetime.now(UTC) - timedelta(days=9))
+    bob.create_many([f"note number {at} on something else" for at in range(130)], force=True)
+    ref = next(each.ref for each in bob._lookup.own.versions(old))
+    for _ in range(9):
+        bob._store.touch([ref])
+    bob._tell_the_rest()
+    assert "The staging password rotates on Fridays" not in shown(bob)
+    bob.scratchpad(rebuild=True)
+    assert "The staging password rotates on Fridays" in shown(bob)
+
+
 @pytest.mark.parametrize("at_once", [7, 230])
 def test_of_many_new_ones_the_newest_have_a_place_and_what_a_session_left_keeps_its_own(
     bob: Memories, at_once: int
@@ -342,6 +354,20 @@ def test_what_is_forgotten_leaves_no_byte(bob: Memories, spoiled: str) -> None:
     assert other.encode() in data
     if spoiled == "edited":
         assert shown(bob) == ["remains here"]
+
+
+def test_a_pinned_one_that_was_replaced_while_a_person_edited_the_file_just_leaves(bob: Memories) -> None:
+    old = made(bob, "The port is 80")
+    bob.pin(old)
+    made(bob, "Rain is expected")
+    bob._tell_the_rest()
+    open_in_an_editor = file_of(bob).read_text(encoding="utf-8")
+    bob.create("Ports are chosen at random", supersedes=old)
+    bob._tell_the_rest()
+    file_of(bob).write_text(open_in_an_editor.replace("Rain is", "Snow is"), encoding="utf-8")
+    found = bob.scratchpad()
+    assert found.notes == ()
+    assert {entry.content for entry in found.entries} == {"Snow is expected", "Ports are chosen at random"}
 
 
 @pytest.mark.parametrize("how", ["delete", "supersede", "update", "correct"])

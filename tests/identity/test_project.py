@@ -19,6 +19,7 @@ from memories.disk import locked
 from memories.identity import objects, place, registry
 from memories.identity.project import Project, identify
 from memories.identity.remotes import name_of
+from memories.origin import Place
 
 ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -556,3 +557,20 @@ def test_the_library_fills_in_nothing_by_itself(tmp_path: Path, monkeypatch: pyt
 def test_no_name_and_blanks_name_no_project() -> None:
     assert place.names_of(None) == place.names_of("") == place.names_of(" \t") == ()
     assert place.names_of(" shop ") == ("shop",)
+
+
+def test_a_key_is_that_of_the_project_that_is_worked_in_unless_another_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PROJECT_DETECTION", raising=False)
+    here: Place | None = None
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", place=lambda: here) as memories:
+        ids = {
+            project: memories.create(f"We deploy the {project} on Tuesdays", key="deploy/day", tags=tags).id
+            for project, tags in (("shop", {"project": "shop"}), ("bank", {"project": "bank"}), (None, {}))
+        }
+        here = Place("shop", "main")
+        assert memories.id_of_key("deploy/day") == ids["shop"]
+        assert memories.id_of_key("deploy/day", project="bank") == ids["bank"]
+        here = Place("garden", "main")
+        assert memories.id_of_key("deploy/day") == ids[None]

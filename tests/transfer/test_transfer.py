@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memories import Memories, TurnDraft
+from memories import Memories, TurnDraft, load_config
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import Conflict, EmbedderMismatch, InvalidInput, RequestError, StoreBusy, StoreDamaged, StoreError
 from memories.ids import new_id
@@ -24,6 +24,7 @@ from memories.stores.sqlite import connection
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer import importing
 from memories.transfer import reembed as reembedding
+from memories.transfer.backup import restore
 from memories.transfer.export import export
 from memories.transfer.importing import Imported, import_
 from memories.transfer.migrate import migrate
@@ -1033,3 +1034,22 @@ def test_others_who_write_all_the_time_are_told(full: SQLiteStore, opened: Open)
     with pytest.raises(StoreError, match="run it again when there is less to do"):
         reembed(opened("one", kind=Raced), Other(), progress=quiet)
     assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
+
+
+def test_what_another_one_stores_while_a_backup_is_restored_is_noticed(home: Path, tmp_path: Path) -> None:
+    """Nothing can come between in a file of SQLite, which is put in place as a whole."""
+    lines: list[str] = []
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
+        memories.create("Deploys happen on Tuesdays")
+        export(memories._store, lines.append, namespaces=None, progress=lambda *_: None)
+    source, url = tmp_path / "backup.jsonl", f"files:///{tmp_path}/restored"
+    source.write_text("".join(f"{line.rstrip()}\n" for line in lines), encoding="utf-8")
+    others = ["Rain is expected"]
+
+    def progress(_what: str, _done: int, _whole: int) -> None:
+        if others:
+            with Memories(url, embedder="none") as other:
+                other.create(others.pop())
+
+    with pytest.raises(StoreError, match="has 1 records and 1 were stored"):
+        restore(load_config({"store": url}), source, None, now=T0, progress=progress)

@@ -14,7 +14,7 @@ import pytest
 
 from memories import InvalidInput, Memories, RequestError, load_config
 from memories.embedders.minilm import MiniLM
-from memories.errors import Conflict
+from memories.errors import Conflict, NotFound
 from memories.stores.records import Collection, Filter
 from memories.turns import TurnDraft
 from memories.write.turns import MAX_TURN_CHARACTERS, SESSION_TURNS
@@ -706,6 +706,14 @@ def test_conversations_are_listed_newest_first_with_counts_and_dates(url: str, m
     assert (newest.first_at, newest.last_at) == (START + 3 * MINUTE, START + 61 * MINUTE)
     assert oldest.id == "old"
     assert [each.id for each in memories.conversations(limit=1)] == ["new"]
+
+
+def test_a_shared_conversation_says_since_when_it_is_there(url: str, memories: Memories) -> None:
+    memories.add_turns("talk", [said("a", 5)])
+    with Memories(url, namespace="ann", embedder="fake") as ann:
+        with pytest.raises(NotFound, match="it is there since"):
+            ann.conversation("talk", as_of=START)
+        assert ann.conversation("talk", as_of=START + 5 * MINUTE).turn_count == 1
 
 
 def test_an_own_conversation_hides_a_shared_one_of_the_same_name(url: str, memories: Memories) -> None:

@@ -33,6 +33,7 @@ from sqlite_uses import all_uses
 from memories.errors import MemoriesError, StoreDamaged
 from memories.stores.records import Filter, Patch, Ref
 from memories.stores.sqlite import vectors as sqlite_vectors
+from memories.stores.sqlite.backup import records_in
 from memories.stores.sqlite.store import SQLiteStore
 
 
@@ -674,3 +675,14 @@ def test_much_damage_is_told_or_harmless(path: Path, size: Callable[[int, int], 
     results = campaign(path, flips=size(60, 200), cuts=size(15, 50), zeroed=size(8, 25))
     figures |= results
     assert set(results) <= {"harmless", "told", "checked"}, results
+
+
+def test_a_copy_is_not_sound_if_a_record_belongs_to_no_namespace(path: Path, store: SQLiteStore) -> None:
+    store.append([record("m"), record("n")])
+    store.close()
+    assert records_in(path) > 0
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE record SET pool = 99 WHERE grp = 'n'")
+    db.close()
+    with pytest.raises(StoreDamaged, match="some records belong to no namespace"):
+        records_in(path)

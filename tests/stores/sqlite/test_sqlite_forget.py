@@ -104,6 +104,20 @@ def test_an_erasure_that_a_reader_holds_up_says_so_and_can_be_finished(
     assert run_python(GREP, path, b"sentinelword".hex()).stdout == ""
 
 
+def test_an_erasure_is_tried_again_until_a_reader_is_gone(
+    path: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, run_python: RunPython
+) -> None:
+    store, reader = open_store(SPACE), open_store(SPACE)
+    store.append([record("m", text="sentinelword"), record("n", text="other")])
+    monkeypatch.setattr(sqlite_file, "_ATTEMPT_MILLIS", 1)
+    reading = contextlib.ExitStack()
+    reading.enter_context(reader._file.read()).execute("SELECT * FROM record").fetchall()
+    with reading, monkeypatch.context() as patch:
+        patch.setattr(sqlite_file.time, "sleep", lambda _seconds: reading.close())
+        store.remove([Ref(MEMORY, "ann", "m", 1)])
+    assert run_python(GREP, path, b"sentinelword".hex()).stdout == ""
+
+
 def test_an_erasure_does_not_end_another_one_that_began_meanwhile(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

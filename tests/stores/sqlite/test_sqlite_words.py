@@ -1,6 +1,7 @@
 """The words of a SQLite store: each namespace is scored by its own words, by the formula, however much others write."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from contract import (
 )
 from sqlite_scripts import RunPython
 
+from memories.stores import words
 from memories.stores.records import (
     Filter,
     Patch,
@@ -227,3 +229,16 @@ def test_a_crawler_hides_nothing_of_another_namespace(
     fill(0, "crawler", [f"deploy number {number} of the zebra" for number in range(lines)])
     assert _told_to_bob(store) == before
     assert set(by_words(store, ["deploy", "zebra"], pool("bob"))) == {"m0", "m1"}
+
+
+@pytest.mark.parametrize("read", [lambda: words.tokens("the gates"), lambda: words.parse("gates")])
+def test_threads_use_the_tokenizer_one_at_a_time(read: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    split, alone = words._split(), []
+
+    def observed(text: str) -> list[str]:
+        alone.append(words._lock.locked())
+        return split(text)
+
+    monkeypatch.setattr(words, "_split", lambda: observed)
+    read()
+    assert alone == [True]
