@@ -356,15 +356,16 @@ def test_what_is_forgotten_leaves_no_byte(bob: Memories, spoiled: str) -> None:
         assert shown(bob) == ["remains here"]
 
 
-def test_a_pinned_one_that_was_replaced_while_a_person_edited_the_file_just_leaves(bob: Memories) -> None:
+def test_what_was_replaced_while_a_person_edited_it_just_leaves(bob: Memories) -> None:
     old = made(bob, "The port is 80")
-    bob.pin(old)
     made(bob, "Rain is expected")
     bob._tell_the_rest()
     open_in_an_editor = file_of(bob).read_text(encoding="utf-8")
     bob.create("Ports are chosen at random", supersedes=old)
     bob._tell_the_rest()
-    file_of(bob).write_text(open_in_an_editor.replace("Rain is", "Snow is"), encoding="utf-8")
+    file_of(bob).write_text(
+        open_in_an_editor.replace("Rain is", "Snow is").replace("port is 80", "port is 8080"), encoding="utf-8"
+    )
     found = bob.scratchpad()
     assert found.notes == ()
     assert {entry.content for entry in found.entries} == {"Snow is expected", "Ports are chosen at random"}
