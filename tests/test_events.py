@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import multiprocessing
 import os
 import stat
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memories import Draft, Memories, events
+from memories import Draft, Memories, events, load_config
 from memories.disk import make_folder
 
 
@@ -149,3 +150,11 @@ def test_decisions_and_pins_are_noted_too(home: Path) -> None:
         ("review.accept", 0), ("review.accept", 1), ("review.reject", 1), ("pin", 1), ("scratchpad", 1),
         ("duplicates", None),
     ]  # fmt: skip
+
+
+def test_the_log_of_an_operation_has_no_password_of_a_store(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = load_config({"store": "postgresql://ann:xyzzy@db/memories", "log_level": "DEBUG"})
+    with caplog.at_level(logging.DEBUG, "memories"), events.noting(config, "search"):
+        pass
+    [line] = caplog.records
+    assert vars(line)["fields"]["store"] == "postgresql://ann:***@db/memories"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memories import Memories, TurnDraft, load_config
+from memories import Draft, Memories, TurnDraft, load_config
 from memories.embedders.fake import FakeEmbedder
 from memories.errors import Conflict, EmbedderMismatch, InvalidInput, RequestError, StoreBusy, StoreDamaged, StoreError
 from memories.ids import new_id
@@ -1053,3 +1053,13 @@ def test_what_another_one_stores_while_a_backup_is_restored_is_noticed(home: Pat
 
     with pytest.raises(StoreError, match="has 1 records and 1 were stored"):
         restore(load_config({"store": url}), source, None, now=T0, progress=progress)
+
+
+def test_what_waits_after_an_import_is_counted_in_each_namespace(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none") as memories:
+        memories.create_many([Draft(f"Rain falls in {place}", pending=True) for place in ("Rome", "Oslo", "Lima")])
+        export(memories._store, lines.append, namespaces=None, progress=lambda *_: None)
+    with Memories(f"sqlite:///{tmp_path}/other.db", embedder="none") as memories:
+        done = import_(memories._store, [line.encode() for line in lines], None, namespaces=None)
+    assert done.pending == {"shared": 3}
