@@ -2,14 +2,16 @@
 
 import functools
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from changes import CHANGES, chain, moment, talk, waiting
-from memories import Memories
+from memories import Draft, Memories
+from memories.hot import sync
+from memories.ids import new_id
 from memories.stores.records import Filter
 from memories.stores.sqlite.store import SQLiteStore
 
@@ -17,6 +19,8 @@ pytestmark = pytest.mark.usefixtures("home")
 
 BY_FILTER = ("scan", "groups", "count", "labels", "days", "candidates", "matches", "used", "refs", "info")
 BY_RECORDS = ("append", "patch", "touch", "remove", "read", "vectors")
+
+ID = new_id(datetime(2026, 6, 1, tzinfo=UTC))
 
 READINGS: dict[str, Callable[[Memories], object]] = {
     "list": lambda m: m.list(),
@@ -33,6 +37,8 @@ READINGS: dict[str, Callable[[Memories], object]] = {
     "what waits": lambda m: m.review.select(),
     "scratchpad": lambda m: m.scratchpad(),
     "a new scratchpad": lambda m: m.scratchpad(rebuild=True),
+    "a scratchpad without a file": lambda m: sync.from_store(m._by_editor("bob"), m._rules()),
+    "storing again what was stored": lambda m: [m.create_many([Draft("Ann plays", id=ID)]) for _ in range(2)],
     "rollback": lambda m: m.rollback(moment(m) - timedelta(days=1), dry_run=True),
 }
 
