@@ -11,6 +11,7 @@ from changes import CHANGES
 from memories import Memories
 from memories.stores.records import SEARCHED
 from memories.stores.sqlite.store import SQLiteStore
+from memories.transfer.export import export
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -94,3 +95,12 @@ def test_a_change_is_one_transaction_that_first_reads_what_it_decides_by(
     with watched(monkeypatch) as steps:
         change(memories, given)
     assert [each[0] for each in steps.writing] == ["read"]
+
+
+def test_an_export_is_of_one_moment(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+    memories.create_many(["The gate is green", "Rain is expected"])
+    lines: list[str] = []
+    with watched(monkeypatch) as steps:
+        export(memories._store, lines.append, namespaces=None, progress=lambda *_: None)
+    assert len(lines) == 4
+    assert [set(each) for each in steps if each] == [{"read"}]
