@@ -44,7 +44,7 @@ def remove_scratchpad(_folder: Path) -> None:
     with Memories(embedder="none", namespace="bob") as memories:
         memories.create("The gate is green")
         memories.scratchpad(refresh=True)
-        scratchpad.remove(memories._scratchpad_place("bob"))
+        scratchpad.remove(memories._scratchpads.place("bob"))
 
 
 def edit_scratchpad(folder: Path) -> None:

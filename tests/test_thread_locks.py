@@ -59,7 +59,7 @@ def use_of_what_a_scratchpad_waits_for(_folder: Path, watch: Callable[..., None]
         watch(memories._mirror, "_lock", "_waiting", "_undescribed")
         for number in range(3):
             memories.create(f"Rain falls on day {number}", force=True)
-        memories._tell_the_rest()
+        memories._scratchpads.flush()
 
 
 @pytest.mark.usefixtures("home")

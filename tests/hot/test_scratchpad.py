@@ -222,7 +222,7 @@ def test_what_is_often_found_gets_a_place(bob: Memories) -> None:
 def test_what_was_often_found_just_now_has_a_place_when_it_is_chosen_anew(bob: Memories) -> None:
     old = made(bob, "The staging password rotates on Fridays")
     bob.create_many([f"note number {at} on something else" for at in range(40)], force=True)
-    bob._tell_the_rest()
+    bob._scratchpads.flush()
     for _ in range(4):
         assert bob.search("staging password rotates")[0].id == old  # counted with the next write, or before a choice
     bob.scratchpad(refresh=True)
@@ -235,7 +235,7 @@ def test_what_was_often_used_long_ago_has_a_place_when_all_is_chosen_anew(bob: M
     ref = next(each.ref for each in bob._lookup.own.versions(old))
     for _ in range(9):
         bob._store.touch([ref])
-    bob._tell_the_rest()
+    bob._scratchpads.flush()
     assert "The staging password rotates on Fridays" not in shown(bob)
     bob.scratchpad(rebuild=True)
     assert "The staging password rotates on Fridays" in shown(bob)
@@ -359,10 +359,10 @@ def test_what_is_forgotten_leaves_no_byte(bob: Memories, spoiled: str) -> None:
 def test_what_was_replaced_while_a_person_edited_it_just_leaves(bob: Memories) -> None:
     old = made(bob, "The port is 80")
     made(bob, "Rain is expected")
-    bob._tell_the_rest()
+    bob._scratchpads.flush()
     open_in_an_editor = file_of(bob).read_text(encoding="utf-8")
     bob.create("Ports are chosen at random", supersedes=old)
-    bob._tell_the_rest()
+    bob._scratchpads.flush()
     file_of(bob).write_text(
         open_in_an_editor.replace("Rain is", "Snow is").replace("port is 80", "port is 8080"), encoding="utf-8"
     )

@@ -98,6 +98,8 @@ def test_the_note_of_a_session_is_nothing_that_a_statement_repeats(memories: Mem
     assert (stored.stored, stored.duplicates, stored.merged) == (True, (), ())
     assert list(memories.duplicates()) == []
     assert memories.create(said, tags={"project": "shop"}).id == stored.id
+
+
 def test_what_waits_is_compared_with_what_waits(memories: Memories) -> None:
     waits = memories.create(FACT, pending=True)
     again, reworded = (memories.create(text, pending=True) for text in (FACT, REWORDED))
