@@ -37,7 +37,7 @@ READINGS: dict[str, Callable[[Memories], object]] = {
     "what waits": lambda m: m.review.select(),
     "scratchpad": lambda m: m.scratchpad(),
     "a new scratchpad": lambda m: m.scratchpad(rebuild=True),
-    "a scratchpad without a file": lambda m: sync.from_store(m._by_editor("bob"), m._rules()),
+    "a scratchpad without a file": lambda m: sync.from_store(m._scratchpads._by_editor("bob"), m._scratchpads._rules()),
     "storing again what was stored": lambda m: [m.create_many([Draft("Ann plays", id=ID)]) for _ in range(2)],
     "rollback": lambda m: m.rollback(moment(m) - timedelta(days=1), dry_run=True),
 }

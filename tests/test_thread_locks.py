@@ -55,8 +55,8 @@ def use_of_connections(folder: Path, watch: Callable[..., None]) -> None:
 def use_of_what_a_scratchpad_waits_for(_folder: Path, watch: Callable[..., None]) -> None:
     """Remember memories, and write them into the scratchpad."""
     with Memories(namespace="bob", embedder="none") as memories:
-        assert isinstance(memories._mirror, Mirror)
-        watch(memories._mirror, "_lock", "_waiting", "_undescribed")
+        assert isinstance(memories._scratchpads.mirror, Mirror)
+        watch(memories._scratchpads.mirror, "_lock", "_waiting", "_undescribed")
         for number in range(3):
             memories.create(f"Rain falls on day {number}", force=True)
         memories._scratchpads.flush()

@@ -25,7 +25,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def environment(clean_environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
-    return {**clean_environment, "MEMORY_HOME": str(tmp_path / "h"), "XDG_RUNTIME_DIR": str(tmp_path)}
+    return {**clean_environment, "MEMORY_HOME": str(tmp_path / "h")}
 
 
 @pytest.fixture

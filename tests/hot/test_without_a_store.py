@@ -5,7 +5,6 @@ import threading
 import pytest
 
 from memories import Memories, StoreError
-from memories.identity.degraded import asked
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -16,15 +15,15 @@ def fail() -> str:
 
 def test_without_a_scratchpad_the_store_is_asked_in_this_thread_and_its_error_is_raised() -> None:
     with Memories(namespace="bob", embedder="none") as bob:
-        assert asked(bob, threading.get_ident, lambda: None) == (threading.get_ident(), None)
+        assert bob.ask_store(threading.get_ident, lambda: None) == (threading.get_ident(), None)
         with pytest.raises(StoreError, match="the disk is gone"):
-            asked(bob, fail, lambda: "what the file says")
+            bob.ask_store(fail, lambda: "what the file says")
 
 
 def test_a_scratchpad_answers_for_a_store_that_fails_and_says_why() -> None:
     with Memories(namespace="bob", embedder="none") as bob:
         bob.create("Deploys happen on Tuesdays")
-        assert asked(bob, lambda: "what the store says", fail) == ("what the store says", None)
-        assert asked(bob, fail, lambda: "what the file says") == ("what the file says", "the disk is gone")
+        assert bob.ask_store(lambda: "what the store says", fail) == ("what the store says", None)
+        assert bob.ask_store(fail, lambda: "what the file says") == ("what the file says", "the disk is gone")
         with pytest.raises(StoreError, match="the disk is gone"):
-            asked(bob, fail, lambda: None)
+            bob.ask_store(fail, lambda: None)
