@@ -113,11 +113,11 @@ def _either(choices: Sequence[str]) -> str:
 _ROWS = (
     Parameter(
         "scope", "text", "What to search: memories, history (conversations) or all.", alias="in", choices=SCOPES,
-        metavar="WHAT", default="memories", hint="history: only what was said in conversations",
+        metavar="WHAT", default="memories", hint="history: what was said",
     ),
     Parameter(
         "conversation", "text", "Only turns of this conversation, in a search of the history.",
-        hint="only what was said in this one",
+        hint="only turns of this one",
     ),
     Parameter(
         "role", "text", f"Only turns of this role: {_either(ROLES)}.", choices=ROLES, metavar="ROLE",
@@ -142,7 +142,7 @@ _ROWS = (
     Parameter("pending", "flag", "What waits for review, instead.", lists=True),
     Parameter(
         "since", "time", "Only what was written at this time or later.", "Time", lists=True, in_scratchpad=True,
-        hint='like 2024-05-31, or "7d" for a week ago',
+        hint='like 2024-05-31 or "7d"',
     ),
     Parameter(
         "until", "time", "Only what was written by this time; a date includes that whole day.", "Time", lists=True,
@@ -150,7 +150,7 @@ _ROWS = (
     ),
     Parameter(
         "as_of", "time", "What was current at this time; a date means its end.", "Time", lists=True,
-        hint="a date: what was known then",
+        hint="what was known then",
     ),
     Parameter(
         "now", "time", 'Reference time for words like "yesterday".', "Time", default="now", in_scratchpad=True,
