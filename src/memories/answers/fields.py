@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from memories.origin import Origin
 
 ALWAYS: Any = object()
+_SCALARS = frozenset({str, int, float, bool, type(None)})  # which JSON has as they are
 
 
 class Field(NamedTuple):
@@ -41,7 +42,9 @@ def shape(item: object, fields: tuple[Field, ...]) -> dict[str, Any]:
     """Return an item as JSON has it: the values of its fields, without those that are left out."""
     made = {}
     for name, _, _, default, _, read in fields:
-        value = plain(getattr(item, name)) if read is None else read(item)
+        value = getattr(item, name) if read is None else read(item)
+        if type(value) not in _SCALARS:
+            value = plain(value)
         if default is ALWAYS or value != default:
             made[name] = value
     return made
