@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from memories.answers.fields import ALWAYS, HIT, KIND, MEMORY, TURN, VERSION, Field
-from memories.search.filters import FILTERS, Parameter
+from memories.search.filters import FILTERS
 
 DOCS = Path(__file__).parent.parent / "docs"
-METAVARS = {"text": "NAME", "time": "TIME", "share": "0..1", "whole": "N", "tags": "KEY=VALUE"}
 VALUES = {"text": "text", "time": "time", "share": "0 to 1", "whole": "whole number", "flag": "`true` or `false`",
           "tags": "`KEY=VALUE`, several"}  # fmt: skip
 
@@ -20,10 +19,10 @@ def options() -> Iterable[tuple[str, ...]]:
     """Yield the rows of the options of `memory search`."""
     yield "option", "meaning"
     for row in FILTERS.values():
-        flag = f"--{row.public_name.replace('_', '-')}"
-        value = "" if row.kind == "flag" else f" {row.metavar or METAVARS[row.kind]}"
-        shown = f"`{flag}`, `--no-{flag[2:]}`" if row.default == "true" else f"`{flag}{value}`"
-        yield shown, _meaning(row)
+        cell = f"`{row.flag} {row.placeholder}`" if row.placeholder else f"`{row.flag}`"
+        if row.default == "true":
+            cell += f", `--no-{row.flag[2:]}`"
+        yield cell, row.meaning
 
 
 def query() -> Iterable[tuple[str, ...]]:
@@ -31,7 +30,7 @@ def query() -> Iterable[tuple[str, ...]]:
     yield "parameter", "value", "meaning"
     for row in FILTERS.values():
         values = ", ".join(f"`{choice}`" for choice in row.choices) or VALUES[row.kind]
-        yield f"`{row.public_name}`", values, _meaning(row)
+        yield f"`{row.public_name}`", values, row.meaning
 
 
 def fields(*rows: Field) -> Iterable[tuple[str, ...]]:
@@ -39,10 +38,6 @@ def fields(*rows: Field) -> Iterable[tuple[str, ...]]:
     yield "field", "there", "meaning"
     for row in rows:
         yield f"`{row.name}`", "always" if row.default is ALWAYS else "unless it says nothing", row.about
-
-
-def _meaning(row: Parameter) -> str:
-    return f"{row.about} By default {row.default}." if row.default else row.about
 
 
 TABLES: Mapping[str, Iterable[tuple[str, ...]]] = {

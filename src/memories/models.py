@@ -23,6 +23,11 @@ MAX_TURN_CHARACTERS = 100_000  # section 5.1 of the conversation specification; 
 MAX_MESSAGE_CHARACTERS = 4_000_000  # no more than secrets are looked for in
 
 
+def is_session_note(tags: Mapping[str, str], key: str | None) -> bool:
+    """Return whether tags and a key are those of the note that a session left; see `skins.capture.session_note`."""
+    return tags.get("type") == SESSION and (key or "").startswith(SESSION_KEY)
+
+
 class DecayPolicy(StrEnum):
     """How confidence ages: never, from when it was written, or from when it was last reinforced."""
 

@@ -17,7 +17,7 @@ from memories.events import noting, observed
 from memories.hot.scratchpads import Scratchpads
 from memories.ids import parse_id
 from memories.lookup import Lookup, accepted, narrowed, readable_with
-from memories.models import Draft, Forgotten, History, Memory, Moment, Page
+from memories.models import Draft, Forgotten, History, Memory, Moment, Page, is_session_note
 from memories.origin import Place, origin
 from memories.settings import Config
 from memories.stores import Store, local_path, open_store
@@ -264,8 +264,7 @@ class Memories:
     def _held(self, drafts: Iterable[Draft]) -> list[Draft]:
         held = self._channel == "hook"  # what a hook took down waits until somebody decides
         given = (
-            replace(draft, pending=not versions.is_session_note(draft.tags, draft.key)) if held else draft
-            for draft in drafts
+            replace(draft, pending=not is_session_note(draft.tags, draft.key)) if held else draft for draft in drafts
         )
         return [self._lookup.placed(draft, self._place()) for draft in given]
 

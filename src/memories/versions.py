@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from memories.decay import compute_confidence, reference_time
-from memories.models import PENDING, SESSION, SESSION_KEY, DecayPolicy, Draft, Memory, Version
+from memories.models import PENDING, DecayPolicy, Draft, Memory, Version
 from memories.origin import HELD, PINNED, origin_of, tags_of
 from memories.stores.records import Collection, Patch, Record, Ref
 from memories.times import from_millis, to_millis
@@ -38,11 +38,6 @@ def held(record: Record, by: str = PENDING) -> Record:
 def is_unaccepted(record: Record) -> bool:
     """Return whether a record had to wait to be accepted and was not, whatever became of it."""
     return HELD in record.labels and "accepted_at" not in record.fields
-
-
-def is_session_note(labels: Mapping[str, str], key: str | None) -> bool:
-    """Return whether labels and a plain key are those of the note that a session left; see `capture.session_note`."""
-    return labels.get("type") == SESSION and (key or "").startswith(SESSION_KEY)
 
 
 def next_version(latest: Record, operation: str, now: datetime, *, fresh: bool, **changes: Any) -> Record:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from memories.agent import fence
 from memories.errors import InvalidInput
 from memories.hot.entries import SESSIONS, Entry, moment
-from memories.models import SESSION_KEY, SHARED
+from memories.models import SHARED, is_session_note
 from memories.origin import CAPTURED, IMPORTED
 from memories.write.suspicion import marks
 
@@ -176,7 +176,7 @@ def _is_undecided(entry: Entry) -> bool:
 
 def _is_summary(entry: Entry) -> bool:
     """Return whether hooks wrote it when a session ended; what is captured has that trust by no other channel."""
-    return entry.trust == CAPTURED and entry.is_session and (entry.key or "").startswith(SESSION_KEY)
+    return entry.trust == CAPTURED and is_session_note(entry.tags, entry.key)
 
 
 def _is_left(entry: Entry) -> bool:

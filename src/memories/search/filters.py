@@ -80,7 +80,7 @@ class Parameter(NamedTuple):
         section: Where the help of the command lists it.
         alias: Its name in the command and in HTTP, if it is another one.
         choices: The only values, if there are few.
-        metavar: What stands for its value in the help of the command; by default what its kind says.
+        metavar: What stands for its value, if that is not what its kind says; see `placeholder`.
         default: What holds if it is left out; empty if that narrows nothing.
         lists: Whether a listing of memories takes it as well.
         in_scratchpad: Whether the scratchpad can answer it, too.
@@ -103,6 +103,24 @@ class Parameter(NamedTuple):
     def public_name(self) -> str:
         """Its name in the command and in HTTP."""
         return self.alias or self.name
+
+    @property
+    def flag(self) -> str:
+        """Its option of the command."""
+        return f"--{self.public_name.replace('_', '-')}"
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for its value in the help of the command; empty if it is given by the option alone."""
+        return self.metavar or _PLACEHOLDERS[self.kind]
+
+    @property
+    def meaning(self) -> str:
+        """What it does, and what holds if it is left out."""
+        return f"{self.about} By default {self.default}." if self.default else self.about
+
+
+_PLACEHOLDERS = {"text": "NAME", "time": "TIME", "share": "0..1", "whole": "N", "flag": "", "tags": "KEY=VALUE"}
 
 
 def _either(choices: Sequence[str]) -> str:

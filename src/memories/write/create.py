@@ -11,7 +11,7 @@ from memories.embedders.protocol import Embedded, embed_to_store
 from memories.errors import InvalidInput, NotFound
 from memories.ids import new_id, whole_id
 from memories.lookup import Lookup
-from memories.models import PENDING, SHARED, DecayPolicy, Draft, Memory
+from memories.models import PENDING, SHARED, DecayPolicy, Draft, Memory, is_session_note
 from memories.origin import Origin, origin_of, tags_of
 from memories.stores.logged import adding_together, append_kept, as_added
 from memories.stores.protocol import Store, refuse_other_model
@@ -446,7 +446,7 @@ def _checked(draft: Draft, content: str, tags: Mapping[str, str], key: str | Non
 
 def _is_note(record: Record) -> bool:
     """Return whether a record is a session's note: it quotes what was said, which nobody repeats by storing it."""
-    return versions.is_session_note(record.labels, versions.plain_key(record.key))
+    return is_session_note(record.labels, versions.plain_key(record.key))
 
 
 def _judge(new: str, old: str, similarity: float | None, threshold: float, *, told: bool) -> Judgement:

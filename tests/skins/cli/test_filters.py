@@ -146,7 +146,7 @@ def test_each_filter_finds_the_same_on_every_surface(filled: Memories, memory: C
 def _by_command(memory: Command, given: Mapping[str, Any]) -> list[str]:
     options: list[str] = []
     for name, value in given.items():
-        flag = f"--{FILTERS[name].public_name.replace('_', '-')}"
+        flag = FILTERS[name].flag
         if FILTERS[name].kind == "tags":
             options += [text for pair in value.items() for text in (flag, "=".join(pair))]
         elif FILTERS[name].kind == "flag":

@@ -22,8 +22,7 @@ _KINDS = {"time": "text", "share": "number"}  # the other kinds of a filter have
 
 def _field(row: Parameter) -> Field:
     """Return the parameter of a filter, as `search.filters` describes it."""
-    about = f"{row.about} By default {row.default}." if row.default else row.about
-    return Field(_KINDS.get(row.kind, row.kind), about, choices=row.choices)
+    return Field(_KINDS.get(row.kind, row.kind), row.meaning, choices=row.choices)
 
 
 FILTERED: Fields = {row.public_name: _field(row) for row in FILTERS.values()}

@@ -189,20 +189,18 @@ _FILTER_HELPS = (
 )
 _FILTERS = _tag_options("Filters", *_FILTER_HELPS)
 _SCOPED = _tag_options("Filters", *_FILTER_HELPS[:3], FILTERS["project"].about, *_FILTER_HELPS[4:])
-_METAVARS = {"text": "NAME", "time": "TIME", "share": "0..1", "whole": "N"}
 _COMPLETED = {"conversation": "conversations"}  # what a shell completes the value of a filter to
 
 
 def filter_option(name: str) -> Callable[[Any], Any]:
     """Return the option of a filter, as `search.filters` describes it."""
     row = FILTERS[name]
-    flag = f"--{row.public_name.replace('_', '-')}"
     if row.kind == "flag":
-        both = f"{flag}/--no-{flag[2:]}" if row.default == "true" else flag
+        both = f"{row.flag}/--no-{row.flag[2:]}" if row.default == "true" else row.flag
         return option(both, name, is_flag=True, default=row.default == "true", section=row.section, help=row.about)
     about = f"{row.about} [default: {row.default}]" if row.default else row.about
     return option(
-        flag, name, metavar=row.metavar or _METAVARS[row.kind], values=row.choices, kind=_COMPLETED.get(name, ""),
+        row.flag, name, metavar=row.placeholder, values=row.choices, kind=_COMPLETED.get(name, ""),
         section=row.section, help=about,
     )  # fmt: skip
 
@@ -238,7 +236,7 @@ def _read(row: Parameter, given: Any) -> Any:
     if row.kind == "whole":
         return whole_number(given)
     if row.kind == "share":
-        return share(given, row.public_name.replace("_", "-"))
+        return share(given, row.flag[2:])
     if row.name == "project":
         return _names(given) or None
     return given
