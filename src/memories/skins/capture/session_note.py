@@ -7,6 +7,7 @@ from memories.skins.capture import sentences
 from memories.skins.capture.extract import ASSISTANT, USER
 
 REQUEST_TOKENS, ANSWER_TOKENS = 30, 50  # together no more than 80: every session of the project begins with them
+MOST_CHARACTERS = 1_000  # no text of so few tokens has more, and to estimate long ones takes seconds
 SHORTEST = 12  # characters of a sentence that says something: no greeting, no thanks
 
 
@@ -17,13 +18,11 @@ def write_note(turns: Iterable[tuple[str, str]], is_fit: Callable[[str], bool]) 
         turns: Who said what, in order: a role and a text.
         is_fit: Whether a sentence may stand in it.
     """
-    request = answer = ""
-    for role, text in turns:
-        if role == USER and not request:
-            request = shorten(text, REQUEST_TOKENS, is_fit)
-        elif role == ASSISTANT:
-            answer = shorten(text, ANSWER_TOKENS, is_fit) or answer
-    return f"{request}\n{answer}".rstrip() if request else ""
+    said = list(turns)
+    requests = (shorten(text, REQUEST_TOKENS, is_fit) for role, text in said if role == USER)
+    answers = (shorten(text, ANSWER_TOKENS, is_fit) for role, text in reversed(said) if role == ASSISTANT)
+    request = next(filter(None, requests), "")
+    return f"{request}\n{next(filter(None, answers), '')}".rstrip() if request else ""
 
 
 def shorten(text: str, most_tokens: int, is_fit: Callable[[str], bool]) -> str:
@@ -33,7 +32,7 @@ def shorten(text: str, most_tokens: int, is_fit: Callable[[str], bool]) -> str:
         if len(sentence) < SHORTEST or not is_fit(sentence):
             continue
         longer = f"{shown} {sentence}".strip()
-        if estimate_tokens(longer) > most_tokens:
+        if len(longer) > MOST_CHARACTERS or estimate_tokens(longer) > most_tokens:
             return shown or _cut(sentence, most_tokens)
         shown = longer
     return shown
@@ -41,7 +40,7 @@ def shorten(text: str, most_tokens: int, is_fit: Callable[[str], bool]) -> str:
 
 def _cut(sentence: str, most_tokens: int) -> str:
     """Return the beginning of a sentence, up to the end of a word where it has words."""
-    low, high = 0, len(sentence)
+    low, high = 0, min(len(sentence), MOST_CHARACTERS)
     while low < high:  # the longest beginning that is short enough
         middle = (low + high + 1) // 2
         if estimate_tokens(f"{sentence[:middle]}…") <= most_tokens:
